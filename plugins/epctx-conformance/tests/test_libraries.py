@@ -249,8 +249,10 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
     ("arguments", "words"),
     [
         ([], "give NAME, or one of --ep"),
-        (["QNN", "--ep", "CPU"], "give NAME, or one of --ep"),
+        (["QNN", "--ep", "CPU"], "NAME and --ep do not go together"),
         (["QNN", "--html", "page.html"], "--html needs --ep"),
+        (["QNN", "--cases", "os:getcwd"], "--cases needs --ep"),
+        (["QNN", "--seconds", "1"], "--seconds needs --ep"),
         (["--ep", "CPU", "--full"], "--full needs NAME"),
         (["--ep", "CPU", "--tolerance", "-1"], "'-1' is not a number from 0"),
         (["--ep", "CPU", "--cases", "no_such_module:load"], "cannot be imported"),

@@ -8,6 +8,7 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,16 @@ from epctx_cli.command import (
     require_plugin,
 )
 
-from epctx_conformance.kinds.command import add_kinds, find_kind, make_run, name_of
-from epctx_conformance.libraries.arguments import add_library
-from epctx_core.errors import InvalidArgument, suggestion
+from epctx_conformance.arguments import (
+    check_only,
+    declare_arguments,
+    find_plugin,
+    make_requirements,
+)
+from epctx_conformance.kinds.command import make_run
 
 if TYPE_CHECKING:
-    from epctx_conformance import CheckResult, ConformanceReport, Requirements
+    from epctx_conformance import CheckResult, ConformanceReport
     from epctx_conformance.table import Check
 
 
@@ -35,77 +40,31 @@ _LONG = ("node_models",)
 
 def add_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins check`."""
-    parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="an EP (QNN), or <distribution>:<EP>"
-    )
-    for flags, metavar, text in (
-        (
-            ["--only"],
-            "GROUP",
-            "a group of checks, or one check's name; with --ep also a case's",
-        ),
-        (
-            ["--without"],
-            "ABILITY",
-            "an ability that the EP lacks, such as dynamic_shapes",
-        ),
-        (
-            ["--model"],
-            "MODEL",
-            "a model that the EP takes nodes of, beside the kit's own",
-        ),
-        (
-            ["-p", "--provider-option"],
-            "EP.KEY=VALUE",
-            "an option of the EP, such as QNN.htp_arch=73",
-        ),
-    ):
-        parser.add_argument(
-            *flags,
-            action="append",
-            default=[],
-            metavar=metavar,
-            help=f"{text}; may be repeated",
-        )
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--quick",
-        action="store_true",
-        help="leave out ONNX's own cases; about half a minute of CPU time is left",
-    )
-    length.add_argument(
-        "--full", action="store_true", help="every model that the kit has, not a sample"
-    )
+    declare_arguments(parser)
     add_common(parser)
-    add_kinds(parser)
-    add_library(parser, run)
-    run_on_ep = parser.get_default("run")
-    parser.set_defaults(
-        run=lambda arguments, console: (
-            run_kind(arguments, console, kind)
-            if (kind := find_kind(arguments))
-            else run_on_ep(arguments, console)
-        )
-    )
-
-
-def run_kind(arguments: argparse.Namespace, console: Console, kind: str) -> int:
-    """Check a plugin that is no EP; 1 if it does not keep the contract."""
-    chosen = make_run(arguments, kind)
-    with console.progress() as line, _only_errors(console):
-        checks = chosen.kit.choose(chosen.only)
-        report = chosen.check(_progress(line, console, checks))
-    return _conclude(report, console, f"--{kind} {name_of(arguments, kind)}")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Check the plugin; 1 if it does not keep the contract."""
+    """Check the plugin that the arguments name; 1 if it does not keep the contract."""
+    argument, name = find_plugin(arguments)
+    if argument == "NAME":
+        return run_kit(arguments, console, name)
+    if argument != "--ep":
+        return run_kind(arguments, console, f"{argument} {name}")
+
+    campaigns = import_module("epctx_conformance.libraries.command")
+    code: int = campaigns.run(arguments, console)
+    return code
+
+
+def run_kit(arguments: argparse.Namespace, console: Console, name: str) -> int:
+    """Check an EP in this process; 1 if it does not keep the contract."""
     from epctx_conformance import check_provider, chosen_checks
     from epctx_core import default_registry
 
-    name = arguments.name
     requirements = make_requirements(arguments.without)
-    only = _chosen(arguments.only, arguments.quick)
+    only = _choose(arguments.only, arguments.quick)
     require_plugin(name)
     cls = default_registry.load(default_registry.resolve(name))
     options = provider_options(arguments.provider_option, [name])[name]
@@ -120,6 +79,30 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             progress=_progress(line, console, chosen_checks(only)),
         )
     return _conclude(report, console, name)
+
+
+def _choose(only: list[str], quick: bool) -> list[str] | None:
+    from epctx_conformance import GROUPS, chosen_checks
+
+    check_only(only, list(GROUPS), chosen_checks)
+    return only or (
+        [group for group in GROUPS if group not in _LONG] if quick else None
+    )
+
+
+def run_kind(arguments: argparse.Namespace, console: Console, given: str) -> int:
+    """Check a plugin that is no EP; 1 if it does not keep the contract.
+
+    Args:
+        arguments: of the command.
+        console: the command's.
+        given: the arguments that name the plugin.
+    """
+    chosen = make_run(arguments)
+    with console.progress() as line, _only_errors(console):
+        checks = chosen.kit.choose(chosen.only)
+        report = chosen.check(_progress(line, console, checks))
+    return _conclude(report, console, given)
 
 
 def _conclude(report: ConformanceReport, console: Console, given: str) -> int:
@@ -173,35 +156,3 @@ def _progress(
         line(checks[min(number, len(checks) - 1)].group, number, len(checks))
 
     return show
-
-
-def make_requirements(without: list[str]) -> Requirements:
-    """Return requirements without some abilities; raise InvalidArgument for an unknown
-    one.
-    """
-    from epctx_conformance import NEEDS, Requirements
-
-    for name in without:
-        if name not in NEEDS:
-            raise InvalidArgument(
-                f"unknown ability --without {name!r}.{suggestion(name, NEEDS)}",
-                hint=f"Abilities: {', '.join(sorted(NEEDS))}.",
-            )
-    return Requirements(**dict.fromkeys(without, False))
-
-
-def _chosen(only: list[str], quick: bool) -> list[str] | None:
-    from epctx_conformance import GROUPS, chosen_checks
-
-    for name in only:
-        try:
-            chosen_checks([name])
-        except ValueError:
-            raise InvalidArgument(
-                f"--only {name!r} is neither a group of checks nor a "
-                f"check.{suggestion(name, GROUPS)}",
-                hint=f"Groups: {', '.join(GROUPS)}.",
-            ) from None
-    return only or (
-        [group for group in GROUPS if group not in _LONG] if quick else None
-    )

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from epctx_cli.command import ExitCode, provider_options
 
-from epctx_conformance.command import make_requirements
-from epctx_conformance.libraries.check import check_library
+from epctx_conformance.arguments import make_requirements
+from epctx_conformance.libraries.check import SECONDS, check_library
 from epctx_conformance.libraries.page import make_page
 from epctx_conformance.libraries.report import Verdict, judge, list_rows
-from epctx_conformance.libraries.subject import Subject
+from epctx_conformance.libraries.subject import CASES, Subject
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         options=provider_options(arguments.provider_option, [name])[name],
         tolerance=arguments.tolerance,
         without=tuple(arguments.without),
-        cases=arguments.cases,
+        cases=arguments.cases or CASES,
     )
     with console.progress() as line:
         report = check_library(
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             only=arguments.only,
             quick=arguments.quick,
             results=Path(arguments.results) if arguments.results else None,
-            seconds=arguments.seconds,
+            seconds=arguments.seconds or SECONDS,
             progress=line,
         )
     console.say(f"Check of {subject.provider.name}")

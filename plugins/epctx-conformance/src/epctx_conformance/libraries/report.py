@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from epctx_conformance.libraries.arguments import CASES
+from epctx_conformance.libraries.subject import CASES
 from epctx_conformance.libraries.ways import NATIVE, WAYS
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from importlib_metadata import PackageNotFoundError, version
 
-from epctx_conformance.libraries.arguments import CASES
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
 from epctx_core.ext import import_installed
@@ -28,6 +27,8 @@ from epctx_core.plugin import ProviderOption, Purpose
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
 
+CASES = "epctx_conformance.cases.onnx_cases:load_cases"
+"""ONNX's own."""
 VARIABLE = "EPCTX_CHECKED_EP"
 """Environment variable with the subject as JSON."""
 CPU = "CPUExecutionProvider"

@@ -1,0 +1,250 @@
+"""Arguments of `epctx plugins check`, and checks that they go together."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import InvalidArgument, suggestion
+
+if TYPE_CHECKING:
+    from epctx_cli.command import CommandParser
+
+    from epctx_conformance.table import Requirements
+
+_PLUGINS = {
+    "NAME": "name",
+    "--ep": "ep",
+    "--engine": "engine",
+    "--transformer": "transformer",
+    "--command": "command_name",
+}
+"""Arguments that name a plugin, each with its attribute."""
+_OF_MODELS = ("NAME", "--engine", "--transformer")
+_NEEDS = {
+    "argument": ("--command",),
+    "model": _OF_MODELS,
+    "full": _OF_MODELS,
+    "quick": (*_OF_MODELS, "--ep"),
+    "without": ("NAME", "--ep"),
+    "provider_option": ("NAME", "--ep"),
+    "library": ("--ep",),
+    "cases": ("--ep",),
+    "through": ("--ep",),
+    "tolerance": ("--ep",),
+    "seconds": ("--ep",),
+    "results": ("--ep",),
+    "html": ("--ep",),
+}
+"""Options that go with some plugins alone, each with the arguments that name them."""
+
+
+def declare_arguments(parser: CommandParser) -> None:
+    """Declare all arguments but those that every command has."""
+    parser.epilog = (
+        "NAME runs the kit in this process. --ep runs the kit and ONNX's own cases in "
+        "child processes, on an EP of onnxruntime or an installed one. --engine, "
+        "--transformer and --command run the checks of their kind. Exits with 1 "
+        "if a check failed, or a case is WRONG or a CRASH."
+    )
+    _declare_kit(parser)
+    _declare_kinds(parser.add_argument_group("plugins that are no EPs"))
+    _declare_cases(parser.add_argument_group("kit and cases"))
+
+
+def _declare_kit(parser: CommandParser) -> None:
+    parser.add_argument(
+        "name", metavar="NAME", nargs="?", help="an EP (QNN), or <distribution>:<EP>"
+    )
+    for flags, metavar, text in (
+        (
+            ["--only"],
+            "GROUP",
+            "a group of checks, or one check's name; with --ep also a case's",
+        ),
+        (
+            ["--without"],
+            "ABILITY",
+            "an ability that the EP lacks, such as dynamic_shapes",
+        ),
+        (
+            ["--model"],
+            "MODEL",
+            "a model that the EP takes nodes of, beside the kit's own",
+        ),
+        (
+            ["-p", "--provider-option"],
+            "EP.KEY=VALUE",
+            "an option of the EP, such as QNN.htp_arch=73",
+        ),
+    ):
+        parser.add_argument(
+            *flags,
+            action="append",
+            default=[],
+            metavar=metavar,
+            help=f"{text}; may be repeated",
+        )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out ONNX's own cases; about half a minute of CPU time is left",
+    )
+    length.add_argument(
+        "--full", action="store_true", help="every model that the kit has, not a sample"
+    )
+
+
+def _declare_kinds(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--engine", metavar="NAME", help="an installed engine")
+    group.add_argument(
+        "--transformer", metavar="NAME", help="an installed graph transformer"
+    )
+    group.add_argument(
+        "--command",
+        dest="command_name",
+        metavar="NAME",
+        help="an installed command of another package",
+    )
+    group.add_argument(
+        "--argument",
+        action="append",
+        metavar="TEXT",
+        help="an argument with which --command runs; may be repeated",
+    )
+
+
+def _declare_cases(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--ep", metavar="EP", help="an EP of onnxruntime, or an installed one (QNN)"
+    )
+    group.add_argument(
+        "--library",
+        metavar="FILE",
+        help="the plugin library of onnxruntime that contains it",
+    )
+    group.add_argument(
+        "--cases",
+        metavar="MODULE:FUNCTION",
+        help="a function that returns cases by name, instead of ONNX's",
+    )
+    group.add_argument(
+        "--through",
+        action="append",
+        default=[],
+        metavar="WAY",
+        help="onnxruntime, direct, file or embed (default: all); may be repeated",
+    )
+    group.add_argument(
+        "--tolerance",
+        type=_number,
+        default=0.0,
+        metavar="SHARE",
+        help=(
+            "largest difference that passes beside each case's own, as a share of the "
+            "largest expected number"
+        ),
+    )
+    group.add_argument(
+        "--seconds",
+        type=_time_limit,
+        metavar="N",
+        help="time limit of a case in one way (default: 120)",
+    )
+    group.add_argument(
+        "--results",
+        metavar="FILE.jsonl",
+        help="keep each result there; another run goes on from it",
+    )
+    group.add_argument(
+        "--html", metavar="FILE.html", help="write the report as a page of its own"
+    )
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
+    return number
+
+
+def _time_limit(text: str) -> float:
+    if (number := _number(text)) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: give a number above 0")
+    return number
+
+
+def find_plugin(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Return the argument that names the plugin, such as `--engine`, and the name.
+
+    Raises:
+        InvalidArgument: none does, or several; or an option needs another one of them.
+    """
+    named = {
+        argument: getattr(arguments, attribute)
+        for argument, attribute in _PLUGINS.items()
+        if getattr(arguments, attribute)
+    }
+    if not named:
+        raise InvalidArgument(
+            "give NAME, or one of --ep, --engine, --transformer and --command.",
+            hint="epctx plugins check QNN, or epctx plugins check --ep QNN.",
+        )
+    if len(named) > 1:
+        raise InvalidArgument(
+            f"{' and '.join(named)} do not go together.",
+            hint="Check one plugin at a time: epctx plugins check --engine NAME.",
+        )
+
+    ((argument, name),) = named.items()
+    for option, needed in _NEEDS.items():
+        if getattr(arguments, option) and argument not in needed:
+            raise InvalidArgument(
+                f"--{option.replace('_', '-')} needs {' or '.join(needed)}, and does "
+                f"not go together with {argument}."
+            )
+    return argument, name
+
+
+def check_only(
+    only: Sequence[str],
+    groups: Sequence[str],
+    choose: Callable[[Sequence[str]], object],
+) -> None:
+    """Raise InvalidArgument for a name in `--only` that is neither a group nor a check.
+
+    Args:
+        only: the names.
+        groups: names of the kit's groups.
+        choose: the kit's function that returns checks, and raises ValueError for a name
+            that it does not know.
+    """
+    for name in only:
+        try:
+            choose([name])
+        except ValueError:
+            raise InvalidArgument(
+                f"--only {name!r} is neither a group of checks nor a "
+                f"check.{suggestion(name, groups)}",
+                hint=f"Groups: {', '.join(groups)}.",
+            ) from None
+
+
+def make_requirements(without: Sequence[str]) -> Requirements:
+    """Return requirements without some abilities; raise InvalidArgument for an unknown
+    one.
+    """
+    from epctx_conformance.table import NEEDS, Requirements
+
+    for name in without:
+        if name not in NEEDS:
+            raise InvalidArgument(
+                f"unknown ability --without {name!r}.{suggestion(name, NEEDS)}",
+                hint=f"Abilities: {', '.join(sorted(NEEDS))}.",
+            )
+    return Requirements(**dict.fromkeys(without, False))
