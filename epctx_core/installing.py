@@ -12,6 +12,7 @@ from pathlib import Path
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-cache": (),
+    "epctx-campaigns": ("epctx-isolation", "epctx-cli", "epctx-conformance"),
     "epctx-cli": ("epctx-isolation",),
     "epctx-conformance": ("epctx-isolation", "epctx-cli"),
     "epctx-isolation": (),

@@ -26,16 +26,16 @@ from conformance import documented_numbers, shares, wheels
 from conformance.catalogue import CATALOGUE, LEFT_OUT, NAME, TWINS, is_asked
 from conformance.known_failures import find_differences, read_known_failures, versions
 from conformance.programs import load_programs
-from epctx_conformance.cases import campaign
-from epctx_conformance.cases.routes import ONNXRUNTIME
-from epctx_conformance.cases.twins import read_index
+from epctx_campaigns import campaign
+from epctx_campaigns.routes import ONNXRUNTIME
+from epctx_campaigns.twins import read_index
 
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_conformance.cases.routes import Result
+    from epctx_campaigns.routes import Result
 
 
 def main() -> int:

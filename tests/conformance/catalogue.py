@@ -11,11 +11,11 @@ from pathlib import Path
 
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
 from conformance.programs import load_programs
-from epctx_conformance.cases.campaign import Catalogue
+from epctx_campaigns.campaign import Catalogue
+from epctx_campaigns.open_dimension import open_cases
+from epctx_campaigns.routes import ONNXRUNTIME, Route, make_routes
+from epctx_campaigns.twins import load_twins
 from epctx_conformance.cases.onnx_cases import load_cases
-from epctx_conformance.cases.open_dimension import open_cases
-from epctx_conformance.cases.routes import ONNXRUNTIME, Route, make_routes
-from epctx_conformance.cases.twins import load_twins
 from vendors.vendors_onnxruntime import qnn_options
 
 # By distribution, as an installed EP of a vendor goes before the simulated one of its

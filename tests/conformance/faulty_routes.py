@@ -7,9 +7,9 @@ import stat
 import time
 
 import numpy as np
-from epctx_conformance.cases.campaign import Catalogue
+from epctx_campaigns.campaign import Catalogue
+from epctx_campaigns.routes import Route
 from epctx_conformance.cases.case import Case, Data
-from epctx_conformance.cases.routes import Route
 from onnx.backend.base import Backend, BackendRep
 
 from epctx_core.errors import Fail

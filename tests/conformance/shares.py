@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_conformance.cases.twins import LAYERS
+from epctx_campaigns.twins import LAYERS
 
 if TYPE_CHECKING:
-    from epctx_conformance.cases.routes import Result
-    from epctx_conformance.cases.twins import Index, Twin
+    from epctx_campaigns.routes import Result
+    from epctx_campaigns.twins import Index, Twin
 
 LEAST = {"openvino": 0.7, "qnn": 0.3, "vitisai": 1.0}
 """What the simulated EPs have to reach."""

@@ -19,8 +19,8 @@ from control_flow.agreement_of_routes import (
     graphs_of,
     model_of,
 )
-from epctx_conformance.cases.campaign import compared_with_direct, read, run_all
-from epctx_conformance.cases.routes import Result
+from epctx_campaigns.campaign import compared_with_direct, read, run_all
+from epctx_campaigns.routes import Result
 
 COUNT, SEED = 200, 9
 

@@ -14,7 +14,7 @@ from conformance.known_failures import (
     read_known_failures,
     versions,
 )
-from epctx_conformance.cases.routes import Result
+from epctx_campaigns.routes import Result
 
 ENTRY = KnownFailure(
     cause="onnxruntime refuses it.",

@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from epctx_campaigns.open_dimension import open_cases
+from epctx_campaigns.routes import Route, run_case
 from epctx_conformance.cases.case import Case, Data
 from epctx_conformance.cases.onnx_cases import load_cases
-from epctx_conformance.cases.open_dimension import open_cases
-from epctx_conformance.cases.routes import Route, run_case
 from onnx.backend.base import Backend, BackendRep
 
 from epctx_core.errors import InvalidGraph, PluginError, RuntimeException

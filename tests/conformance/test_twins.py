@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 from conformance.catalogue import CATALOGUE, SUITES, is_asked
 from conformance.shares import Share, count_shares, describe, find_lacking
-from epctx_conformance.cases.case import difference
-from epctx_conformance.cases.routes import Result, run_case
-from epctx_conformance.cases.twins import (
+from epctx_campaigns.comparison import difference
+from epctx_campaigns.routes import Result, run_case
+from epctx_campaigns.twins import (
     LONGEST_WAY,
     Index,
     Twin,

@@ -14,6 +14,7 @@ from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN
 from packaged.distributions import (
     CACHE,
+    CAMPAIGNS,
     COMMANDS,
     CORE,
     ENGINE,
@@ -51,6 +52,7 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
         "from epctx_core.testing import check_provider",
         "pip install epctx-conformance",
     ),
+    CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
     ENGINE: (
         (
@@ -108,7 +110,7 @@ def check_core(environment: Environment, extra: str = "") -> None:
     install it.
     """
     brought = {COMMANDS} if "cli" in extra else set()
-    for package in {COMMANDS, KIT, CACHE, *PACKAGES.values()} - brought:
+    for package in {COMMANDS, KIT, CAMPAIGNS, CACHE, *PACKAGES.values()} - brought:
         check_missing(environment, package)
     check_smoke(environment, SDK)
     environment.install(COMMANDS)
@@ -142,7 +144,7 @@ def check_without(environment: Environment, package: str) -> None:
         left = {ep: name for ep, name in PACKAGES.items() if name != package}
         assert environment.plugins() == left
     needs_qnn = {ISOLATION} if package in {SDK, PACKAGES[QNN]} else set()
-    for other in {CACHE, ISOLATION, KIT} - {package} - needs_qnn:
+    for other in {CACHE, CAMPAIGNS, ISOLATION, KIT} - {package} - needs_qnn:
         assert said_without(environment, other) == ""
     environment.install(package)
 

@@ -18,6 +18,7 @@ ROOT: Final = Path(__file__).parents[2]
 CORE: Final = "epctx-core"
 SDK: Final = "epctx-sim-sdk"
 KIT: Final = "epctx-conformance"
+CAMPAIGNS: Final = "epctx-campaigns"
 COMMANDS: Final = "epctx-cli"
 ISOLATION: Final = "epctx-isolation"
 CACHE: Final = "epctx-cache"

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 from packaged.distributions import (
     CACHE,
+    CAMPAIGNS,
     COMMANDS,
     CORE,
     ENGINE,
@@ -21,7 +22,7 @@ from packaged.distributions import (
 )
 
 NAMES = sorted(FOLDERS)
-EXACT = [CACHE, COMMANDS, ENGINE, ISOLATION, KIT]
+EXACT = [CACHE, CAMPAIGNS, COMMANDS, ENGINE, ISOLATION, KIT]
 PACKAGES = {
     name: ROOT / "epctx_core"
     if name == CORE

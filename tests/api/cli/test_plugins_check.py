@@ -174,15 +174,36 @@ def test_a_broken_plugin_is_exit_3(process, site):
     assert "no_such_sdk" in said.err
 
 
-def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to_install_it(
-    process, tmp_path
-):
-    # What the import system raises where there is no such package.
+def hide_package(name, folder):
+    """Have the import system raise what it does where there is no such package."""
     absent = (
         "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
     )
-    (tmp_path / "epctx_conformance").mkdir()
-    (tmp_path / "epctx_conformance" / "__init__.py").write_text(absent)
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(absent)
+
+
+def test_without_the_campaigns_a_check_of_a_library_says_how_to_install_them(
+    process, tmp_path
+):
+    hide_package("epctx_campaigns", tmp_path)
+    library = ["--ep", "Acme", "--library", "libacme_ep.so", "--through", "direct"]
+
+    said = process("plugins", "check", *library, path=[tmp_path])
+
+    assert (said.code, said.out) == (3, "")
+    assert said.err == (
+        "error: `epctx plugins check --ep` needs the package epctx-campaigns, which is "
+        f"not installed.\n  {pip_install('epctx-campaigns')}\n"
+    )
+    signatures = ["QNN", "--only", "signatures"]
+    assert process("plugins", "check", *signatures, path=[tmp_path]).code == 0
+
+
+def test_without_the_conformance_kit_the_command_says_what_is_missing_and_how_to_install_it(
+    process, tmp_path
+):
+    hide_package("epctx_conformance", tmp_path)
 
     said = process("plugins", "check", "QNN", path=[tmp_path])
 

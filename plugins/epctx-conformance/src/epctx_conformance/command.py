@@ -1,5 +1,5 @@
 """Command `epctx plugins check`: runs the conformance kit on one plugin, of any kind,
-and ONNX's cases with `--ep`.
+and that of epctx-campaigns with `--ep`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from epctx_conformance.arguments import (
     make_requirements,
 )
 from epctx_conformance.kinds.command import make_run
+from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
     from epctx_conformance import CheckResult, ConformanceReport
@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if argument != "--ep":
         return run_kind(arguments, console, f"{argument} {name}")
 
-    campaigns = import_module("epctx_conformance.libraries.command")
+    campaigns = import_installed(
+        "epctx_campaigns.libraries.command", needed_by="`epctx plugins check --ep`"
+    )
     code: int = campaigns.run(arguments, console)
     return code
 

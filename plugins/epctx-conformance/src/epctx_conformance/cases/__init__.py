@@ -1,3 +1,1 @@
-"""Cases (a model, its inputs, its expected outputs) on routes through epctx, in child
-processes.
-"""
+"""Cases: a model, its inputs and its expected outputs each, and those of ONNX."""

@@ -8,13 +8,16 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx.backend.base import Backend, BackendRep
 
-from epctx_conformance.backend import FOLDER_PREFIX, Providers, Through, make_backend
-from epctx_conformance.cases.case import Case, Data, compute_digest, difference
+from epctx_campaigns.backend import FOLDER_PREFIX, Providers, Through, make_backend
+from epctx_campaigns.comparison import compute_digest, difference
 from epctx_core.errors import EpctxError, InvalidGraph, PluginError
+
+if TYPE_CHECKING:
+    from epctx_conformance.cases.case import Case, Data
 
 LONGEST_REASON = 160
 

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 import library_cases
 import pytest
 from cli import fixtures
-from epctx_conformance.libraries.check import check_library
-from epctx_conformance.libraries.page import make_page
-from epctx_conformance.libraries.report import Verdict, judge
-from epctx_conformance.libraries.subject import Subject
-from epctx_conformance.libraries.trial import try_case
-from epctx_conformance.libraries.ways import Way
+from epctx_campaigns.libraries.check import check_library
+from epctx_campaigns.libraries.page import make_page
+from epctx_campaigns.libraries.report import Verdict, judge
+from epctx_campaigns.libraries.subject import Subject
+from epctx_campaigns.libraries.trial import try_case
+from epctx_campaigns.libraries.ways import Way
 from library_cases import HOSTILE
 
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
-
-from epctx_conformance.cases.campaign import Catalogue, run_all
 from epctx_conformance.cases.case import Case
-from epctx_conformance.cases.routes import Result
-from epctx_conformance.libraries.report import LibraryReport
-from epctx_conformance.libraries.subject import find_subject
-from epctx_conformance.libraries.trial import try_case
-from epctx_conformance.libraries.ways import KIT, NATIVE, WAYS, Way
 from epctx_conformance.report import Outcome
 from epctx_conformance.runner import run_check
 from epctx_conformance.table import GROUPS, Requirements, all_checks, chosen_checks
+
+from epctx_campaigns.campaign import Catalogue, run_all
+from epctx_campaigns.libraries.report import LibraryReport
+from epctx_campaigns.libraries.subject import find_subject
+from epctx_campaigns.libraries.trial import try_case
+from epctx_campaigns.libraries.ways import KIT, NATIVE, WAYS, Way
+from epctx_campaigns.routes import Result
 from epctx_core.errors import InvalidArgument, suggestion
 
 if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
-    from epctx_conformance.libraries.subject import Subject
+
+    from epctx_campaigns.libraries.subject import Subject
 
 SAMPLE = 20
 """A quick check takes one case of so many."""

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from epctx_conformance.cases.case import compute_digest, difference
-from epctx_conformance.cases.routes import Result
-from epctx_conformance.libraries.subject import CPU
-from epctx_conformance.libraries.ways import NATIVE, Assignment, open_way, open_without
+from epctx_campaigns.comparison import compute_digest, difference
+from epctx_campaigns.libraries.subject import CPU
+from epctx_campaigns.libraries.ways import NATIVE, Assignment, open_way, open_without
+from epctx_campaigns.routes import Result
 from epctx_core.errors import EpctxError, NotImplementedByProvider
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case, Data
-    from epctx_conformance.libraries.subject import Subject
-    from epctx_conformance.libraries.ways import Run, Way
+
+    from epctx_campaigns.libraries.subject import Subject
+    from epctx_campaigns.libraries.ways import Run, Way
 
 LONGEST_REASON = 400
 _RANDOM = frozenset(

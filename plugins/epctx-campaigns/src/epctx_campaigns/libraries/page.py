@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from epctx_conformance.libraries.report import Verdict, judge
-from epctx_conformance.libraries.ways import WAYS
+from epctx_campaigns.libraries.report import Verdict, judge
+from epctx_campaigns.libraries.ways import WAYS
 
 if TYPE_CHECKING:
-    from epctx_conformance.cases.routes import Result
-    from epctx_conformance.libraries.report import LibraryReport
+    from epctx_campaigns.libraries.report import LibraryReport
+    from epctx_campaigns.routes import Result
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --CRASH: #b3261e; --WRONG: #b3261e;

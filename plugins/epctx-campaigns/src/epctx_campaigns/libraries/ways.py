@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from epctx_conformance.libraries.subject import CPU
+from epctx_campaigns.libraries.subject import CPU
 from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
 
 if TYPE_CHECKING:
-    from epctx_conformance.libraries.subject import Subject
+    from epctx_campaigns.libraries.subject import Subject
 
 Run: TypeAlias = "Callable[..., list[Any]]"
 """`run(None, inputs)`, as in onnxruntime."""

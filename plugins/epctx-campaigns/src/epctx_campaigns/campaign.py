@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_conformance.cases.routes import Result, run_case
+from epctx_campaigns.routes import Result, run_case
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _in_children(
     another one goes on.
     """
     left = list(tasks)
-    command = [sys.executable, "-W", "ignore", "-m", "epctx_conformance.cases.child"]
+    command = [sys.executable, "-W", "ignore", "-m", "epctx_campaigns.child"]
     while left and not children.are_ended:
         asked = {
             "path": [str(Path(each).absolute()) for each in sys.path],

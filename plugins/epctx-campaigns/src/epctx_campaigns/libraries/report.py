@@ -10,12 +10,12 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from epctx_conformance.libraries.subject import CASES
-from epctx_conformance.libraries.ways import NATIVE, WAYS
+from epctx_campaigns.libraries.subject import CASES
+from epctx_campaigns.libraries.ways import NATIVE, WAYS
 
 if TYPE_CHECKING:
-    from epctx_conformance.cases.routes import Result
-    from epctx_conformance.libraries.subject import Subject
+    from epctx_campaigns.libraries.subject import Subject
+    from epctx_campaigns.routes import Result
 
 
 class Verdict(Enum):

@@ -1,4 +1,4 @@
-"""A child of a campaign: `python -m epctx_conformance.cases.child` runs the tasks on
+"""A child of a campaign: `python -m epctx_campaigns.child` runs the tasks on
 stdin, a line of JSON for each result.
 """
 
@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from epctx_conformance.cases.campaign import load_catalogue
-from epctx_conformance.cases.routes import Result, Route
+from epctx_campaigns.campaign import load_catalogue
+from epctx_campaigns.routes import Result, Route
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case

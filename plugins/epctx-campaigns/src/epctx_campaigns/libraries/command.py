@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_cli.command import ExitCode, provider_options
-
 from epctx_conformance.arguments import make_requirements
-from epctx_conformance.libraries.check import SECONDS, check_library
-from epctx_conformance.libraries.page import make_page
-from epctx_conformance.libraries.report import Verdict, judge, list_rows
-from epctx_conformance.libraries.subject import CASES, Subject
+
+from epctx_campaigns.libraries.check import SECONDS, check_library
+from epctx_campaigns.libraries.page import make_page
+from epctx_campaigns.libraries.report import Verdict, judge, list_rows
+from epctx_campaigns.libraries.subject import CASES, Subject
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:

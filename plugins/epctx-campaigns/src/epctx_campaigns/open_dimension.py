@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+from epctx_conformance.cases.case import Case, Data
 from onnx.reference import ReferenceEvaluator
 
-from epctx_conformance.cases.case import Case, Data, difference
+from epctx_campaigns.comparison import difference
 
 ROWS = "rows"
 """The symbol."""

@@ -1,0 +1,73 @@
+"""Comparison of what came out of a run with what its case expects, and digests of
+results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from epctx_conformance.cases.case import Case
+
+BFLOAT16_RTOL = 2**-6
+"""Two units in the last place."""
+
+
+def difference(found: Any, expected: Any, case: Case) -> str:
+    """Describe how a result differs from what a case expects; empty if it agrees within
+    the case's tolerances.
+    """
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(found, (list, tuple)) or len(found) != len(expected):
+            return "another length"
+        return next(
+            filter(
+                None,
+                (difference(*pair, case) for pair in zip(found, expected, strict=True)),
+            ),
+            "",
+        )
+    if expected is None or isinstance(expected, dict) or found is None:
+        return "" if found == expected else "another value"
+    return _difference_of_arrays(np.asarray(found), np.asarray(expected), case)
+
+
+def _difference_of_arrays(found: np.ndarray, expected: np.ndarray, case: Case) -> str:
+    if found.shape != expected.shape:
+        return f"shape {found.shape} instead of {expected.shape}"
+    if expected.dtype.kind in "OUST":
+        same = np.array_equal(found.astype(object), expected.astype(object))
+    elif found.dtype != expected.dtype:
+        return f"{found.dtype} instead of {expected.dtype}"
+    else:
+        rtol = max(case.rtol, BFLOAT16_RTOL if expected.dtype.name == "bfloat16" else 0)
+        if expected.dtype.type.__module__ != "numpy":
+            found = found.astype(np.float32)
+            expected = expected.astype(np.float32)
+        same = np.allclose(found, expected, rtol=rtol, atol=case.atol, equal_nan=True)
+    return "" if same else "other values"
+
+
+def compute_digest(values: Iterable[Any]) -> str:
+    """Return a digest of results, 16 hexadecimal digits: equal for equal bits, types
+    and shapes.
+    """
+    digest = hashlib.sha256()
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            digest.update(f"[{len(value)}:{compute_digest(value)}]".encode())
+        elif isinstance(value, dict):
+            digest.update(repr(sorted(value.items())).encode())
+        else:
+            array = np.asarray(value)
+            content = (
+                repr(array.tolist()).encode()
+                if array.dtype.hasobject
+                else array.tobytes()
+            )
+            digest.update(f"{array.dtype}{array.shape}".encode() + content)
+    return digest.hexdigest()[:16]
