@@ -6,7 +6,7 @@ exactly its own version of the core.
 
 `CpuEngine`:
     the engine that EPs are lent, for claims alone or in another process (epctx-cli,
-    epctx-isolation).
+    epctx-conformance, epctx-isolation).
 `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
     a copy of a model in another process (epctx-isolation).
 `HOOKS`:
@@ -60,10 +60,11 @@ exactly its own version of the core.
 `parse_json`:
     counting what a message has before it is decoded (epctx-isolation).
 `read_request`:
-    options and EPs of a host as `InferenceSession` takes them (epctx-cache, epctx-cli).
+    options and EPs of a host as `InferenceSession` takes them (epctx-cache, epctx-cli,
+    epctx-conformance).
 `Work`:
     reading a model that is to be sealed, explained or converted, and asking EPs for
-    their claims (epctx-cli, epctx-onnxruntime).
+    their claims (epctx-cli, epctx-conformance, epctx-onnxruntime).
 """
 
 from __future__ import annotations

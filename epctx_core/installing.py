@@ -14,7 +14,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-cache": (),
     "epctx-campaigns": ("epctx-isolation", "epctx-cli", "epctx-conformance"),
     "epctx-cli": ("epctx-isolation",),
-    "epctx-conformance": ("epctx-isolation", "epctx-cli"),
+    "epctx-conformance": (),
     "epctx-isolation": (),
     "epctx-onnxruntime": (),
     "epctx-onnxruntime[cached]": ("epctx-cache", "epctx-isolation"),

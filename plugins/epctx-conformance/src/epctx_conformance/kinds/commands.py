@@ -16,13 +16,13 @@ from functools import cached_property
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from epctx_cli.command import CommandParser, ExitCode
-
 from epctx_conformance.kinds.finding import COMMANDS, find_entry
 from epctx_conformance.kinds.kit import Kit
 from epctx_conformance.table import CheckFailed, Skipped
+from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
+    from epctx_cli.command import CommandParser
     from importlib_metadata import EntryPoint
 
     from epctx_conformance.report import CheckResult, ConformanceReport
@@ -38,11 +38,15 @@ class CommandSubject:
     Attributes:
         entry: its entry point.
         arguments: those with which it runs; None if nobody said.
+        cli: the module `epctx_cli.command`, on which commands are written.
     """
 
     def __init__(self, entry: EntryPoint, arguments: Sequence[str] | None) -> None:
         self.entry = entry
         self.arguments = arguments
+        self.cli: Any = import_installed(
+            "epctx_cli.command", needed_by="a check of a command"
+        )
 
     @cached_property
     def parser(self) -> CommandParser:
@@ -51,7 +55,7 @@ class CommandSubject:
 
     def declare(self) -> CommandParser:
         """Return a new parser in which the command declared its arguments."""
-        parser = CommandParser(prog=f"epctx {self.entry.name}")
+        parser: CommandParser = self.cli.CommandParser(prog=f"epctx {self.entry.name}")
         self.entry.load()(parser)
         return parser
 
@@ -114,7 +118,7 @@ def check_command(
         One result for each check; an error of the command is a check that failed.
 
     Raises:
-        PackageMissing: no installed package has it.
+        PackageMissing: no installed package has it, or epctx-cli is missing.
         InvalidArgument: several packages have it.
         ValueError: an unknown name in `only`.
     """
@@ -202,10 +206,11 @@ def _prints_help(subject: CommandSubject) -> None:
 @KIT.check("process", "an unknown option is wrong usage")
 def _refuses_options(subject: CommandSubject) -> None:
     done = subject.run(_UNKNOWN)
-    if done.returncode != ExitCode.USAGE:
+    usage = subject.cli.ExitCode.USAGE
+    if done.returncode != usage:
         raise CheckFailed(
             f"an option that it does not have ends with the exit code "
-            f"{done.returncode} instead of {int(ExitCode.USAGE)}: "
+            f"{done.returncode} instead of {int(usage)}: "
             f"{_last_line(done)!r}."
         )
 
@@ -213,7 +218,7 @@ def _refuses_options(subject: CommandSubject) -> None:
 @KIT.check("process", "it runs, and ends with an exit code of epctx")
 def _runs(subject: CommandSubject) -> None:
     done = subject.run_as_given()
-    _expect_success(done)
+    _expect_success(subject, done)
     if not done.stdout.strip():
         raise CheckFailed("it prints no report.", hint="Use console.say or .table.")
 
@@ -223,7 +228,7 @@ def _prints_json(subject: CommandSubject) -> None:
     if not subject.has_json:
         raise Skipped("it does not declare --json; add_common does")
     done = subject.run_as_given("--json")
-    _expect_success(done)
+    _expect_success(subject, done)
     try:
         found = json.loads(done.stdout)
     except ValueError:
@@ -241,14 +246,17 @@ def _prints_json(subject: CommandSubject) -> None:
         )
 
 
-def _expect_success(done: subprocess.CompletedProcess[str]) -> None:
+def _expect_success(
+    subject: CommandSubject, done: subprocess.CompletedProcess[str]
+) -> None:
+    codes = subject.cli.ExitCode
     # A check that failed is a result, too.
-    if done.returncode not in (ExitCode.DONE, ExitCode.FAILED):
+    if done.returncode not in (codes.DONE, codes.FAILED):
         raise CheckFailed(
             f"it ends with the exit code {done.returncode}: {_last_line(done)!r}.",
             hint="Give the arguments of a run that succeeds with --argument.",
         )
-    if done.returncode == ExitCode.FAILED and "error:" in done.stderr:
+    if done.returncode == codes.FAILED and "error:" in done.stderr:
         raise CheckFailed(f"it fails: {_last_line(done)!r}.")
 
 

@@ -1,0 +1,91 @@
+"""The kit needs the core alone; only its command needs epctx-cli."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import subprocess
+import sys
+
+import epctx_conformance
+import pytest
+from installed import install_distribution
+
+COMMAND = "epctx_conformance.command"
+"""Module that epctx-cli imports."""
+MISSING = ("epctx_campaigns", "epctx_cli")
+CHECK = """
+from epctx_conformance import check_provider
+from epctx_sim_qnn import QnnProvider
+
+groups = ["signatures", "claims", "contexts", "payloads"]
+report = check_provider(QnnProvider, only=groups)
+print(report.text())
+assert report.ok
+"""
+CHECK_COMMAND = """
+from epctx_conformance.kinds.commands import check_command
+from epctx_core.errors import PackageMissing
+
+try:
+    check_command("hello")
+except PackageMissing as error:
+    print(error.message, error.hint)
+"""
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """Run a program where the command line and the campaigns are missing, in the
+    processes that it starts, too.
+    """
+    for name in MISSING:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(
+            f"raise ModuleNotFoundError('No module named {name}', name={name!r})"
+        )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+
+    def run(program):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run.folder = tmp_path
+    return run
+
+
+def test_every_module_but_the_command_is_imported_without_the_command_line(alone):
+    found = pkgutil.walk_packages(epctx_conformance.__path__, "epctx_conformance.")
+    modules = sorted({module.name for module in found} - {COMMAND})
+
+    said = alone(
+        "from importlib import import_module\n"
+        f"for name in {modules}:\n    import_module(name)\nprint('imported')"
+    )
+
+    assert len(modules) > 30
+    assert said == "imported\n"
+
+
+def test_an_ep_is_checked_without_the_command_line(alone):
+    assert ", 0 failed, " in alone(CHECK)
+
+
+def test_a_check_of_a_command_names_the_command_line_as_missing(alone):
+    install_distribution(
+        alone.folder,
+        "acme-hello",
+        {"epctx.commands": {"hello": "acme_hello:add_arguments"}},
+    )
+
+    said = alone(CHECK_COMMAND)
+
+    assert said.startswith("a check of a command needs the package epctx-cli, ")
+    assert "epctx-cli" in said.partition("pip install")[2]
