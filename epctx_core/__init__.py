@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_cache import *
-    from epctx_cli.explaining import *
-    from epctx_cli.sealing import *
     from epctx_onnxruntime.conversion import *
 
     from epctx_core.compiling.compiler import *
     from epctx_core.compiling.initializers import *
     from epctx_core.compiling.report import *
+    from epctx_core.compiling.sealing import *
     from epctx_core.context.callbacks import *
     from epctx_core.errors import *
     from epctx_core.options import *
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from epctx_core.registry.default import *
     from epctx_core.session import *
     from epctx_core.sessions.ep_queries import *
+    from epctx_core.sessions.explanation import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
     from epctx_core.verify.findings import *
@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_cache": ("compile_cached", "load_or_compile"),
-    "epctx_cli.explaining": ("Explanation", "NodeExplanation", "explain_model"),
-    "epctx_cli.sealing": ("seal_model",),
     "epctx_core.compiling.compiler": ("ModelCompiler", "ShareGroup", "ShareReport"),
     "epctx_core.compiling.report": ("CompileReport",),
     "epctx_core.compiling.initializers": (
         "InitializerValue",
         "OrtExternalInitializerInfo",
     ),
+    "epctx_core.compiling.sealing": ("seal_model",),
     "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.errors": (
         "EPFail",
@@ -76,6 +75,11 @@ _HOME = {
         "set_default_logger_severity",
         "set_default_logger_verbosity",
         "set_seed",
+    ),
+    "epctx_core.sessions.explanation": (
+        "Explanation",
+        "NodeExplanation",
+        "explain_model",
     ),
     "epctx_core.sessions.inspection": (
         "ContextNodeInfo",

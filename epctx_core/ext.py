@@ -5,22 +5,21 @@ An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and
 exactly its own version of the core.
 
 `CpuEngine`:
-    the engine that EPs are lent, for claims alone or in another process (epctx-cli,
-    epctx-conformance, epctx-isolation).
+    the engine that EPs are lent in another process (epctx-isolation).
 `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
     a copy of a model in another process (epctx-isolation).
 `HOOKS`:
     giving an implementation a hook's whole signature (epctx-conformance,
     epctx-isolation).
 `MappedFile`:
-    reading a payload that is sealed; that copy's weights (epctx-cli, epctx-isolation).
+    that copy's weights (epctx-isolation).
 `ModelFolder`:
     opening only what lies in a model's folder (epctx-cli).
 `ModelSource`:
     a digest of a model with its weights, and the state of its files; a check of every
     byte of an entry (epctx-cache).
 `Publication`:
-    putting a sealed or converted model in its place (epctx-cli, epctx-onnxruntime).
+    putting a converted model in its place (epctx-onnxruntime).
 `ProviderSession`:
     an EP instance in another process (epctx-isolation).
 `PrivatePayloads`:
@@ -60,11 +59,9 @@ exactly its own version of the core.
 `parse_json`:
     counting what a message has before it is decoded (epctx-isolation).
 `read_request`:
-    options and EPs of a host as `InferenceSession` takes them (epctx-cache, epctx-cli,
-    epctx-conformance).
+    options and EPs of a host as `InferenceSession` takes them (epctx-cache).
 `Work`:
-    reading a model that is to be sealed, explained or converted, and asking EPs for
-    their claims (epctx-cli, epctx-conformance, epctx-onnxruntime).
+    reading a model that is to be converted (epctx-onnxruntime).
 """
 
 from __future__ import annotations

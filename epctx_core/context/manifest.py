@@ -320,4 +320,17 @@ def dump_manifest(manifest: Manifest) -> str:
         content["custom_domains"] = dict(manifest.custom_domains)
     if manifest.graph_transformers:
         content["graph_transformers"] = list(manifest.graph_transformers)
+    if (seal := manifest.sealed) is not None:
+        content["sealed"] = {"by": seal.by, "bytes": seal.size, "sha256": seal.digest}
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def encode_seal(text: str | bytes) -> bytes:
+    """Return the manifest of a sealed model as it stands at the end of the model's
+    file: a field of protobuf that may be appended to any model.
+    """
+    from onnx import ModelProto
+
+    model = ModelProto(metadata_props=[{"key": SEALED, "value": text}])
+    data: bytes = model.SerializeToString()
+    return data

@@ -33,6 +33,7 @@ from epctx_core.context.manifest import (
     VERSION,
     Manifest,
     Seal,
+    encode_seal,
     find_manifest,
 )
 from epctx_core.context.metadata import get_metadata, parse_json
@@ -518,14 +519,9 @@ def _is_as_sealed(seal: Seal | None, data: bytes, text: str | bytes | None) -> b
     """Return whether nothing of a model but its manifest was added since it was
     sealed.
     """
-    entry = (
-        ModelProto(metadata_props=[{"key": SEALED, "value": text}]).SerializeToString()
-        if text
-        else b""
-    )
     return seal is None or (
         hashlib.sha256(data[: seal.size]).hexdigest() == seal.digest
-        and data[seal.size :] == entry
+        and data[seal.size :] == (encode_seal(text) if text else b"")
     )
 
 

@@ -470,7 +470,7 @@ def test_a_seal_says_nothing_about_eps_and_changes_no_routing(real, beside):
     after = epctx.inspect_model(path)
     assert after.ep_contexts == before.ep_contexts
     assert (after.compiled_by, after.manifest.source_digest) == ({}, "")
-    assert after.manifest.sealed.by == f"epctx-cli {epctx.__version__}"
+    assert after.manifest.sealed.by == f"epctx-core {epctx.__version__}"
     assert str(real).encode() not in path.read_bytes() + (
         sidecar(path).read_bytes() if beside else b""
     )

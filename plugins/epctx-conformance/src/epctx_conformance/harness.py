@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx
 
-from epctx_conformance.assigning import AssignedNode, assign_nodes
 from epctx_conformance.models import (
     BARRIERS,
     BLOCKS,
@@ -31,7 +30,14 @@ from epctx_conformance.models import (
 )
 from epctx_conformance.observing import Act, Watch, observe_calls
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
-from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
+from epctx_core import (
+    Explanation,
+    InferenceSession,
+    ModelCompiler,
+    Registry,
+    SessionOptions,
+    explain_model,
+)
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
@@ -247,11 +253,13 @@ class Harness:
     # -- the work that it takes
     # ------------------------------------------------------------------
 
-    def assign(
+    def explain(
         self, model: SmallModel, *, purpose: Purpose = Purpose.RUN
-    ) -> list[AssignedNode]:
-        """Return the nodes of a model with what runs them; nothing is compiled."""
-        return assign_nodes(model.data, self.session_options(), self.registry, purpose)
+    ) -> Explanation:
+        """Return which nodes of a model the EP takes; nothing is compiled."""
+        return explain_model(
+            model.data, self.session_options(), registry=self.registry, purpose=purpose
+        )
 
     def claimed(self, model: SmallModel) -> list[frozenset[str]]:
         """Return the names of the nodes that the EP takes: a set for each partition,
@@ -259,7 +267,7 @@ class Harness:
         """
         partitions: dict[int, set[str]] = {}
         kernels = []
-        for node in self.assign(model):
+        for node in self.explain(model).nodes:
             if node.partition is not None:
                 partitions.setdefault(node.partition, set()).add(node.name)
             elif node.kernel:

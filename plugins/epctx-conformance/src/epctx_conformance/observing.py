@@ -124,7 +124,7 @@ def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Cal
     """
     other, watch = harness.observed(**({} if act is None else {"get_capability": act}))
     try:
-        other.assign(model)
+        other.explain(model)
     except EpctxError as error:
         raise CheckFailed(
             f"of the model {model.name}: {error.message}", hint=error.hint or ""

@@ -40,7 +40,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Seal the model, and print the digests."""
-    from epctx_cli.sealing import seal_model
+    from epctx_core import seal_model
 
     report = seal_model(
         arguments.model,

@@ -153,7 +153,9 @@ def check_exact(harness: Harness) -> None:
         raise Skipped("the EP claims no set exactly")
     for model in (*_structures(harness), *map(structures.single, BLOCKS)):
         refused = {
-            n.name: n.refusals for n in harness.assign(model) if n.partition is None
+            n.name: n.refusals
+            for n in harness.explain(model).nodes
+            if n.partition is None
         }
         for item in claims(ask(harness, model)):
             name = item.nodes[0].name
@@ -161,7 +163,7 @@ def check_exact(harness: Harness) -> None:
                 raise CheckFailed(
                     "the core refuses the set that it claims exactly at node "
                     f"{name!r} of the model {model.name}: "
-                    f"{'; '.join(refused[name])}.",
+                    f"{'; '.join(reason for _, reason in refused[name])}.",
                     hint=(
                         "Claim sets that can be partitions; "
                         "graph.convex_groups(nodes) gives such sets."
@@ -441,7 +443,7 @@ def _definitions(harness: Harness) -> list[KernelDef]:
 
     other, _ = harness.observed(get_kernel_registry=twice)
     # Of any model: kernels that match nothing are looked at, too.
-    other.assign(structures.single(BLOCKS[0]))
+    other.explain(structures.single(BLOCKS[0]))
     if results[0] is None:
         raise Skipped("the EP gives no kernel registry")
     if not all(isinstance(result, KernelRegistry) for result in results):
@@ -540,7 +542,7 @@ def check_kernel_results(harness: Harness) -> None:
     found = [
         m
         for m in harness.claimed_models()
-        if any(node.kernel for node in harness.assign(m))
+        if any(node.kernel for node in harness.explain(m).nodes)
     ]
     if not found:
         raise Skipped("the EP runs no node of the kit's models by a kernel")

@@ -124,7 +124,7 @@ _ENDS: tuple[tuple[str, str, str, dict[str, Any], tuple[str, ...]], ...] = (
     (
         "shutdown ends an instance that did nothing",
         "of an instance that compiled nothing",
-        "assign",
+        "explain",
         {},
         (),
     ),
@@ -179,8 +179,8 @@ def _ending(what: str, work: str, acts: Mapping[str, Any]) -> CheckFunction:
         source = harness.compile(model) if work == "load" else model
         other, watch = harness.observed(**acts)
         try:
-            if work == "assign":
-                other.assign(model)
+            if work == "explain":
+                other.explain(model)
             elif work == "compile":
                 other.compile(model)
             else:

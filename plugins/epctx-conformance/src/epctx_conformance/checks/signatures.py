@@ -142,7 +142,9 @@ def check_every_choice(harness: Harness) -> None:
         raise Skipped("no option of the EP has choices")
     for name, choice in choices:
         try:
-            harness.like(options={**harness.options, name: _text(choice)}).assign(model)
+            harness.like(options={**harness.options, name: _text(choice)}).explain(
+                model
+            )
         except InvalidArgument:
             continue
 
@@ -173,7 +175,7 @@ def check_foreign_sources(harness: Harness) -> None:
 def _validate(harness: Harness, info: str) -> Compatibility:
     other, watch = harness.observed()
     # Of any model: an EP that takes nothing of it has options all the same.
-    other.assign(single(BLOCKS[0]))
+    other.explain(single(BLOCKS[0]))
     return harness.provider.validate_compatibility(info, watch.contexts[0].options)
 
 

@@ -3,7 +3,6 @@ with a vendor's EP.
 
 They are a manifest without anything about sources and EPs: `epctx.sealed` in the
 model's metadata, which is appended to the file, or the same text in a file beside it.
-Loads and `verify_model` read both.
 """
 
 from __future__ import annotations
@@ -11,24 +10,39 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from epctx_core import SessionOptions, __version__, default_registry
+from onnx import ModelProto
+
+from epctx_core._version import __version__
+from epctx_core.context.digests import PayloadEntry, digest_payload
+from epctx_core.context.manifest import (
+    MANIFEST,
+    SEALED,
+    SIDECAR,
+    Manifest,
+    Seal,
+    dump_manifest,
+    encode_seal,
+)
+from epctx_core.context.metadata import get_metadata
+from epctx_core.context.paths import ModelFolder
+from epctx_core.context.payload_reader import BINARY, get_payload_key
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, convert_errors
-from epctx_core.ext import MappedFile, ModelFolder, Publication, Work
+from epctx_core.graph.mapping import MappedFile, identify_file
+from epctx_core.options import SessionOptions
+from epctx_core.publish.publication import Publication
+from epctx_core.registry import default_registry
+from epctx_core.sessions.work import Work
 
-KEY = "epctx.sealed"
-"""Key in the metadata of a sealed model."""
-SUFFIX = ".epctx.json"
-"""End of the name of a manifest beside its model."""
-_COMPILED = "epctx.manifest"
-_VERSION = 1
-_BLOCK = 1 << 20
+if TYPE_CHECKING:
+    from epctx_core.context.manifest import PayloadKey
+    from epctx_core.context.node import ContextNodeRecord
+
 _MOST_BYTES = (1 << 31) - 1
 _SPARSE_FROM = 1 << 28
 """Bytes of a binary from which it matters how many of them are on the disk."""
@@ -112,97 +126,86 @@ def seal_model(
             f"a model to seal is a path, not {model!r:.80}, and so is the output."
         )
     path = Path(model)
-    target = Path(model if output is None else output)
     if beside and output is not None:
         raise InvalidArgument(
             "a seal goes beside a model or into a copy of it, not both."
         )
+
     # Before any of it is read; what is no file is refused then.
-    state = path.is_file() and _read_state(path)
+    state = identify_file(path.stat()) if path.is_file() else None
     payloads = list(_list_payloads(path))
     data = path.read_bytes()
     if beside:
-        sealed, place = _seal_beside(path, data, payloads, force=force)
+        target = path.with_name(path.name + SIDECAR)
+        content = _seal_beside(path, target, data, payloads, force=force)
     else:
-        sealed = _seal_inside(path, data, payloads, force=force)
-        place = target
-        _check_target(target, path, sealed, payloads)
-    written = not _has_content(place, sealed)
+        target = path if output is None else Path(output)
+        content = _seal_inside(path, data, payloads, force=force)
+        _check_target(target, path, content, payloads)
+
+    written = not _has_content(target, content)
     if written:
-        with Publication(place.parent) as publication:
-            publication.create(place.name).write(sealed)
-            if _read_state(path) != state:
+        with Publication(target.parent) as publication:
+            publication.create(target.name).write(content)
+            if identify_file(path.stat()) != state:
                 raise Fail(
                     f"{path.name} was replaced while it was sealed.",
                     path=path,
                     hint="Seal it again.",
                 )
-            publication.commit([place.name])
-    roots = {
-        payload["name"]: (payload["bytes"], payload["root"]) for payload in payloads
-    }
+            publication.commit([target.name])
     return SealReport(
-        path=target, manifest=place if beside else None, written=written, payloads=roots
+        path=path if beside else target,
+        manifest=target if beside else None,
+        written=written,
+        payloads={entry.name: (entry.size, entry.root) for entry in payloads},
     )
 
 
-def _read_state(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _has_content(place: Path, content: bytes) -> bool:
+def _has_content(path: Path, content: bytes) -> bool:
     """Return whether a file has this content; one of another size is not read."""
     return (
-        place.is_file()
-        and place.stat().st_size == len(content)
-        and place.read_bytes() == content
+        path.is_file()
+        and path.stat().st_size == len(content)
+        and path.read_bytes() == content
     )
 
 
-def _list_payloads(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the entry of each payload of a model, as its manifest has it.
+def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
+    """Yield the entry of each payload of a model, digested.
 
     Raises:
         InvalidArgument: there is none.
     """
     folder = ModelFolder(path.parent, path)
-    seen = set[tuple[str, bool]]()
-    for record in (
-        Work(path, SessionOptions(), default_registry, ()).open().context_nodes
-    ):
-        if not record.main_context:
-            continue
-        name = (
-            record.name
-            if record.embed_mode
-            else posixpath.normpath(record.file_name or ".")
-        )
-        if (name, record.embed_mode) not in seen:
-            seen.add((name, record.embed_mode))
-            content: memoryview | MappedFile = memoryview(record.cache or b"")
-            if record.cache and not record.embed_mode:
-                with folder.open(
-                    name, what="the context binary", node=record.name
-                ) as file:
-                    content = MappedFile(file.fileno(), file.path)
-                _check_binary(content, record.name, path)
-            entry = _make_payload_entry(name, content)
-            if not entry["bytes"]:
-                raise InvalidGraph(
-                    f"the payload of EPContext node {record.name!r} is empty.",
-                    node=record.name,
-                    path=path,
-                    hint="Fetch model and binary again, or compile again.",
-                )
-            yield entry
-    if not seen:
+    model = Work(path, SessionOptions(), default_registry, ()).open()
+    records: dict[PayloadKey, ContextNodeRecord] = {}
+    for record in model.context_nodes:
+        if record.main_context:
+            records.setdefault(get_payload_key(record), record)
+    if not records:
         raise InvalidArgument(
             f"{path.name} has no EPContext node with a payload: there is nothing to "
             "seal.",
             path=path,
             hint="Seal the context model that a compile wrote (often *_ctx.onnx).",
         )
+
+    for (name, embedded), record in records.items():
+        entry = digest_payload(name, memoryview(record.cache or b""))
+        if record.cache and not embedded:
+            with folder.open(name, what=BINARY, node=record.name) as file:
+                content = MappedFile(file.fileno(), file.path)
+            _check_binary(content, record.name, path)
+            entry = digest_payload(name, content.view, content.forget)
+        if not entry.size:
+            raise InvalidGraph(
+                f"the payload of EPContext node {record.name!r} is empty.",
+                node=record.name,
+                path=path,
+                hint="Fetch model and binary again, or compile again.",
+            )
+        yield replace(entry, embedded=embedded)
 
 
 def _check_binary(content: MappedFile, node: str, path: Path) -> None:
@@ -215,7 +218,7 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
     # Blocks are of 512 bytes, whatever the file system; Windows does not count them.
     stored = getattr(content.status, "st_blocks", content.size) * 512
     name = os.path.basename(content.path)  # noqa: PTH119 - a name, as the model has it
-    if content.is_at(path) or content.is_at(path.with_name(path.name + SUFFIX)):
+    if content.is_at(path) or content.is_at(path.with_name(path.name + SIDECAR)):
         problem = "is the model itself or its manifest"
         hint = "Compile it again."
     elif content.size >= _SPARSE_FROM and stored * _MOST_HOLES < content.size:
@@ -234,92 +237,68 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
     )
 
 
-def _make_payload_entry(name: str, content: memoryview | MappedFile) -> dict[str, Any]:
-    """Return the entry of a payload, embedded or in a file: digests of blocks of 1 MiB,
-    and one over their list.
-    """
-    file = content if isinstance(content, MappedFile) else None
-    view = content.view if isinstance(content, MappedFile) else content
-    root = hashlib.sha256()
-    segments = list[tuple[int, str]]()
-    for start in range(0, len(view), _BLOCK):
-        block = view[start : start + _BLOCK]
-        segments.append((len(block), hashlib.sha256(block).hexdigest()))
-        root.update(f"{start} {len(block)} {segments[-1][1]}\n".encode())
-        if file is not None:
-            file.forget(start, len(block))
-    facts = {"name": name, "embedded": file is None, "bytes": len(view)}
-    return {**facts, "root": root.hexdigest(), "segments": segments}
-
-
-def _make_text(plain: bytes, payloads: Sequence[dict[str, Any]]) -> str:
+def _make_text(plain: bytes, payloads: Sequence[PayloadEntry]) -> str:
     """Return the manifest of a model whose file has these bytes without it."""
-    digest = hashlib.sha256(plain).hexdigest()
-    content = {
-        "version": _VERSION,
-        "core": __version__,
-        "source_model": "",
-        "providers": {},
-        "payloads": payloads,
-        "sealed": {
-            "by": f"epctx-cli {__version__}",
-            "bytes": len(plain),
-            "sha256": digest,
-        },
-    }
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+    seal = Seal(
+        f"epctx-core {__version__}", len(plain), hashlib.sha256(plain).hexdigest()
+    )
+    return dump_manifest(
+        Manifest(source_digest="", providers={}, payloads=payloads, sealed=seal)
+    )
 
 
 def _seal_beside(
-    path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool
-) -> tuple[bytes, Path]:
-    """Return the file beside a model: its bytes and its path."""
-    place = path.with_name(path.name + SUFFIX)
-    sealed = f"{_make_text(data, payloads)}\n".encode()
-    if _read_manifests(data):
+    path: Path,
+    target: Path,
+    data: bytes,
+    payloads: Sequence[PayloadEntry],
+    *,
+    force: bool,
+) -> bytes:
+    """Return the bytes of the file beside a model."""
+    content = f"{_make_text(data, payloads)}\n".encode()
+    if _read_manifests(ModelProto.FromString(data)):
         raise InvalidArgument(
             f"{path.name} has a manifest of its own, so that one beside it would not "
             "be read.",
             path=path,
             hint="`epctx verify` checks it.",
         )
-    if os.path.lexists(place) and not force and not _has_content(place, sealed):
-        raise _difference(place.name, place)
-    return sealed, place
+    if os.path.lexists(target) and not force and not _has_content(target, content):
+        raise _difference_error(target.name, target)
+    return content
 
 
 def _seal_inside(
-    path: Path, data: bytes, payloads: Sequence[dict[str, Any]], *, force: bool
+    path: Path, data: bytes, payloads: Sequence[PayloadEntry], *, force: bool
 ) -> bytes:
     """Return the bytes of the sealed model."""
-    from onnx import ModelProto
-
-    own = _read_manifests(data)
+    proto = ModelProto.FromString(data)
+    manifests = _read_manifests(proto)
     plain = data
-    if own:
-        entry = _make_entry(own.get(KEY, ""))
-        if _COMPILED not in own and data.endswith(entry):
-            plain = data.removesuffix(entry)
-        elif force:
-            _check_replaceable(path, own.get(_COMPILED, ""))
-            proto = ModelProto.FromString(data)
-            kept = [entry for entry in proto.metadata_props if entry.key not in own]
-            del proto.metadata_props[:]
-            proto.metadata_props.extend(kept)
-            plain = proto.SerializeToString()
-    sealed = plain + _make_entry(_make_text(plain, payloads))
-    if own and sealed != data and not force:
-        if _COMPILED in own:
-            raise InvalidArgument(
-                f"{path.name} was compiled by epctx: its manifest has digests already.",
-                path=path,
-                hint=(
-                    "`epctx verify` checks them; --force (force=True) replaces the "
-                    "manifest with a seal."
-                ),
-            )
-        raise _difference(f"the manifest in {path.name}", path)
-    return sealed
+    seal = encode_seal(manifests.get(SEALED, ""))
+    if SEALED in manifests and MANIFEST not in manifests and data.endswith(seal):
+        plain = data.removesuffix(seal)
+    elif manifests and force:
+        _check_replaceable(path, manifests.get(MANIFEST, ""))
+        kept = [entry for entry in proto.metadata_props if entry.key not in manifests]
+        del proto.metadata_props[:]
+        proto.metadata_props.extend(kept)
+        plain = proto.SerializeToString()
+
+    content = plain + encode_seal(_make_text(plain, payloads))
+    if not manifests or force or content == data:
+        return content
+    if MANIFEST in manifests:
+        raise InvalidArgument(
+            f"{path.name} was compiled by epctx: its manifest has digests already.",
+            path=path,
+            hint=(
+                "`epctx verify` checks them; --force (force=True) replaces the "
+                "manifest with a seal."
+            ),
+        )
+    raise _difference_error(f"the manifest in {path.name}", path)
 
 
 def _check_replaceable(path: Path, text: str) -> None:
@@ -340,36 +319,18 @@ def _check_replaceable(path: Path, text: str) -> None:
         )
 
 
-def _read_manifests(data: bytes) -> dict[str, str]:
-    """Return the manifests in a model's metadata; protobuf gives bytes for one that is
-    no text.
-    """
-    from onnx import ModelProto
-
-    own = {
-        e.key: e.value
-        for e in ModelProto.FromString(data).metadata_props
-        if e.key in {KEY, _COMPILED}
-    }
+def _read_manifests(proto: ModelProto) -> dict[str, str]:
+    """Return the manifests in a model's metadata, by key."""
+    texts = {key: get_metadata(proto, key) for key in (MANIFEST, SEALED)}
+    # protobuf gives bytes for one that is not UTF-8.
     return {
         key: text if isinstance(text, str) else text.decode(errors="replace")
-        for key, text in own.items()
+        for key, text in texts.items()
+        if text is not None
     }
 
 
-def _make_entry(text: str) -> bytes:
-    """Return an entry of metadata as it stands in a model's file; it may be appended to
-    one.
-    """
-    from onnx import ModelProto
-
-    data: bytes = ModelProto(
-        metadata_props=[{"key": KEY, "value": text}]
-    ).SerializeToString()
-    return data
-
-
-def _difference(name: str, path: Path) -> InvalidArgument:
+def _difference_error(name: str, path: Path) -> InvalidArgument:
     return InvalidArgument(
         f"{name} says something else of the model and its payloads than they are now.",
         path=path,
@@ -381,7 +342,7 @@ def _difference(name: str, path: Path) -> InvalidArgument:
 
 
 def _check_target(
-    target: Path, path: Path, sealed: bytes, payloads: Sequence[dict[str, Any]]
+    target: Path, path: Path, content: bytes, payloads: Sequence[PayloadEntry]
 ) -> None:
     """Check that a sealed model can be loaded where it is to lie, and breaks no cache.
 
@@ -390,16 +351,13 @@ def _check_target(
     """
     problem = ""
     hint = "Seal it with --beside (beside=True)."
+    folder = ModelFolder(target.parent, target)
     missing = [
-        payload["name"]
-        for payload in payloads
-        if not payload["embedded"]
-        and ModelFolder(target.parent, target).status(
-            payload["name"], what="the context binary"
-        )
-        is None
+        entry.name
+        for entry in payloads
+        if not entry.embedded and folder.status(entry.name, what=BINARY) is None
     ]
-    if len(sealed) > _MOST_BYTES:
+    if len(content) > _MOST_BYTES:
         problem = "it would have more than the 2 GiB of a protobuf"
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"

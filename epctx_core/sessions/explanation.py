@@ -10,16 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from epctx_cli.arguments import CPU_EP
-from epctx_core import (
-    GraphOptimizationLevel,
-    Registry,
-    SessionOptions,
-    default_registry,
-    ext,
-)
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import convert_errors
+from epctx_core.options import GraphOptimizationLevel, SessionOptions
+from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin import EnginePolicy, Purpose
+from epctx_core.registry import Registry, default_registry
+from epctx_core.sessions.host import read_request
+from epctx_core.sessions.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +63,9 @@ class Explanation:
 
     Attributes:
         eps: the EPs asked, in order of priority.
-        nodes: of the main graph, then of each body that a session runs itself. An If,
-            Loop or Scan around an EP's work is not among them: the session itself runs
-            it.
+        nodes: of the main graph, then of each subgraph that a session runs itself. An
+            If, Loop or Scan around an EP's work is not among them: the session itself
+            runs it.
     """
 
     eps: tuple[str, ...]
@@ -114,62 +112,64 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session, requested = ext.read_request(sess_options, None, None)
-    work = ext.Work(path_or_bytes, session, registry, requested)
-    with work.cancel.by_interrupt():
+    session, requested = read_request(sess_options, None, None)
+    work = Work(path_or_bytes, session, registry, requested)
+    with closing(work), work.cancel.by_interrupt():
         work.choose(purpose)
-        with closing(work):
-            work.open()
-            work.start(ext.CpuEngine(EnginePolicy(**work.config.engine_settings)))
-            work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
-            return Explanation(
-                eps=tuple(work.providers.choices), nodes=tuple(_explain(work))
-            )
+        work.open()
+        work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
+        work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
+        work.assign()
+        return Explanation(
+            eps=tuple(work.providers.choices), nodes=tuple(_explain_nodes(work))
+        )
 
 
-def _explain(work: ext.Work) -> Iterator[NodeExplanation]:
-    assignment = work.assign()
-    model = work.model
+def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
+    """Yield the explanation of each node, in the order of `Explanation.nodes`."""
+    assignment = work.assignment
     sources = {
-        (record.path, record.index): record.source for record in model.context_nodes
+        (record.path, record.index): record.source
+        for record in work.model.context_nodes
     }
     numbers = {
         id(partition): number for number, partition in enumerate(assignment.partitions)
     }
-    reasons: dict[tuple[int, int], list[tuple[str, str]]] = {}
-    follows: dict[tuple[int, int], dict[str, str]] = {}
+
+    # By graph and node: of each EP that refused it, the reason and the node whose
+    # refusal it only follows.
+    refusals: dict[tuple[int, int], dict[tuple[str, str], str | None]] = {}
     for refusal in assignment.refusals:
         for node in refusal.nodes:
-            key = id(refusal.graph), node
-            reasons.setdefault(key, []).append((refusal.ep, refusal.reason))
-            if node in refusal.follows:
-                cause = refusal.graph.get_node_name(refusal.follows[node])
-                follows.setdefault(key, {})[refusal.ep] = cause
+            cause = refusal.follows.get(node)
+            refusals.setdefault((id(refusal.graph), node), {})[
+                refusal.ep, refusal.reason
+            ] = None if cause is None else refusal.graph.get_node_name(cause)
+
     for part in assignment.graphs:
-        takers = {
-            node: (partition.ep, numbers[id(partition)])
+        graph = part.graph
+        partitions = {
+            node: partition
             for partition in part.partitions
             for node in partition.node_indices
         }
-        kernels = {node: ep for node, (ep, _) in part.kernel_nodes.items()}
-        for index in range(len(part.graph.nodes)):
+        for index in range(len(graph.nodes)):
             if index in part.executed:
                 continue
-            source = sources.get((part.graph.path, index))
-            ep, partition = takers.get(
-                index, (kernels.get(index, source or CPU_EP), None)
-            )
+            source = sources.get((graph.path, index))
+            partition = partitions.get(index)
+            kernel = part.kernel_nodes.get(index)
+            ep = partition.ep if partition is not None else source or CPU_EP
+            reasons = refusals.get((id(graph), index), {})
+            domain = graph.domains[index]
+            operator = graph.op_types[index]
             yield NodeExplanation(
-                name=part.graph.get_node_name(index),
-                operator="::".join(
-                    filter(
-                        None, (part.graph.domains[index], part.graph.op_types[index])
-                    )
-                ),
-                ep=ep,
-                partition=partition,
-                kernel=index in kernels,
+                name=graph.get_node_name(index),
+                operator=f"{domain}::{operator}" if domain else operator,
+                ep=ep if kernel is None else kernel[0],
+                partition=None if partition is None else numbers[id(partition)],
+                kernel=kernel is not None,
                 compiled=source is not None,
-                refusals=tuple(dict.fromkeys(reasons.get((id(part.graph), index), ()))),
-                follows=follows.get((id(part.graph), index), {}),
+                refusals=tuple(reasons),
+                follows={ep: cause for (ep, _), cause in reasons.items() if cause},
             )

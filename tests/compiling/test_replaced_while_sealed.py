@@ -6,24 +6,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-from epctx_cli import sealing
 
+from epctx_core.compiling import sealing
 from epctx_core.errors import Fail
 
-REAL = Path(__file__).parents[3] / "tests" / "real"
+REAL = Path(__file__).parents[1] / "real"
 
 
 def test_a_model_that_is_replaced_while_its_payloads_are_digested_is_not_sealed(
     tmp_path, monkeypatch
 ):
     real = shutil.copytree(REAL, tmp_path / "real")
-    path, make_entry = real / "qnn_ctx0.onnx", sealing._make_payload_entry
+    path, digest_payload = real / "qnn_ctx0.onnx", sealing.digest_payload
 
-    def make_entry_and_replace(name, content):
+    def digest_and_replace(*payload):
         shutil.copy(real / "share1_ctx.onnx", path)
-        return make_entry(name, content)
+        return digest_payload(*payload)
 
-    monkeypatch.setattr(sealing, "_make_payload_entry", make_entry_and_replace)
+    monkeypatch.setattr(sealing, "digest_payload", digest_and_replace)
 
     with pytest.raises(Fail, match="was replaced while it was sealed"):
         sealing.seal_model(path, beside=True)
