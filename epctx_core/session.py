@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict, log_without_effect
-from epctx_core.plugin.base_engine import run_with_options
+from epctx_core.plugin.extensions import run_with_options
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host

@@ -49,11 +49,11 @@ from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
 from epctx_core.sessions.host import get_model_path
+from epctx_core.sessions.optimise import choose_transformers
 from epctx_core.sessions.providers import (
     WorkspaceOf,
     make_private_workspace,
 )
-from epctx_core.sessions.transformers import choose_transformers
 
 if TYPE_CHECKING:
     from epctx_core.sessions.work import Work

@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from epctx_core.context.callbacks import MemorySink
 from epctx_core.context.dependencies import find_models_naming
-from epctx_core.context.unfinished import get_mode, resolve_without_links
+from epctx_core.context.paths import get_mode, resolve_without_links
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import (
     find_free_name,

@@ -35,11 +35,10 @@ from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly
 from epctx_core.sessions.shared_workspaces import (
-    SharedWorkspace,
-    SharedWorkspaces,
     check_not_isolated,
     fingerprint_providers,
 )
+from epctx_core.sessions.workspaces import SharedWorkspace, SharedWorkspaces
 
 if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter

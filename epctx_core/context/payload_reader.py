@@ -25,6 +25,7 @@ from epctx_core.context.digests import (
     ReplacedBinaryError,
     find_right,
 )
+from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.context.payload_files import LoadedPayload, read_privately
 from epctx_core.context.receipts import is_noted, make_file_receipt, make_model_receipt
 from epctx_core.errors import Fail, InvalidGraph
@@ -118,9 +119,6 @@ class PayloadReader:
             or self._reading.data_reader is not None
         ):
             return
-
-        # Not needed where this machine has checked all binaries before.
-        from epctx_core.context.unfinished import find_interrupted_copies
 
         yield from find_interrupted_copies(self._folder.folder, entry.name)
 

@@ -30,8 +30,7 @@ from epctx_core.context.digests import (
     read_segments,
 )
 from epctx_core.context.metadata import INITIALIZERS, read_json
-from epctx_core.context.paths import ModelFolder
-from epctx_core.context.unfinished import find_interrupted_copies
+from epctx_core.context.paths import ModelFolder, find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import (
     FileIdentity,

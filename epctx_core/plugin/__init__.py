@@ -10,7 +10,6 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_core.options.choices import *
-    from epctx_core.plugin.base_engine import *
     from epctx_core.plugin.extensions import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.kernels import *
@@ -21,15 +20,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
-    "epctx_core.plugin.base_engine": (
-        "BaseEngine",
-        "current_options",
-        "write_in_place",
-    ),
     "epctx_core.plugin.extensions": (
+        "BaseEngine",
         "GraphTransformer",
         "ModelFormat",
         "ProcessIsolation",
+        "current_options",
+        "write_in_place",
     ),
     "epctx_core.plugin.hookspecs": (
         "PLUGIN_API",

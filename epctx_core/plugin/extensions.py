@@ -1,20 +1,34 @@
-"""Contracts of packages that extend epctx by something else than an EP or an engine."""
+"""Contracts of packages that extend epctx by something else than an EP: engines, graph
+transformers, formats of model files, isolation.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from epctx_core.errors import NotImplementedByProvider, RuntimeException
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
     import onnx
 
-    from epctx_core.options import SessionOptions
-    from epctx_core.plugin.kernels import OperatorTypes
+    from epctx_core.options import GraphOptimizationLevel, SessionOptions
+    from epctx_core.options.run import RunOptions
+    from epctx_core.plugin.kernels import (
+        OperatorTypes,
+        OptimizedModel,
+        RunnableModel,
+    )
     from epctx_core.plugin.provider import ExecutionProvider
-    from epctx_core.plugin.types import Purpose
+    from epctx_core.plugin.types import EnginePolicy, Purpose
     from epctx_core.plugin.views import TensorView
+
+_R = TypeVar("_R")
 
 
 class GraphTransformer(Protocol):
@@ -125,3 +139,189 @@ class ProcessIsolation(Protocol):
             Whether it was loaded; and how the process ended that did not survive it,
             empty for one that did.
         """
+
+
+class BaseEngine(ABC):
+    """Base class of engines; a package provides one by the entry-point group
+    `epctx.engines`.
+
+    Class methods but `set_seed` are called on engines: one that needs its policy there
+    may make them methods.
+
+    Args:
+        policy: the settings of the session; `pieces` is set later.
+
+    Attributes:
+        name: name and version of the engine.
+        checks: whether it checks models itself.
+        optimizes: whether it can optimise whole models.
+        runs_custom_ops: whether it takes the operators of
+            `policy.custom_ops_libraries`.
+    """
+
+    name: ClassVar[str]
+    checks: ClassVar[bool] = False
+    optimizes: ClassVar[bool] = False
+    runs_custom_ops: ClassVar[bool] = False
+
+    def __init__(self, policy: EnginePolicy) -> None:
+        self.policy = policy
+
+    @property
+    def layout(self) -> str:
+        """Text for `epctx.cpu_layout` in models optimised with private layouts; empty
+        if there are none.
+        """
+        return ""
+
+    @abstractmethod
+    def prepare(
+        self,
+        model: onnx.ModelProto,
+        weights: Mapping[str, np.ndarray] | None = None,
+        *,
+        heavy: bool | None = None,
+    ) -> RunnableModel:
+        """Make a model ready to run; see `Engine.prepare`.
+
+        Raises:
+            NotImplementedByProvider: for any refusal; the core determines the cause.
+        """
+
+    def pays_to_optimize(self, model: onnx.ModelProto) -> bool:  # noqa: ARG002 - for engines with an optimiser
+        """Return whether to prepare a group of the CPU EP by `prepare_optimized`."""
+        return False
+
+    def prepare_optimized(
+        self,
+        model: onnx.ModelProto,  # noqa: ARG002
+        weights: Mapping[str, TensorView],  # noqa: ARG002
+    ) -> RunnableModel:
+        """Make an optimised form of a group ready to run; it is not visible to anything
+        else.
+
+        Raises:
+            NotImplementedByProvider: there is none, or as `prepare`; the core then
+                prepares the group unchanged.
+        """
+        raise NotImplementedByProvider(f"{self.name} has no optimiser")
+
+    def has_kernels(self, model: onnx.ModelProto) -> bool:
+        """Return whether the engine accepts a model without detached weights."""
+        try:
+            self.prepare(model)
+        except NotImplementedByProvider:
+            return False
+        return True
+
+    def can_pass(self, elem_type: int | None) -> bool:  # noqa: ARG002 - most engines pass all
+        """Return whether inputs and outputs may have a type; None stands for values
+        that are not tensors.
+        """
+        return True
+
+    @classmethod
+    def optimize_model(
+        cls,
+        model: onnx.ModelProto,  # noqa: ARG003 - for engines with an optimiser
+        weights: Mapping[str, TensorView],  # noqa: ARG003
+        level: GraphOptimizationLevel,  # noqa: ARG003
+        *,
+        contrib: bool = False,  # noqa: ARG003
+        layouts: bool = False,  # noqa: ARG003
+    ) -> OptimizedModel:
+        """Return an equal model that computes faster.
+
+        Args:
+            model: not changed; its external tensors are found in `weights`.
+            weights: views by initializer name.
+            level: how far to go.
+            contrib: whether operators of `com.microsoft` may be added.
+            layouts: see `Engine.optimize`.
+
+        Raises:
+            NotImplementedByProvider: there is none.
+        """
+        raise NotImplementedByProvider(f"{cls.name} has no optimiser")
+
+    @classmethod
+    def has_operator(cls, domain: str, op_type: str, version: int) -> bool:  # noqa: ARG003 - most have none
+        """Return whether the engine has an operator in a version of one of ONNX's own
+        domains, in which onnx does not have it; `resolve_types` then knows its types.
+        """
+        return False
+
+    @classmethod
+    def resolve_types(cls, inferred: onnx.ModelProto) -> None:
+        """Declare the types of values of operators that onnx does not know, in place,
+        as far as the engine knows them.
+        """
+
+    def find_libraries(
+        self,
+        model: onnx.ModelProto,  # noqa: ARG002
+        skipped: Container[tuple[str, str]],  # noqa: ARG002
+    ) -> dict[str, str]:
+        """Return the domains of a model's custom operators, each with the path of the
+        registered library that has them.
+
+        Args:
+            model: not changed; its large weights are elsewhere.
+            skipped: operators that need none, by domain and name.
+
+        Returns:
+            An empty path for a domain that neither the engine nor a library has.
+        """
+        return {}
+
+    @classmethod
+    def set_seed(cls, seed: int) -> bool:  # noqa: ARG003 - for engines with a seed
+        """Set the seed of random operators in later sessions; return whether that has
+        an effect.
+        """
+        return False
+
+
+_CURRENT = threading.local()
+
+
+def current_options() -> RunOptions | None:
+    """Return the options of this thread's current run, or None."""
+    return getattr(_CURRENT, "options", None)
+
+
+def run_with_options(
+    run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions
+) -> _R:
+    """Return `run(feeds, options)`, with the options as `current_options`; a nested run
+    has its own.
+    """
+    outer = current_options()
+    _CURRENT.options = options
+    try:
+        return run(feeds, options)
+    finally:
+        _CURRENT.options = outer
+
+
+def write_in_place(
+    results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+) -> Sequence[np.ndarray]:
+    """Copy results into given arrays and return these; numpy alone would broadcast and
+    cast to make them fit.
+
+    Raises:
+        RuntimeException: a result has another type or shape than its array.
+    """
+    for index, (result, target) in enumerate(zip(results, outputs, strict=True)):
+        if result.shape != target.shape or result.dtype != target.dtype:
+            raise RuntimeException(
+                f"output {index} is {result.dtype}{list(result.shape)}; the memory "
+                f"given for it is {target.dtype}{list(target.shape)}.",
+                hint=(
+                    "The model declares a type or a shape that is not what its "
+                    "operators compute; correct it."
+                ),
+            )
+        target[...] = result
+    return outputs

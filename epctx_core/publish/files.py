@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_core.context.unfinished import get_mode
+from epctx_core.context.paths import get_mode
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.file_names import STAGING_PREFIX, list_parents
 from epctx_core.graph.mapping import MappedFile, copy_range

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
 
-from epctx_core.context.unfinished import (
+from epctx_core.context.paths import (
     NEW,
     OLD,
     get_mode,

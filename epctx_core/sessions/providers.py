@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.context.scratch import PrivateWorkspace, make_scratch_folder
+from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import (
     EpctxError,
     InvalidArgument,
@@ -43,6 +43,7 @@ from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
+from epctx_core.sessions.workspaces import PrivateWorkspace
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine

@@ -1,83 +1,28 @@
-"""Workspaces with several users, and the key under which loads share one
-(`ep.share_ep_contexts=1`).
-
-A shared workspace lives as long as it has users; those with equal keys share it.
+"""Workspaces that loads share (`ep.share_ep_contexts=1`), and the keys under which they
+do.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.context.scratch import PrivateWorkspace
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.mapping import identify_file
 from epctx_core.options import Isolation, SessionConfig
-from epctx_core.registry.forking import PerProcess
 from epctx_core.sessions.providers import (
     ProviderChoice,
     WorkspaceOf,
     make_private_workspace,
 )
+from epctx_core.sessions.workspaces import PrivateWorkspace, loaded_workspaces
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-
-
-class SharedWorkspace(PrivateWorkspace):
-    """A workspace with several users; implements `epctx_core.plugin.Workspace`.
-
-    Made by `SharedWorkspaces`.
-
-    Args:
-        leave: removes one user; returns whether it was the last.
-    """
-
-    def __init__(self, leave: Callable[[], bool]) -> None:
-        super().__init__()
-        self.users = 0
-        self._leave = leave
-
-    def close(self) -> None:
-        """Leave; each user calls it once. The last one closes all objects."""
-        if self._leave():
-            super().close()
-
-
-class SharedWorkspaces:
-    """Workspaces by key, each as long as it has users."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._found: dict[Hashable, SharedWorkspace] = {}
-
-    def join(self, key: Hashable) -> SharedWorkspace:
-        """Return the workspace under a key; its `close` has to be called once for each
-        call of this.
-        """
-        with self._lock:
-            if key not in self._found:
-                self._found[key] = SharedWorkspace(partial(self._leave, key))
-            self._found[key].users += 1
-            return self._found[key]
-
-    def _leave(self, key: Hashable) -> bool:
-        with self._lock:
-            self._found[key].users -= 1
-            # The next user gets a new workspace.
-            return not self._found[key].users and bool(self._found.pop(key))
-
-
-loaded_workspaces = PerProcess(SharedWorkspaces)
-"""Those of all sessions of this process that load context models with
-`ep.share_ep_contexts=1`.
-"""
 
 
 def load_workspaces(

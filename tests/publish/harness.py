@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 from faults.system_calls import CHANGING, intercepted
 
-from epctx_core.context.unfinished import find_interrupted_copies
+from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.errors import EpctxError
 from epctx_core.publish.publication import Publication
 

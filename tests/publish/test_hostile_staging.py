@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.context.unfinished import find_interrupted_copies
+from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.publish.publication import Publication
 
 if TYPE_CHECKING:

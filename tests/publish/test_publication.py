@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epctx_core.context.unfinished import find_interrupted_copies
+from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import normalise_path
 from epctx_core.publish.publication import Publication

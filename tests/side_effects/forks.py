@@ -21,7 +21,7 @@ from end_to_end.engine_eps import Alpha
 import epctx_core as epctx
 from epctx_core.plugin import hookimpl
 from epctx_core.registry import default_registry
-from epctx_core.sessions.shared_workspaces import loaded_workspaces
+from epctx_core.sessions.workspaces import loaded_workspaces
 
 SECONDS = 60
 """After which a child that hangs is killed."""

@@ -224,7 +224,7 @@ def _(harness):
 
 def unfinished(harness: Harness) -> None:
     """Leave the binary in a staging folder, as a compile that was killed does."""
-    from epctx_core.context.unfinished import OLD
+    from epctx_core.context.paths import OLD
     from epctx_core.file_names import STAGING_PREFIX
 
     kept = harness.path.parent / f"{STAGING_PREFIX}{'0' * 16}" / OLD
