@@ -251,7 +251,7 @@ class BaseEngine(ABC):
         """
         return False
 
-    @classmethod
+    @classmethod  # noqa: B027 - for engines that know more operators than onnx
     def resolve_types(cls, inferred: onnx.ModelProto) -> None:
         """Declare the types of values of operators that onnx does not know, in place,
         as far as the engine knows them.
