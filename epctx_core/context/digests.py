@@ -96,7 +96,7 @@ def find_damage(
 ) -> Iterator[Segment]:
     """Digest segments, several at once, and yield those that differ."""
 
-    def differing(batch: Sequence[Segment]) -> list[Segment]:
+    def find_differing(batch: Sequence[Segment]) -> list[Segment]:
         return [
             segment
             for segment in batch
@@ -107,7 +107,7 @@ def find_damage(
         max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
     )
     try:
-        for damaged in pool.map(differing, _group_segments(segments)):
+        for damaged in pool.map(find_differing, _group_segments(segments)):
             yield from damaged
     finally:
         pool.shutdown(cancel_futures=True)

@@ -42,16 +42,16 @@ def run_loop(
     """
     trips, condition, *carried = inputs
     count = len(carried)
-    most = None if trips is None else int(take_only(trips, "the trip count of Loop"))
+    limit = None if trips is None else int(take_only(trips, "the trip count of Loop"))
     going = condition is None or bool(take_only(condition, "the condition of Loop"))
     scanned: list[list[Any]] = [[] for _ in types[1 + count :]]
     iteration = 0
-    while going and (most is None or iteration < most):
-        own = (
+    while going and (limit is None or iteration < limit):
+        counters = (
             _make_scalar(iteration, np.int64, input_types[0]),
             _make_scalar(going, np.bool_, input_types[1]),
         )
-        condition, *results = body([*own, *carried])
+        condition, *results = body([*counters, *carried])
         going = bool(take_only(condition, "the condition that a Loop's body gives"))
         carried = results[:count]
         for rows, row in zip(scanned, results[count:], strict=True):

@@ -79,25 +79,25 @@ def find_engine(named: str | None) -> EntryPoint | None:
         return None
     name = chosen or ONNXRUNTIME
     entries = list_entries(GROUP)
-    found = {
+    candidates = {
         dist.name: entry for dist, entry in reversed(entries) if entry.name == name
     }
-    if not found and not chosen:
+    if not candidates and not chosen:
         return None
-    if not found:
+    if not candidates:
         # A load needs no hint.
         from epctx_core.installing import install_engine_command
 
-        known = sorted({*(entry.name for _, entry in entries), BUILT_IN})
-        others = f"Install the package that has it, or use one of: {', '.join(known)}."
+        names = sorted({*(entry.name for _, entry in entries), BUILT_IN})
+        others = f"Install the package that has it, or use one of: {', '.join(names)}."
         raise PackageMissing(
             f"the engine {name!r}, named by "
             f"{'session.engine' if named else _VARIABLE}, is not installed."
-            f"{suggestion(name, known)}",
+            f"{suggestion(name, names)}",
             hint=install_engine_command() if name == ONNXRUNTIME else others,
         )
 
-    *others_too, first = found
+    *others_too, first = candidates
     if others_too:
         _log.warning(
             (
@@ -109,7 +109,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
             " or ".join(others_too),
         )
 
-    return found[first]
+    return candidates[first]
 
 
 @cache
@@ -122,13 +122,13 @@ def load_engine_class(named: str | None = None) -> type[BaseEngine]:
         from epctx_core.plugin import BaseEngine, EnginePolicy
 
         try:
-            found = entry.load()
-            if isinstance(found, type) and issubclass(found, BaseEngine):
+            cls = entry.load()
+            if isinstance(cls, type) and issubclass(cls, BaseEngine):
                 # One that is abstract, has no name or lacks its library fails here and
                 # not in each session.
-                found(EnginePolicy())
-                _log.debug("the engine %r is %s", entry.name, found.name)
-                return found
+                cls(EnginePolicy())
+                _log.debug("the engine %r is %s", entry.name, cls.name)
+                return cls
             why = f"{entry.value} is not a subclass of epctx_core.plugin.BaseEngine"
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken package must not end the host
             why = f"{type(error).__name__}: {error}"
@@ -294,13 +294,13 @@ class CpuEngine:
             return self.prepare(model, arrays)
 
         def prepare(part: ModelProto) -> RunnableModel:
-            own = {
+            initializers = {
                 t.name: weights[t.name]
                 for t in part.graph.initializer
                 if t.name in weights
             }
             try:
-                return self._engine.prepare_optimized(part, own)
+                return self._engine.prepare_optimized(part, initializers)
             except NotImplementedByProvider as error:
                 _log.info("a group of nodes is not optimised: %s.", error.message)
             return self._engine.prepare(part, arrays)

@@ -127,8 +127,8 @@ class KernelMatcher:
             sides = ((node.inputs, table.inputs), (node.outputs, table.outputs))
             indices = [
                 (values, i)
-                for values, own in sides
-                for i, other in enumerate(own)
+                for values, names in sides
+                for i, other in enumerate(names)
                 if other == name
             ]
             if not indices and any(table is carried for carried in self._carried):
@@ -137,13 +137,13 @@ class KernelMatcher:
                     f"{name!r} is"
                 )
             if not indices:
-                known = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
+                parameters = ", ".join(dict.fromkeys((*table.inputs, *table.outputs)))
                 raise PluginError(
                     f"the kernel {kernel} constrains {name!r}; version "
                     f"{table.since_version} of its operator does not have it.",
                     hook="get_kernel_registry",
-                    hint=f"It has: {known or 'nothing'}. A parameter's own name is "
-                    "valid only if its type is not a variable.",
+                    hint=f"It has: {parameters or 'nothing'}. A parameter's own name "
+                    "is valid only if its type is not a variable.",
                 )
             # The first that the node has: they all have one type.
             value = next(
@@ -173,13 +173,13 @@ def find_operator_types(
         or _read_schema(node.domain, node.op_type, node.opset_version) is not None
     ):
         return None
-    known = [
+    candidates = [
         operator
         for operator in operators
         if (operator.op_type, operator.domain) == (node.op_type, node.domain)
         and operator.since_version <= node.opset_version
     ]
-    return max(known, key=lambda operator: operator.since_version, default=None)
+    return max(candidates, key=lambda operator: operator.since_version, default=None)
 
 
 @lru_cache(maxsize=4096)

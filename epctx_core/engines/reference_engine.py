@@ -61,8 +61,8 @@ class ReferenceEngine(BaseEngine):
         """Create an evaluator; it needs the weights, which are copied into its
         model.
         """
-        own = copy_message(model)
-        for tensor in own.graph.initializer:
+        copy = copy_message(model)
+        for tensor in copy.graph.initializer:
             if is_detached(tensor):
                 if not weights or tensor.name not in weights:
                     raise InvalidGraph(
@@ -72,11 +72,11 @@ class ReferenceEngine(BaseEngine):
                     onnx.numpy_helper.from_array(weights[tensor.name], tensor.name)
                 )
 
-        version = read_opset_imports(own).get("", 0)
+        version = read_opset_imports(copy).get("", 0)
         operators = [operator for operator, below in _CORRECTIONS if version < below]
         try:
-            _refuse_missing(own, version)
-            return ReferenceModel(ReferenceEvaluator(own, new_ops=operators), own)
+            _refuse_missing(copy, version)
+            return ReferenceModel(ReferenceEvaluator(copy, new_ops=operators), copy)
         except Exception as error:
             # The evaluator raises different classes for an operator that it lacks.
             raise NotImplementedByProvider(
@@ -285,11 +285,11 @@ def _scan_batch(
     """
     given["scan_input_directions"], results = directions, []
     count = len(inputs) - given["num_scan_inputs"]
-    most = inputs[-1].shape[1]
+    longest = inputs[-1].shape[1]
     for row, length in enumerate(
-        [most] * len(inputs[-1]) if lengths is None else lengths
+        [longest] * len(inputs[-1]) if lengths is None else lengths
     ):
-        found = _scan(
+        states = _scan(
             *(
                 x[row, ...] if i < count else x[row, :length]
                 for i, x in enumerate(inputs)
@@ -297,10 +297,10 @@ def _scan_batch(
             **given,
         )
         steps = [
-            np.pad(y, [(0, most - len(y)), *[(0, 0)] * (y.ndim - 1)])
-            for y in found[count:]
+            np.pad(y, [(0, longest - len(y)), *[(0, 0)] * (y.ndim - 1)])
+            for y in states[count:]
         ]
-        results.append([*found[:count], *steps])
+        results.append([*states[:count], *steps])
 
     return tuple(map(np.stack, zip(*results, strict=True)))
 
@@ -409,10 +409,10 @@ def _feature_vectorizer(
     columns = []
     for values, width in zip(inputs, inputdimensions, strict=True):
         rows = 1 if values.ndim == 1 else values.shape[0]
-        found = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[
+        features = values.reshape(rows, math.prod(values.shape[values.ndim > 1 :]))[
             :, :width
         ]
-        columns.append(np.pad(found, ((0, 0), (0, width - found.shape[1]))))
+        columns.append(np.pad(features, ((0, 0), (0, width - features.shape[1]))))
     return (np.concatenate(columns, axis=1).astype(np.float32),)
 
 

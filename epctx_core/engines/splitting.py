@@ -129,11 +129,11 @@ def _lacking_error(
     alone, is too much for all.
     """
     graph = _make_index(model, engines[0])
-    known: _Kernels = {}
+    kernels: _Kernels = {}
     lacking = (
         node
         for index, node in enumerate(graph.nodes)
-        if not any(_has_kernel(graph, index, engine, known) for engine in engines)
+        if not any(_has_kernel(graph, index, engine, kernels) for engine in engines)
     )
     node = next(lacking, None)
     what = _list_nodes(model)
@@ -166,10 +166,10 @@ def check_group(model: ModelProto) -> ModelProto:
     Raises:
         InvalidGraph: the ONNX checker refuses it.
     """
-    own: ModelProto = copy_message(model)
-    make_dense(own.graph, own.functions)
-    check_model(SourceModel(proto=own, weights={}, path=None, digest=""))
-    return own
+    copy: ModelProto = copy_message(model)
+    make_dense(copy.graph, copy.functions)
+    check_model(SourceModel(proto=copy, weights={}, path=None, digest=""))
+    return copy
 
 
 def _list_nodes(model: ModelProto) -> str:
@@ -218,10 +218,10 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
         Each part, and whether the fast engine runs it.
     """
     graph = _make_index(model, engine)
-    known: _Kernels = {}
+    kernels: _Kernels = {}
     constant = graph.constants & set(graph.output_names) - graph.producer.keys()
     slow = {
-        i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, known)
+        i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, kernels)
     }
     if constant or len(slow) == len(graph.nodes):
         return None
@@ -274,10 +274,10 @@ def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
 
 
 def _has_kernel(
-    graph: GraphIndex, index: int, engine: BaseEngine, known: _Kernels
+    graph: GraphIndex, index: int, engine: BaseEngine, kernels: _Kernels
 ) -> bool:
     """Ask an engine for a node alone; once for equal operators on equal types, which
-    `known` collects.
+    `kernels` collects.
     """
     node = graph.nodes[index]
     probe = get_structure(NodeGroup(graph, [index]).model())
@@ -310,9 +310,9 @@ def _has_kernel(
             if a.type != AttributeProto.TENSOR
         ),
     )
-    if key not in known:
-        known[key] = engine.has_kernels(probe)
-    return known[key]
+    if key not in kernels:
+        kernels[key] = engine.has_kernels(probe)
+    return kernels[key]
 
 
 class SplitModel:
@@ -347,9 +347,9 @@ class SplitModel:
             )
             for name in frees:
                 del values[name]
-        given = set(self._inputs)
+        input_names = set(self._inputs)
         results = [
-            values[name].copy() if name in given else values[name]
+            values[name].copy() if name in input_names else values[name]
             for name in self._outputs
         ]
         return results if outputs is None else write_in_place(results, outputs)

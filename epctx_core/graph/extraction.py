@@ -141,8 +141,8 @@ class GraphSlice:
         """
         by_index = {node.index: node for node in nodes}
         for index, node in by_index.items():
-            own = self._own.get(index)
-            if own is not node and own != node:
+            mine = self._own.get(index)
+            if mine is not node and mine != node:
                 raise InvalidArgument(
                     f"node {node.name!r} ({node.op_type}) cannot be grouped: it is "
                     "not among the view's nodes.",
@@ -251,9 +251,11 @@ class NodeGroup:
     @property
     def weights(self) -> Mapping[str, Weight]:
         """Initializers that the nodes read, by name; also those kept as inputs."""
-        known = self.graph.weights
+        weights = self.graph.weights
         names = (*self.weight_names, *self.kept_names)
-        return MappingProxyType({name: known[name] for name in names if name in known})
+        return MappingProxyType(
+            {name: weights[name] for name in names if name in weights}
+        )
 
     def value(self, name: str) -> ValueInfo:
         """Return any value's type."""
@@ -369,10 +371,10 @@ class GraphPartition(NodeGroup):
         form = self.plain_form
         if form is None:
             return _digest_nodes(self)
-        known = self.graph.digests
-        if form not in known:
-            known[form] = _digest_nodes(self)
-        return known[form]
+        digests = self.graph.digests
+        if form not in digests:
+            digests[form] = _digest_nodes(self)
+        return digests[form]
 
     @cached_property
     def name(self) -> str:

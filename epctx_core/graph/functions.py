@@ -57,10 +57,10 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     _check_size(source)
 
     # Their nodes are about to be the model's.
-    known = {o.domain for o in proto.opset_import}
+    domains = {o.domain for o in proto.opset_import}
     for opset in chain(*(function.opset_import for function in proto.functions)):
-        if opset.domain not in known:
-            known.add(opset.domain)
+        if opset.domain not in domains:
+            domains.add(opset.domain)
             proto.opset_import.add(domain=opset.domain, version=opset.version)
 
     # Attributes that calls leave out get their defaults: onnx's inliner drops them.
@@ -68,9 +68,9 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
         (f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions
     }
     for node in walk_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
-        given = {a.name for a in node.attribute}
+        set_names = {a.name for a in node.attribute}
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
-        node.attribute.extend(a for a in missing if a.name not in given)
+        node.attribute.extend(a for a in missing if a.name not in set_names)
     adopt_versions(
         (f for f in proto.functions if (f.domain, f.name) not in kept),
         source.opset_imports,
@@ -103,11 +103,11 @@ def _check_size(source: SourceModel) -> None:
     """
     functions = source.proto.functions
     nodes, size = measure_calls(source.proto.graph.node, functions)
-    most = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
-    if nodes > MOST_NODES or size > most:
+    limit = COPIED_LIMIT + sum(function.ByteSize() for function in functions)
+    if nodes > MOST_NODES or size > limit:
         raise InvalidGraph(
             f"the functions of {source.where} become {nodes:,} nodes of {size:,} "
-            f"bytes when inlined; at most {MOST_NODES:,} nodes and {most:,} bytes are "
+            f"bytes when inlined; at most {MOST_NODES:,} nodes and {limit:,} bytes are "
             "allowed.",
             path=source.path,
             hint="Export the model without functions, if it is meant to be as large.",
@@ -130,17 +130,20 @@ def measure_calls(
     Raises:
         InvalidGraph: functions call each other in a circle.
     """
-    known = {(f.domain, f.name, f.overload): f for f in functions}
-    contents = {key: _count_nodes(f.node, known) for key, f in known.items()}
+    by_key = {(f.domain, f.name, f.overload): f for f in functions}
+    contents = {key: _count_nodes(f.node, by_key) for key, f in by_key.items()}
     sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
     try:
         for key in TopologicalSorter(
             {key: callees for key, (_, callees) in contents.items()}
         ).static_order():
-            own, callees = contents[key]
+            count, callees = contents[key]
             inner = [sizes[callee] for callee in callees]
-            total = own + sum(n for n, _ in inner)
-            sizes[key] = total, known[key].ByteSize() + sum(size for _, size in inner)
+            total = count + sum(n for n, _ in inner)
+            sizes[key] = (
+                total,
+                by_key[key].ByteSize() + sum(size for _, size in inner),
+            )
     except CycleError as error:
         domain, name, _ = error.args[1][0]
         raise InvalidGraph(
@@ -148,15 +151,15 @@ def measure_calls(
             "or not."
         ) from None
 
-    _, first = _count_nodes(nodes, known)
+    _, first = _count_nodes(nodes, by_key)
     return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
 
 
 def _count_nodes(
-    nodes: Iterable[NodeProto], known: Container[tuple[str, str, str]]
+    nodes: Iterable[NodeProto], functions: Container[tuple[str, str, str]]
 ) -> tuple[int, list[tuple[str, str, str]]]:
     """Return the number of nodes, those in subgraphs included, and the functions they
     call, once for each call.
     """
     keys = [(node.domain, node.op_type, node.overload) for node in walk_nodes(nodes)]
-    return len(keys), [key for key in keys if key in known]
+    return len(keys), [key for key in keys if key in functions]

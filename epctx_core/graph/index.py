@@ -191,8 +191,10 @@ class GraphIndex:
             return {}
 
         outside = {} if outer is None else outer.special_tensors
-        found = {name: t for name, t in outside.items() if name in special}
-        return found | {t.name: t for t in self.graph.initializer if t.name in special}
+        inherited = {name: t for name, t in outside.items() if name in special}
+        return inherited | {
+            t.name: t for t in self.graph.initializer if t.name in special
+        }
 
     def _find_captured(self, outer: GraphIndex, initializers: set[str]) -> None:
         """Find the names that a subgraph reads of its scope.
@@ -241,15 +243,15 @@ class GraphIndex:
     @cached_property
     def holders(self) -> list[int]:
         """Nodes that can have subgraphs."""
-        found = {
+        kinds = {
             operator for operator in self.operators if can_have_subgraphs(*operator)
         }
-        if not found:
+        if not kinds:
             return []
         return [
             i
             for i, o in enumerate(zip(self.domains, self.op_types, strict=True))
-            if o in found
+            if o in kinds
         ]
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
@@ -338,12 +340,12 @@ def _check_text(*names: Iterable[str]) -> None:
     """Raise InvalidGraph for a name that is not UTF-8, which the protobuf library
     returns as bytes.
     """
-    found = list(chain(*names))
+    texts = list(chain(*names))
     try:
-        "".join(found)
+        "".join(texts)
     except TypeError:
         with require_text_names():
-            for name in found:
+            for name in texts:
                 decode_name(name)
 
 

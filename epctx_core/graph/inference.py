@@ -79,8 +79,8 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
     dims = [
         dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim
     ]
-    taken = {dim.dim_param for dim in dims}
-    names = (name for number in count() if (name := f"unk__{number}") not in taken)
+    used = {dim.dim_param for dim in dims}
+    names = (name for number in count() if (name := f"unk__{number}") not in used)
     for dim in dims:
         if is_open(dim) and not dim.dim_param:
             dim.dim_param = next(names)
@@ -130,14 +130,14 @@ def _restate_given_values(graph: GraphProto) -> None:
     output. onnx would read the type there and, as it lacks the shape, take the tensor
     for one that it knows nothing of: Slice then cuts other axes than it says.
     """
-    given = set(list_given_names(graph))
-    kept = [value for value in graph.value_info if value.name not in given]
+    given_names = set(list_given_names(graph))
+    kept = [value for value in graph.value_info if value.name not in given_names]
     if len(kept) < len(graph.value_info):
         del graph.value_info[:]
         graph.value_info.extend(kept)
 
     # Such outputs are few, and most models have none.
-    repeated = {value.name for value in graph.output if value.name in given}
+    repeated = {value.name for value in graph.output if value.name in given_names}
     if repeated:
         stated = (*list_initializer_types(graph, repeated), *graph.input)
         types = {value.name: value.type for value in stated}
@@ -164,27 +164,29 @@ def _find_hints(
         inferred: the same graph, inferred; a value that it does not know is added.
         names: the open lengths of the model's inputs, which are known to be open.
     """
-    for (path, own), (_, found) in zip(
+    for (path, declared_graph), (_, inferred_graph) in zip(
         walk_graphs(declared), walk_graphs(inferred), strict=True
     ):
-        hinted = list(_list_hinted_values(own, main=not path))
+        hinted = list(_list_hinted_values(declared_graph, main=not path))
         names_of_hints = {value.name for value in hinted}
         # Of two with one name the first counts.
-        known = {
+        values = {
             value.name: value
             for value in reversed(
                 [
-                    *found.input,
-                    *list_initializer_types(found, names_of_hints),
-                    *found.output,
-                    *found.value_info,
+                    *inferred_graph.input,
+                    *list_initializer_types(inferred_graph, names_of_hints),
+                    *inferred_graph.output,
+                    *inferred_graph.value_info,
                 ]
             )
         }
         for value in hinted:
-            target = known.get(value.name)
+            target = values.get(value.name)
             if target is None:
-                target = known[value.name] = found.value_info.add(name=value.name)
+                target = values[value.name] = inferred_graph.value_info.add(
+                    name=value.name
+                )
             if value.type != target.type:
                 yield _make_hint(value, target, names)
 
@@ -289,18 +291,18 @@ def infer_types(
     } - {""}
     proven = _infer_completely(probe, resolve, operators)
     declaring = restore_declared(proto.graph)
-    found = list(_find_hints(declaring, proven.graph, names))
+    hints = list(_find_hints(declaring, proven.graph, names))
 
     # Asked before the declarations are corrected. A tensor needs no other witness.
-    graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in found) else ()
+    graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in hints) else ()
     tensors = {tensor.name for _, graph in graphs for tensor in graph.initializer}
     is_agreed = any(
-        wrong and value.name not in tensors for value, *_, wrong in found
+        wrong and value.name not in tensors for value, *_, wrong in hints
     ) and _has_wrong_declarations(
         proto, operators, data_prop=_follows_shapes(proven.graph, operators)
     )
     refuted: dict[str, str] = {}
-    for declaration, target, type_, adds_length, is_refuted in found:
+    for declaration, target, type_, adds_length, is_refuted in hints:
         if is_refuted and (
             target.name in tensors
             or (is_agreed and not _may_agree(declaration.type, target.type))
@@ -316,12 +318,14 @@ def infer_types(
 
     for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
         value.CopyFrom(declared)
-    known = types_of(proven.graph)
-    table = known
-    if any(adds_length for *_, adds_length, _ in found):
+    proven_types = types_of(proven.graph)
+    table = proven_types
+    if any(adds_length for *_, adds_length, _ in hints):
         hinted = _apply_hints(proven, declaring, names)
         completed = _infer_completely(hinted, resolve, operators).graph
-        table = types_of(_apply_hints(proven, completed, names).graph, proven=known)
+        table = types_of(
+            _apply_hints(proven, completed, names).graph, proven=proven_types
+        )
     table.contradictions = refuted
     return table
 
@@ -468,14 +472,14 @@ def _has_long_steps(graph: GraphProto) -> bool:
     for tensor in chain.from_iterable(each.initializer for each in graphs):
         if tensor.name in steps and not _fits(tensor):
             return True
-    given = {tensor.name for each in graphs for tensor in each.initializer}
+    constants = {tensor.name for each in graphs for tensor in each.initializer}
     for node in nodes:
         if steps.isdisjoint(node.output):
             continue
         if node.op_type != "Constant" or not all(map(_is_short, node.attribute)):
             return True
-        given.update(node.output)
-    return not steps <= given
+        constants.update(node.output)
+    return not steps <= constants
 
 
 def _is_short(constant: AttributeProto) -> bool:

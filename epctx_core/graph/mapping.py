@@ -230,21 +230,21 @@ class OpenedFiles:
 
     def _find_current(self) -> list[os.stat_result] | None:
         """Return the statuses of all files; None if one is no longer where it was."""
-        found: list[tuple[FileIdentity, os.stat_result | None]] = [
+        statuses: list[tuple[FileIdentity, os.stat_result | None]] = [
             (opened, look_up()) for opened, look_up in self._named
         ]
         if self._own is not None:
             opened, path = self._own
             try:
-                found.append((opened, path.stat()))
+                statuses.append((opened, path.stat()))
             except OSError:
                 return None
         current = [
             status
-            for opened, status in found
+            for opened, status in statuses
             if status is not None and identify_file(status) == opened
         ]
-        return current if len(current) == len(found) else None
+        return current if len(current) == len(statuses) else None
 
 
 def read_chunks(

@@ -77,13 +77,13 @@ def adopt_versions(
         versions: the model's, by domain.
     """
     for function in functions:
-        own = read_opset_imports(function)
+        imports = read_opset_imports(function)
         for opset in function.opset_import:
             opset.version = versions.get(shorten_domain(opset.domain), opset.version)
         others: dict[str, set[str]] = {}
-        for node in function.node if own != read_opset_imports(function) else ():
+        for node in function.node if imports != read_opset_imports(function) else ():
             domain = shorten_domain(node.domain)
-            before = own.get(domain, 0)
+            before = imports.get(domain, 0)
             after = versions.get(domain, before)
             if before and _find_since_version(node, before) != _find_since_version(
                 node, after
@@ -97,7 +97,7 @@ def adopt_versions(
                     "definition of %s."
                 ),
                 function.name,
-                own[domain],
+                imports[domain],
                 domain or "ai.onnx",
                 versions[domain],
                 ", ".join(sorted(operators)),
@@ -112,13 +112,13 @@ def _find_since_version(node: NodeProto, version: int) -> int:
     return 0 if schema is None else int(schema.since_version)
 
 
-def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]:
+def _sort(graph: GraphProto | FunctionProto, defined: set[str]) -> dict[str, None]:
     """Sort nodes behind those whose results they read, keeping their order where
     possible; return the outer names read.
 
     Args:
         graph: a graph, whose subgraphs are sorted first, or a function.
-        given: names that it defines without a node.
+        defined: names that it defines without a node.
     """
     nodes = graph.node
     producer: dict[str, int] = {}
@@ -132,7 +132,7 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
             producer.setdefault(name, index)
 
     needs = [
-        [producer[name] for name in read if name in producer and name not in given]
+        [producer[name] for name in read if name in producer and name not in defined]
         for read in reads
     ]
     order = _order_nodes(nodes, needs)
@@ -146,7 +146,7 @@ def _sort(graph: GraphProto | FunctionProto, given: set[str]) -> dict[str, None]
     return {
         name: None
         for name in outside
-        if name and name not in producer and name not in given
+        if name and name not in producer and name not in defined
     }
 
 
@@ -205,20 +205,20 @@ def hide_unknown_operators(proto: ModelProto) -> frozenset[tuple[str, str, int]]
     for owner in (proto, *proto.functions):
         versions = read_opset_imports(owner)
         body = owner.graph if isinstance(owner, ModelProto) else owner
-        found = set()
+        unknown = set()
         for node in walk_nodes(body.node):
             domain = shorten_domain(node.domain)
             operator = domain, node.op_type, versions.get(domain, 1)
             if domain in ONNX_DOMAINS and find_schema(*operator) is None:
-                found.add(operator)
+                unknown.add(operator)
                 node.domain = _HIDDEN
 
-        if found:
+        if unknown:
             owner.opset_import.add(domain=_HIDDEN, version=1)
         if (
             isinstance(owner, ModelProto)
             or (owner.domain, owner.name, owner.overload) in names
         ):
-            hidden |= found
+            hidden |= unknown
 
     return frozenset(hidden)

@@ -46,7 +46,7 @@ def check_initializers(
             shape.
     """
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    given: Weights = {}
+    weights: Weights = {}
     for name, array in initializers.items():
         if name not in tensors:
             raise InvalidArgument(
@@ -54,14 +54,14 @@ def check_initializers(
                 f"{name!r}.{suggestion(name, tensors)}",
                 hint="Pass the value of an input to run.",
             )
-        given[name] = _make_weight(tensors[name], array)
+        weights[name] = _make_weight(tensors[name], array)
         if is_detached(tensors[name]):
-            replace_data(tensors[name], given[name].make_tensor_proto())
-    return given
+            replace_data(tensors[name], weights[name].make_tensor_proto())
+    return weights
 
 
 def apply_overrides(
-    source: SourceModel, overrides: ModelOverrides, given: Weights
+    source: SourceModel, overrides: ModelOverrides, weights: Weights
 ) -> None:
     """Apply values and lengths to a model that was read and checked.
 
@@ -69,7 +69,7 @@ def apply_overrides(
         InvalidArgument: no input has such a dimension, or one gets two lengths.
     """
     for tensor in source.proto.graph.initializer:
-        weight = given.get(tensor.name)
+        weight = weights.get(tensor.name)
         if weight is not None:
             source.weights[weight.name] = weight
             is_large = weight.nbytes > INLINE_LIMIT
@@ -95,12 +95,12 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError, ValueError):
         dtype = np.dtype(object)
-    found = (array.dtype, array.shape)
+    actual = (array.dtype, array.shape)
     expected = (dtype, tuple(tensor.dims))
-    if found != expected:
+    if actual != expected:
         raise InvalidArgument(
             f"add_initializer: the value of {tensor.name!r} is "
-            f"{found[0]}{list(found[1])}; the model's initializer is "
+            f"{actual[0]}{list(actual[1])}; the model's initializer is "
             f"{expected[0]}{list(expected[1])}.",
             hint="Pass an array of the same type and shape.",
         )
@@ -140,11 +140,11 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
                 hint="Set a length by name or by denotation, not both.",
             )
 
-    for what, given in (
+    for what, overridden in (
         ("dimension", overrides.dimensions),
         ("denotation", overrides.denotations),
     ):
-        for name in given:
+        for name in overridden:
             if name not in seen:
                 raise InvalidArgument(
                     f"free dimension override: no input of the model has the {what} "

@@ -58,8 +58,8 @@ def shift_late(predecessors: NodeGroups, keys: list[int]) -> None:
         if bound is not None and bound > key + 1 and all(keys[p] != key for p in preds):
             key = keys[i] = bound if not (bound - key) & 1 else bound - 1
         for p in preds:
-            known = latest[p]
-            if known is None or key < known:
+            upper = latest[p]
+            if upper is None or key < upper:
                 latest[p] = key
 
 
@@ -83,10 +83,10 @@ class Partitioner:
     def __init__(
         self,
         predecessors: NodeGroups,
-        taken: list[Sequence[int]] | None = None,
+        layers: list[Sequence[int]] | None = None,
     ) -> None:
         self._predecessors = predecessors
-        self._taken: list[Sequence[int]] = [] if taken is None else taken
+        self._taken: list[Sequence[int]] = [] if layers is None else layers
 
     def take(self, groups: Iterable[Sequence[int]]) -> None:
         """Fix groups: later calls see each as one unit."""
@@ -285,8 +285,8 @@ class QuantizedGroups:
         sources = [i for i, op_type in enumerate(graph.op_types) if op_type == _OUT_OF]
         outer = (i for i in sources if _is_quantizer(graph, i, _OUT_OF))
         targets = {reader for i in outer for reader in _find_readers(graph, i)}
-        found = (_find_group(graph, target) for target in sorted(targets))
-        self.groups = [group for group in found if group is not None]
+        groups = (_find_group(graph, target) for target in sorted(targets))
+        self.groups = [group for group in groups if group is not None]
         readers: dict[int, set[int]] = {}
         for group in self.groups:
             for source in group.sources:
@@ -299,14 +299,14 @@ class QuantizedGroups:
         }
 
     def find_incomplete(
-        self, nodes: Iterable[int], taken: Sequence[bool]
+        self, nodes: Iterable[int], is_assigned: Sequence[bool]
     ) -> dict[int, str]:
         """Return those of some nodes whose groups are not whole among them, with the
         reason.
 
         Args:
             nodes: the claim of an EP.
-            taken: for each node whether an EP has taken it; such a node breaks no
+            is_assigned: for each node whether an EP has taken it; such a node breaks no
                 group.
         """
         if not self.groups:
@@ -316,7 +316,7 @@ class QuantizedGroups:
         for group in self.groups:
             members = (*group.sources, group.target, *group.sinks)
             missing = next(
-                (m for m in members if m not in chosen and not taken[m]), None
+                (m for m in members if m not in chosen and not is_assigned[m]), None
             )
             if missing is not None:
                 reason = self._explain(group.target, missing)

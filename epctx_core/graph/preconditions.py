@@ -105,8 +105,8 @@ that it broke otherwise.
 
 def list_operators(graph: GraphProto) -> Operators:
     """Return the operators of a graph and its subgraphs, each by domain and name."""
-    found = {(node.domain, node.op_type) for node in graph.node}
-    operators = {(shorten_domain(domain), name) for domain, name in found}
+    names = {(node.domain, node.op_type) for node in graph.node}
+    operators = {(shorten_domain(domain), name) for domain, name in names}
     if any(can_have_subgraphs(*operator) for operator in operators):
         for node in graph.node:
             if can_have_subgraphs(node.domain, node.op_type):

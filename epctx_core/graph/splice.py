@@ -118,9 +118,11 @@ def splice_graph(
         else:
             node.write(add())
 
-    taken, read = _find_constants(graph, order, replacements)
-    target.input.extend(v for v in graph.graph.input if v.name not in taken)
-    target.initializer.extend(t for t in graph.graph.initializer if t.name not in taken)
+    unused, read = _find_constants(graph, order, replacements)
+    target.input.extend(v for v in graph.graph.input if v.name not in unused)
+    target.initializer.extend(
+        t for t in graph.graph.initializer if t.name not in unused
+    )
 
     # Results of Constant nodes that were replaced.
     replaced = read & graph.producer.keys()
@@ -147,7 +149,7 @@ def _find_constants(
     if not graph.constants:
         return set(), set()
     left = set(graph.output_names)
-    taken: set[str] = set()
+    replaced: set[str] = set()
     for group in order:
         replacement = replacements.get(group[0])
         if replacement is None:
@@ -157,8 +159,8 @@ def _find_constants(
             if isinstance(replacement, NodeProto) and group[0] in graph.subgraphs:
                 left.update(find_outer_names(replacement))
             for i in group:
-                taken.update(graph.inputs[i])
-    return (taken & graph.constants) - left, left & graph.constants
+                replaced.update(graph.inputs[i])
+    return (replaced & graph.constants) - left, left & graph.constants
 
 
 def _splice_values(

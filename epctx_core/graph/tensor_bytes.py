@@ -136,15 +136,15 @@ def _inline_files(
     even of the same bytes.
     """
     copied = 0
-    known = 0
+    counted = 0
     limit = COPIED_LIMIT
     for tensor in tensors:
         if not is_detached(tensor):
             continue
         weight = read_weight(tensor, opened, open_external)
         copied += weight.nbytes
-        if len(opened) > known:
-            known = len(opened)
+        if len(opened) > counted:
+            counted = len(opened)
             limit = limit + next(reversed(opened.values())).size
         if copied > limit:
             raise InvalidGraph(
@@ -197,13 +197,13 @@ def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> No
                 pending += iter_subgraphs(node)
 
 
-def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> TensorProto:
+def _make_dense_tensor(sparse: SparseTensorProto, name: str, limit: int) -> TensorProto:
     """Return a sparse tensor written out.
 
     Args:
         sparse: the tensor.
         name: of the result.
-        most: bytes that it may take.
+        limit: bytes that it may take.
     """
     shape, size = _check_shape(
         TensorProto(name=name, dims=sparse.dims, data_type=sparse.values.data_type)
@@ -216,10 +216,10 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, most: int) -> Tenso
         )
 
     values = read_weight(sparse.values, {}, _refuse_file).array()
-    if size > most:
+    if size > limit:
         raise InvalidGraph(
             f"the sparse tensor {name!r} of shape {list(shape)} needs more than the "
-            f"{most:,} bytes that sparse tensors may still take when they are written "
+            f"{limit:,} bytes that sparse tensors may still take when they are written "
             "out.",
             hint="Store it dense, as an initializer of the main graph.",
         )

@@ -95,8 +95,8 @@ class TypeTable:
 
     def get(self, name: str) -> TensorType:
         """Return a value's type, `UNKNOWN_TYPE` if there is none."""
-        known = self._types.get(name)
-        return known if known is not None else self._make(name)
+        type_ = self._types.get(name)
+        return type_ if type_ is not None else self._make(name)
 
     def get_proven(self, name: str) -> TensorType:
         """Return the part of a value's type that is true in every run."""
@@ -287,8 +287,8 @@ def mark_declared(value: ValueInfoProto, declared: TensorType | None = None) -> 
         del value.metadata_props[:]
         value.metadata_props.extend(kept)
     if declared is not None and declared.shape is not None:
-        said = make_tensor_type(value.type).shape == declared.shape
-        text = "shape" if said else json.dumps(declared.shape)
+        has_shape = make_tensor_type(value.type).shape == declared.shape
+        text = "shape" if has_shape else json.dumps(declared.shape)
         value.metadata_props.add(key=ONLY_DECLARED, value=text)
 
 
@@ -324,18 +324,18 @@ def _find_note(value: ValueInfoProto) -> str:
 
 def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
     element = value.type.tensor_type.elem_type
-    known = make_tensor_type(value.type)
+    type_ = make_tensor_type(value.type)
     try:
         lengths = json.loads(note)
         if element and type(lengths) is list and len(lengths) <= MAX_RANK:
             made: TypeProto = onnx.helper.make_tensor_type_proto(element, lengths)
-            if may_have_shape(known, lengths):
+            if may_have_shape(type_, lengths):
                 return made
     except (ValueError, TypeError, RecursionError):
         pass
     raise InvalidGraph(
         f"the value {value.name!r} has the metadata {ONLY_DECLARED}={note!r:.80}, "
-        f"which is not a shape of a value of type {known}.",
+        f"which is not a shape of a value of type {type_}.",
         hint="Compile the source model again.",
     )
 
@@ -345,8 +345,8 @@ def may_have_shape(type_: TensorType, shape: Sequence[Dimension]) -> bool:
     return type_.shape is None or (
         len(shape) == len(type_.shape)
         and all(
-            not isinstance(known, int) or known == length
-            for known, length in zip(type_.shape, shape, strict=True)
+            not isinstance(expected, int) or expected == length
+            for expected, length in zip(type_.shape, shape, strict=True)
         )
     )
 
@@ -366,15 +366,15 @@ def make_declared_types(
         trusted: names of values whose declared types were inferred when the model was
             written.
     """
-    given = {value.name for value in proto.graph.input} | {
+    given_names = {value.name for value in proto.graph.input} | {
         tensor.name for tensor in proto.graph.initializer
     }
     values = list_typed_values(proto.graph)
-    known = given.union(trusted)
+    trusted_names = given_names.union(trusted)
     declaring = restore_declared(proto.graph)
     if declaring is proto.graph:
-        return TypeTable(values, infer=infer, trusted=known)
-    proven = TypeTable(values, trusted=known)
+        return TypeTable(values, infer=infer, trusted=trusted_names)
+    proven = TypeTable(values, trusted=trusted_names)
     return TypeTable(list_typed_values(declaring), infer=infer, proven=proven)
 
 

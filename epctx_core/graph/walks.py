@@ -186,16 +186,16 @@ def find_used_functions(
     """
     if not functions:
         return []
-    known = {(f.domain, f.name, f.overload): f for f in functions}
+    by_key = {(f.domain, f.name, f.overload): f for f in functions}
     used: set[tuple[str, str, str]] = set()
     pending = [nodes]
     while pending:
         for node in walk_nodes(pending.pop()):
             key = (node.domain, node.op_type, node.overload)
-            if key in known and key not in used:
+            if key in by_key and key not in used:
                 used.add(key)
-                pending.append(known[key].node)
-    return [f for key, f in known.items() if key in used]
+                pending.append(by_key[key].node)
+    return [f for key, f in by_key.items() if key in used]
 
 
 DEFAULT_DOMAINS = ("", "ai.onnx")

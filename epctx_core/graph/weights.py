@@ -251,18 +251,18 @@ known_digests: ContextVar[ExtentDigests] = ContextVar("epctx_digests")
 
 
 def share_digests(
-    weights: Iterable[Weight], known: ExtentDigests | None = None
+    weights: Iterable[Weight], digests: ExtentDigests | None = None
 ) -> None:
     """Share digests of the same location between weights, by default all those of the
     host's call.
     """
-    if known is None and (known := known_digests.get(None)) is None:
+    if digests is None and (digests := known_digests.get(None)) is None:
         return
     for weight in weights:
         if weight.mapping is not None:
             file, offset = weight.mapping
             location = file.identity, offset, weight.nbytes
-            weight.lazy_digest = known.setdefault(location, weight.lazy_digest)
+            weight.lazy_digest = digests.setdefault(location, weight.lazy_digest)
 
 
 @contextmanager

@@ -58,10 +58,10 @@ class OrtCompileApiFlags(IntFlag, boundary=STRICT):
     @classmethod
     def _missing_(cls, value: object) -> OrtCompileApiFlags:
         try:
-            found: OrtCompileApiFlags = super()._missing_(value)
+            flags: OrtCompileApiFlags = super()._missing_(value)
         except ValueError:
             _refuse(cls, value)
-        return found
+        return flags
 
 
 class WeightlessMode(IntEnum):

@@ -351,22 +351,22 @@ class SessionOptions(Strict):
 
         import numpy as np
 
-        given = value.numpy() if callable(getattr(value, "numpy", None)) else value
+        array = value.numpy() if callable(getattr(value, "numpy", None)) else value
         if (
-            not isinstance(given, np.ndarray)
-            or given.dtype.hasobject
-            or given.dtype.kind in "US"
+            not isinstance(array, np.ndarray)
+            or array.dtype.hasobject
+            or array.dtype.kind in "US"
         ):
             raise InvalidArgument(
                 f"add_initializer: the value of {name!r} is of type "
-                f"{type(given).__name__}, not an array of numbers.",
+                f"{type(array).__name__}, not an array of numbers.",
                 hint=(
                     "Pass a numpy array or an onnxruntime.OrtValue with a tensor of "
                     "numbers."
                 ),
             )
 
-        self._initializers[name] = np.ascontiguousarray(given).reshape(given.shape)
+        self._initializers[name] = np.ascontiguousarray(array).reshape(array.shape)
 
     def add_external_initializers(
         self, names: Sequence[str], values: Sequence[Any]

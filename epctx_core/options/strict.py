@@ -108,10 +108,10 @@ class UnsupportedNameError(InvalidArgument, AttributeError):
 
 
 def missing_attribute_error(
-    owner: str, name: str, known: Iterable[str]
+    owner: str, name: str, attributes: Iterable[str]
 ) -> UnsupportedNameError:
     """Return the error for a name that a class or module does not have."""
-    public = [n for n in known if not n.startswith("_")]
+    public = [n for n in attributes if not n.startswith("_")]
     # Many names of onnxruntime are a little like one of ours that does something else.
     reason = next((why for why, names in _REASONS.items() if name in names.split()), "")
     if reason:

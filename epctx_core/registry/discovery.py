@@ -85,11 +85,11 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     Args:
         paths: folders and wheels to search; None for `sys.path`.
     """
-    found = _list_installed() if paths is None else distributions(path=list(paths))
+    installed = _list_installed() if paths is None else distributions(path=list(paths))
     where = [*sys.path, *(paths or ())]
     records = [
         record
-        for dist in found
+        for dist in installed
         if _mentions(dist, _GROUPS)
         for record in _read_records(dist, where)
     ]
@@ -98,19 +98,19 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
 
 def list_entries(group: str) -> list[tuple[IDistribution, EntryPoint]]:
     """Return the entries of a group, without those whose metadata cannot be read."""
-    found: list[tuple[IDistribution, EntryPoint]] = []
+    entries: list[tuple[IDistribution, EntryPoint]] = []
     for dist in distributions():
         if not _mentions(dist, (group,)):
             # Most distributions have none, and parsing takes longer than reading.
             continue
         with suppress(Exception):
             # Whatever the parser trips over must stay with this distribution.
-            found += [
+            entries += [
                 (dist, entry)
                 for entry in dist.entry_points
                 if entry.group == group and dist.name
             ]
-    return found
+    return entries
 
 
 def explain_hidden(record: PluginRecord, location: str) -> str:
@@ -213,8 +213,8 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
             for needed in required
         ):
             record = _make_record(mine, sources, label, version)
-            said = _SAID.get(simulated.get(ep, ""))
-            records.append(replace(record, simulated=said))
+            is_simulated = _SAID.get(simulated.get(ep, ""))
+            records.append(replace(record, simulated=is_simulated))
 
     targets = {
         _parse_class_path(entry.value) for mine in providers.values() for entry in mine
@@ -252,7 +252,7 @@ def _ask_finders(
             continue
         finder = f"{distribution}:{entry.name}"
         try:
-            found = [
+            records = [
                 replace(_make_found(*each), finder=finder)
                 for each in entry.load()(where)
             ]
@@ -260,8 +260,8 @@ def _ask_finders(
             raise
         except BaseException as error:  # noqa: BLE001 - as in an import of a plugin
             reason = f"it failed to find EPs: {type(error).__name__}: {error}"
-            found = [_make_broken_record(finder, distribution, version, reason)]
-        yield from found
+            records = [_make_broken_record(finder, distribution, version, reason)]
+        yield from records
 
 
 def _make_found(
@@ -284,13 +284,13 @@ def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
         normalise_name(extra.strip())
         for extra in ((match and match["extras"]) or "").split(",")
     } - {""}
-    found = [
+    matches = [
         _REQUIRED.fullmatch(text) for text in (dist.requires or () if named else ())
     ]
     required = {
-        found["name"]
-        for found in filter(None, found)
-        if normalise_name(found["extra"]) in named
+        matches["name"]
+        for matches in filter(None, matches)
+        if normalise_name(matches["extra"]) in named
     }
     declared = dist.metadata.get_all("Provides-Extra") or () if named else ()
     return required, named.difference(map(normalise_name, declared))

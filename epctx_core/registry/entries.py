@@ -33,29 +33,30 @@ def find_entry(group: str, name: str, kind: str) -> EntryPoint:
         InvalidArgument: several have it.
     """
     entries = list_entries(group)
-    found = {
+    candidates = {
         d.name: e
         for d, e in reversed(entries)
         if name in (e.name, f"{d.name}:{e.name}")
     }
-    if not found:
-        known = sorted({entry.name for _, entry in entries})
+    if not candidates:
+        names = sorted({entry.name for _, entry in entries})
         package = PROVIDED_BY.get((group, name))
         raise PackageMissing(
-            f"the {kind} {name!r} is not installed.{suggestion(name, known)}",
+            f"the {kind} {name!r} is not installed.{suggestion(name, names)}",
             hint=install_command(package)
             if package
             else "Install the package that has it. Installed are: "
-            f"{', '.join(known) or 'none'}.",
+            f"{', '.join(names) or 'none'}.",
         )
 
-    if len(found) > 1:
+    if len(candidates) > 1:
         raise InvalidArgument(
-            f"the {kind} {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
-            hint=f"Name the package, too: {min(found)}:{name}",
+            f"the {kind} {name!r} is ambiguous: {' and '.join(sorted(candidates))} "
+            "have it.",
+            hint=f"Name the package, too: {min(candidates)}:{name}",
         )
 
-    return next(iter(found.values()))
+    return next(iter(candidates.values()))
 
 
 def import_entry(

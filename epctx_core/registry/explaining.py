@@ -38,10 +38,10 @@ def _get_install_hint(name: str, other: str) -> str:
     """Return a hint how to get an EP of onnxruntime, with a warning that a simulated
     one is not the vendor's; else `other`.
     """
-    known = known_ep(name)
-    if known is None:
+    reservation = known_ep(name)
+    if reservation is None:
         return other
-    ep, vendor, reserved = known
+    ep, vendor, reserved = reservation
     package = reserved.replace("epctx-", "epctx-sim-", 1)
     if package in PACKAGES:
         real = f"The name {reserved} is reserved for the vendor."
@@ -192,14 +192,14 @@ def describe_others(
     )
 
 
-def _suggest_closest(name: str, known: Sequence[str]) -> str:
+def _suggest_closest(name: str, names: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP names have in common must not make them
     look similar.
     """
     stem = name.removesuffix(_SUFFIX)
-    stems = sorted({k.removesuffix(_SUFFIX) for k in known})
+    stems = sorted({k.removesuffix(_SUFFIX) for k in names})
     return (
-        suggestion(name, [*known, *stems]) if stem == name else suggestion(stem, stems)
+        suggestion(name, [*names, *stems]) if stem == name else suggestion(stem, stems)
     )
 
 

@@ -31,9 +31,9 @@ class PerProcess(Generic[T]):
     def get(self) -> T:
         """Return the object of this process."""
         process = os.getpid()
-        found = self._made.get(process)
+        value = self._made.get(process)
         # Of two threads that come first, both get the one that was kept.
-        return self._made.setdefault(process, self._make()) if found is None else found
+        return self._made.setdefault(process, self._make()) if value is None else value
 
 
 def keep_forever(inherited: object) -> None:

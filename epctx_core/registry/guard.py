@@ -231,11 +231,11 @@ def check_result_types(
     expected = _types(hook.result_types)
     for number, item in enumerate(result if hook.returns_list else [result]):
         if not issubclass(type(item), expected):
-            given = f" for {names[number]}" if names else ""
+            place = f" for {names[number]}" if names else ""
             raise contract_error(
                 record,
                 hook.name,
-                f"gave a {type(item).__name__} instead of {hook.expected}{given}",
+                f"gave a {type(item).__name__} instead of {hook.expected}{place}",
             )
 
 
@@ -244,17 +244,17 @@ def _types(names: tuple[str, ...]) -> tuple[type, ...]:
     """Return types by the names that the specifications use."""
     from epctx_core import plugin
 
-    found: list[type] = []
+    types: list[type] = []
     for name in names:
         module, _, attribute = name.rpartition(".")
         if module:
-            found.append(
+            types.append(
                 getattr(import_module({"np": "numpy"}.get(module, module)), attribute)
             )
         else:
-            own = type(None) if name == "None" else getattr(plugin, name, None)
-            found.append(own or getattr(builtins, name))
-    return tuple(found)
+            named = type(None) if name == "None" else getattr(plugin, name, None)
+            types.append(named or getattr(builtins, name))
+    return tuple(types)
 
 
 def plugin_error(

@@ -93,7 +93,7 @@ def _wrong_plugin_error(name: str, fault: str) -> InvalidArgument:
 
 
 def list_host_plugins(
-    registered: Iterable[HostPlugin], given: Iterable[object]
+    registered: Iterable[HostPlugin], plugins: Iterable[object]
 ) -> list[HostPlugin]:
     """Return the plugins of a session, the outermost first: those that the environment
     names, those of the registry, and those of the session's options, where a text is
@@ -102,13 +102,13 @@ def list_host_plugins(
     Raises:
         EpctxError: see `load_host_plugin` and `check_host_plugin`.
     """
-    own = (
+    checked = (
         load_host_plugin(plugin)
         if isinstance(plugin, str)
         else check_host_plugin(plugin)
-        for plugin in given
+        for plugin in plugins
     )
-    return [*_load_named_plugins(), *registered, *own]
+    return [*_load_named_plugins(), *registered, *checked]
 
 
 def _load_named_plugins() -> Iterator[HostPlugin]:
@@ -137,8 +137,8 @@ def load_host_plugin(name: str) -> HostPlugin:
     """
     entry = find_entry(GROUP, name, "host plugin")
     try:
-        found = entry.load()
-        plugin = found() if inspect.isclass(found) else found
+        target = entry.load()
+        plugin = target() if inspect.isclass(target) else target
     except Exception as error:
         raise Fail(
             f"{describe_entry(entry, 'host plugin')}, {entry.value}, could not be "

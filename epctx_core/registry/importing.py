@@ -146,9 +146,9 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         for attribute, is_right, expected, hint in _ATTRIBUTES
         if not is_right(getattr(cls, attribute, None))
     ]
-    own = getattr(cls, "name", None)
-    if name is not None and own not in (None, name):
-        fault = f"its name is {own!r}, but it was found as {name!r}"
+    class_name = getattr(cls, "name", None)
+    if name is not None and class_name not in (None, name):
+        fault = f"its name is {class_name!r}, but it was found as {name!r}"
         problems += [
             (
                 fault,
@@ -362,17 +362,17 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
 def _parameter_problems(
     name: str, hook: str, parameters: list[inspect.Parameter]
 ) -> Iterator[Problem]:
-    known = HOOKS[hook].arguments
-    hint = f"Arguments of {hook}: {', '.join(known)}; leave out those not needed."
+    arguments = HOOKS[hook].arguments
+    hint = f"Arguments of {hook}: {', '.join(arguments)}; leave out those not needed."
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             yield f"{name} takes {parameter}, which would stay empty", hint
-        elif parameter.name not in known:
+        elif parameter.name not in arguments:
             fault = (
                 f"{name} takes {parameter.name!r}, which the hook does not give (it "
-                f"gives {', '.join(known)})"
+                f"gives {', '.join(arguments)})"
             )
-            yield fault, f"{suggestion(parameter.name, known)} {hint}".lstrip()
+            yield fault, f"{suggestion(parameter.name, arguments)} {hint}".lstrip()
         elif parameter.default is not parameter.empty:
             yield (
                 (

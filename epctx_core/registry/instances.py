@@ -159,10 +159,10 @@ class ProviderHooks(pluggy.PluginManager):
 
     def was_changed(self, result: object) -> bool:
         """Return whether host plugins changed the result of this thread's last call."""
-        given = self._last.given
-        if type(given) is not list or type(result) is not list:
-            return given is not result
-        return len(given) != len(result) or any(map(is_not, given, result))
+        before = self._last.given
+        if type(before) is not list or type(result) is not list:
+            return before is not result
+        return len(before) != len(result) or any(map(is_not, before, result))
 
     @contextmanager
     def blame_hosts(self, hook: str) -> Iterator[None]:
@@ -202,13 +202,13 @@ def _bind(method: MarkedMethod, provider: ExecutionProvider) -> Callable[..., An
         return bound
 
     names = list(HOOKS[method.hook].arguments)
-    given = method.parameters
+    parameters = method.parameters
 
     # pluggy passes the arguments of the function that is wrapped: all of them.
     @functools.wraps(vars(HookSpecs)[method.hook])
     def call(*values: Any) -> Any:
         arguments = dict(zip(names, values, strict=True))
-        return bound(*(arguments[parameter.name] for parameter in given))
+        return bound(*(arguments[parameter.name] for parameter in parameters))
 
     return call
 
@@ -370,7 +370,7 @@ def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], N
     """Return the `close` functions of results; one that several share is called once,
     in the order of the last of them.
     """
-    found: dict[object, Callable[[], None]] = {}
+    closers: dict[object, Callable[[], None]] = {}
     for close in (result.close for result in results):
         if close is not None:
             # A bound method is another object each time that it is asked for.
@@ -379,6 +379,6 @@ def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], N
                 if isinstance(close, MethodType)
                 else id(close)
             )
-            found.pop(key, None)
-            found[key] = close
-    return list(found.values())
+            closers.pop(key, None)
+            closers[key] = close
+    return list(closers.values())

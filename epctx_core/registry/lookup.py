@@ -81,13 +81,13 @@ class Selection:
         """
         named = [(ONLY_VARIABLE, name) for name in self.only or ()]
         named += [(DISABLE_VARIABLE, name) for name in self.disabled]
-        found = [
+        problems = [
             f"{variable} names {name!r}, which is neither an installed EP nor its "
             "distribution"
             for variable, name in named
             if not any(matches_record(name, record) for record in records)
         ]
-        return found + [
+        return problems + [
             f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not "
             "provide"
             for ep, distribution in self.preferred.items()
@@ -231,18 +231,18 @@ def route_source(
         [r for r in records if r.name == source],
         [r for r in records if source in r.sources],
     ):
-        found = _pick_single(source, tier, ordered=ordered)
-        if found is not None:
-            return found
+        record = _pick_single(source, tier, ordered=ordered)
+        if record is not None:
+            return record
 
     near = [r for r in records if r.resembles(source)]
     takers = (r for r in near if r.usable and accepts(r))
-    found = (
+    record = (
         next(takers, None)
         if ordered
         else _pick_single(source, list(takers), ordered=False)
     )
-    return found or _pick_single(
+    return record or _pick_single(
         source, [r for r in near if r.undecided], ordered=ordered
     )
 

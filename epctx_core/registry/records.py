@@ -191,10 +191,12 @@ def add_availability(
     if record.state is PluginState.RESTART_NEEDED:
         return replace(record, availability=answers, traceback=traceback)
     lacking: dict[str, list[str]] = {}
-    for asked, said in answers.items():
-        if not said.available:
-            lacking.setdefault(said.reason or "no reason given", []).append(asked.value)
-    available = any(said.available for said in answers.values())
+    for asked, availability in answers.items():
+        if not availability.available:
+            lacking.setdefault(availability.reason or "no reason given", []).append(
+                asked.value
+            )
+    available = any(availability.available for availability in answers.values())
     return replace(
         record,
         state=PluginState.LOADED if available else PluginState.UNAVAILABLE,

@@ -52,28 +52,33 @@ def merge_entries(
     return entries
 
 
-def _merge(found: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
+def _merge(installed: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
     """Return the entry of an installed EP; a class that was imported stays, with its
     record.
     """
-    earlier = previous.get(found.key)
+    earlier = previous.get(installed.key)
     if earlier is not None and earlier.cls is not None:
         mine = earlier.record
-        if (found.version, found.entry_point) == (mine.version, mine.entry_point):
-            known = replace(
-                found,
+        if (installed.version, installed.entry_point) == (
+            mine.version,
+            mine.entry_point,
+        ):
+            record = replace(
+                installed,
                 vendor=mine.vendor,
                 simulated=mine.simulated,
                 state=PluginState.LOADED,
             )
-            return Entry(known, earlier.cls)
-        reason = _difference(mine, found)
-        if found.state is not PluginState.DISCOVERED:
-            reason = f"{reason}, and what is installed can't be used: {found.reason}"
+            return Entry(record, earlier.cls)
+        reason = _difference(mine, installed)
+        if installed.state is not PluginState.DISCOVERED:
+            reason = (
+                f"{reason}, and what is installed can't be used: {installed.reason}"
+            )
         return Entry(
             replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls
         )
-    if found.entry_point.partition(":")[0] in sys.modules:
+    if installed.entry_point.partition(":")[0] in sys.modules:
         # Importing again would give the old code.
         for other in previous.values():
             mine = other.record
@@ -82,20 +87,22 @@ def _merge(found: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
             )
             if (
                 has_imported
-                and is_same_distribution(found.distribution, mine.distribution)
-                and found.origin != mine.origin
+                and is_same_distribution(installed.distribution, mine.distribution)
+                and installed.origin != mine.origin
             ):
-                reason = f"{_difference(mine, found)}: restart it"
+                reason = f"{_difference(mine, installed)}: restart it"
                 return Entry(
                     replace(
-                        found,
+                        installed,
                         version=mine.version,
                         state=PluginState.BROKEN,
                         reason=reason,
                     )
                 )
-    return Entry(found)
+    return Entry(installed)
 
 
-def _difference(mine: PluginRecord, found: PluginRecord) -> str:
-    return f"{found.origin} is installed, but this process has imported {mine.origin}"
+def _difference(mine: PluginRecord, installed: PluginRecord) -> str:
+    return (
+        f"{installed.origin} is installed, but this process has imported {mine.origin}"
+    )

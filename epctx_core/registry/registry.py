@@ -126,9 +126,9 @@ class Registry:
         """Return all records after selection, in order."""
         with self._lock():
             if self._selected is None:
-                found = [entry.record for entry in self._discover().values()]
+                installed = [entry.record for entry in self._discover().values()]
                 records = self._selection.apply(
-                    found, chosen=self._preferred, registered=self._registered
+                    installed, chosen=self._preferred, registered=self._registered
                 )
                 records += [entry.record for entry in self._registered.values()]
                 self._selected = {
@@ -382,8 +382,8 @@ class Registry:
                 f"there is no folder or wheel {location!r}.", path=location, hint=hint
             )
         importlib.invalidate_caches()
-        found = discover([location])
-        if not found:
+        added = discover([location])
+        if not added:
             raise InvalidArgument(
                 f"{location!r} provides no Execution Provider.",
                 path=location,
@@ -399,7 +399,7 @@ class Registry:
             self._is_stale = True
             view = self._select()
 
-        for sentence in sorted({explain_hidden(r, location) for r in found} - {""}):
+        for sentence in sorted({explain_hidden(r, location) for r in added} - {""}):
             _log.warning(
                 "%s. Uninstall that one, or use an environment without it.", sentence
             )
@@ -409,7 +409,7 @@ class Registry:
             if any(
                 r.name == f.name
                 and is_same_distribution(r.distribution, f.distribution)
-                for f in found
+                for f in added
             )
         ]
 
@@ -605,26 +605,30 @@ class Registry:
         """
         cls = self.load(record)
         try:
-            said: Availability = call_class_method(record, cls, "availability", purpose)
+            answer: Availability = call_class_method(
+                record, cls, "availability", purpose
+            )
         except EpctxError as error:
             failure = _describe_failure(error, record.label)
             self._store_availability(record, purpose, *failure)
             raise
-        self._store_availability(record, purpose, said)
-        return said
+        self._store_availability(record, purpose, answer)
+        return answer
 
     def _store_availability(
         self,
         record: PluginRecord,
         purpose: Purpose,
-        said: Availability,
+        answer: Availability,
         text: str | None = None,
     ) -> None:
         with self._lock():
             entry = self._find_entry(record)
             if entry.record.usable:
                 # Unless a refresh has found meanwhile that it is gone.
-                self._store(entry, add_availability(entry.record, purpose, said, text))
+                self._store(
+                    entry, add_availability(entry.record, purpose, answer, text)
+                )
 
     def route(
         self, source: str, among: Sequence[PluginRecord] | None = None
@@ -656,13 +660,15 @@ class Registry:
             ]
         else:
             records = self._settle_duplicates(lambda record: record.resembles(source))
-        found = route_source(
+        chosen = route_source(
             source,
             records,
             ordered=among is not None,
             accepts=lambda record: self._accepts(record, source),
         )
-        return found if found is None or among is not None else self._log_choice(found)
+        return (
+            chosen if chosen is None or among is not None else self._log_choice(chosen)
+        )
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
@@ -714,8 +720,8 @@ def _describe_failure(error: EpctxError, label: str) -> tuple[Availability, str]
     # A function of its own: a name for the cause in a frame of its traceback would be a
     # reference cycle.
     raised = error.__cause__ or error
-    said = describe(raised).splitlines()[0].replace(f"{label} ", "", 1).rstrip(".")
-    reason = f"its availability failed: {said}"
+    message = describe(raised).splitlines()[0].replace(f"{label} ", "", 1).rstrip(".")
+    reason = f"its availability failed: {message}"
     return Availability(False, reason=reason), "".join(
         traceback.format_exception(raised)
     )
