@@ -22,17 +22,20 @@ def make_forwarders(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a module with such a table; see
     `forward`.
+
+    A module without an `__all__` of its own has one of the names whose packages are
+    installed, so that `import *` fails for none of them.
     """
 
-    def list_names() -> list[str]:
-        return sorted(
-            {
-                *vars(sys.modules[module]),
-                *(name for names in home.values() for name in names),
-            }
-        )
+    def find(name: str) -> Any:
+        if name == "__all__":
+            return list_installed_names(home)
+        return forward(module, home, name)
 
-    return lambda name: forward(module, home, name), list_names
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *list_installed_names(home)})
+
+    return find, list_names
 
 
 def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
