@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "epctx-blobs": (),
     "epctx-cache": (),
     "epctx-campaigns": ("epctx-isolation", "epctx-cli", "epctx-conformance"),
     "epctx-cli": ("epctx-isolation",),
     "epctx-conformance": (),
     "epctx-isolation": (),
-    "epctx-onnxruntime": (),
-    "epctx-onnxruntime[cached]": ("epctx-cache", "epctx-isolation"),
-    "epctx-onnxruntime[qnn]": ("epctx-isolation",),
-    "epctx-onnxruntime[openvino]": ("epctx-openvino-container",),
+    "epctx-onnxruntime": ("epctx-blobs",),
+    "epctx-onnxruntime[cached]": ("epctx-blobs", "epctx-cache", "epctx-isolation"),
+    "epctx-onnxruntime[qnn]": ("epctx-blobs", "epctx-isolation"),
+    "epctx-onnxruntime[openvino]": ("epctx-blobs", "epctx-openvino-container"),
     "epctx-openvino": ("epctx-openvino-container",),
     "epctx-openvino-container": (),
     "epctx-sim-openvino": ("epctx-sim-sdk",),

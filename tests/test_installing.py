@@ -63,7 +63,7 @@ def test_a_package_comes_from_the_index_where_the_core_is_from_no_folder(
     ("requirement", "projects"),
     [
         ("epctx-cache", ["epctx-cache"]),
-        ("epctx-core[ort]", ["epctx-onnxruntime"]),
+        ("epctx-core[ort]", ["epctx-blobs", "epctx-onnxruntime"]),
         ("epctx-core[cli]", ["epctx-isolation", "epctx-cli"]),
         ("epctx-cli==0.1.0", ["epctx-isolation", "epctx-cli"]),
     ],
@@ -80,12 +80,13 @@ def test_a_package_comes_from_the_repository_with_those_that_it_needs(
 
 def test_extras_and_a_path_with_a_space_are_quoted(core_from, tmp_path):
     repository = make_projects(
-        tmp_path / "a clone", "epctx-isolation", "epctx-onnxruntime"
+        tmp_path / "a clone", "epctx-blobs", "epctx-isolation", "epctx-onnxruntime"
     )
     core_from(repository.as_uri())
 
     assert install_command("epctx-onnxruntime[qnn]") == (
-        f"pip install '{repository}/plugins/epctx-isolation' "
+        f"pip install '{repository}/plugins/epctx-blobs' "
+        f"'{repository}/plugins/epctx-isolation' "
         f"'{repository}/plugins/epctx-onnxruntime[qnn]'"
     )
 

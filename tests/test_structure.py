@@ -14,6 +14,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import epctx_blobs
 import epctx_sim_openvino
 import epctx_sim_qnn
 import epctx_sim_vitisai
@@ -255,6 +256,7 @@ def described(body: list[ast.stmt]) -> list[str]:
 
 
 PUBLIC = {
+    "epctx_blobs": {*epctx_blobs.__all__},
     "epctx_core": {*epctx_core.__all__, "backend", "errors", "plugin", "testing"},
     "epctx_core.backend": {*backend.__all__},
     "epctx_core.errors": {*vars(errors)}

@@ -1,5 +1,5 @@
 """Contract between epctx and an Execution Provider; its names are imported on first
-use.
+use, a container of blobs from the package epctx-blobs if it is installed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
+    from epctx_blobs import *
+
     from epctx_core.options.choices import *
     from epctx_core.plugin.extensions import *
     from epctx_core.plugin.hookspecs import *
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.views import *
 
 _HOME = {
+    "epctx_blobs": ("Blobs", "write_blobs"),
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.extensions": (
         "BaseEngine",
@@ -52,7 +55,6 @@ _HOME = {
         "ProviderOption",
     ),
     "epctx_core.plugin.storage": (
-        "Blobs",
         "CONTAINER_CODES",
         "CORE_ATTRIBUTES",
         "ContextReader",
@@ -63,7 +65,6 @@ _HOME = {
         "PayloadView",
         "Severity",
         "Workspace",
-        "write_blobs",
     ),
     "epctx_core.plugin.types": (
         "UNKNOWN_TYPE",
@@ -89,6 +90,5 @@ _HOME = {
         "supported_partitions",
     ),
 }
-if not TYPE_CHECKING:  # they take a computed list for an empty one
-    __all__ = [name for names in _HOME.values() for name in names]
+if not TYPE_CHECKING:
     __getattr__, __dir__ = _make_forwarders(__name__, _HOME)

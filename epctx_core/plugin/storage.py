@@ -2,32 +2,22 @@
 a share group.
 
 An EP never sees a path of the model, nor whether its bytes are embedded, in a file or
-in another place: the core decides that. Also a container for EPs whose payload is
-several blobs, such as one for each partition: aligned blobs, followed by their table as
-JSON with digests, and a footer, so that it is written front to back.
+in another place: the core decides that.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
-
-from epctx_core.errors import InvalidGraph
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
 
     from epctx_core.plugin.types import ContextNode
     from epctx_core.plugin.views import Partition, TensorView
-
-    Blob: TypeAlias = "Buffer | TensorView | str | os.PathLike[str]"
 
 T = TypeVar("T")
 
@@ -298,213 +288,3 @@ class Finding:
     def as_dict(self) -> dict[str, str | None]:
         """Return the object that `epctx verify --json` prints."""
         return {**asdict(self), "severity": self.severity.value}
-
-
-# -- a container of several blobs
-# -----------------------------------------------------------------
-
-_ALIGNMENT = 4096
-_MAGIC = b"EPCTXBL1"
-_FOOT = struct.Struct("<Q32s8s")
-_LONGEST_TABLE = 1 << 24
-_HINT = "Fetch the context binary again, or compile the model again."
-
-
-def write_blobs(
-    payload: Payload,
-    blobs: Mapping[str, Blob],
-    facts: Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    kind: str = "",
-) -> None:
-    """Write blobs and their table into a payload; nothing may be written after them.
-
-    Args:
-        payload: empty.
-        blobs: by name, such as `partition.name`: bytes, a weight, or a file's path.
-            Equal weights are stored once.
-        facts: by the same names, further values for a load, which JSON can represent.
-        kind: text that distinguishes these payloads from those of other EPs, and their
-            versions.
-
-    Raises:
-        TypeError: facts, or those of a blob, that are not a mapping.
-        ValueError: facts for a missing blob, or a table above 16 MiB.
-    """
-    table = {}
-    content = dict[str, Any](blobs)
-    facts = {} if facts is None else facts
-    if not isinstance(facts, Mapping):
-        raise TypeError(f"facts are of type {type(facts).__name__}, not a mapping")
-    for name, own in facts.items():
-        if not isinstance(own, Mapping):
-            raise TypeError(
-                f"facts of the blob {name!r:.200} are of type {type(own).__name__}, "
-                "not a mapping"
-            )
-
-    if strange := facts.keys() - content.keys():
-        raise ValueError(f"there are facts for {min(strange)!r:.200}, but no such blob")
-    for name, blob in content.items():
-        offset = payload.align(_ALIGNMENT)
-        length = None
-        if hasattr(blob, "chunks"):
-            offset = payload.write_tensor(blob)
-            length = blob.nbytes
-            digest = blob.digest
-        elif isinstance(blob, (str, os.PathLike)):
-            with Path(blob).open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            payload.add_file(blob)
-        else:
-            digest = hashlib.sha256(blob).hexdigest()
-            payload.write(blob)
-        length = payload.size - offset if length is None else length
-        table[name] = {
-            "offset": offset,
-            "length": length,
-            "sha256": digest,
-            "facts": dict(facts.get(name, {})),
-        }
-
-    text = json.dumps({"blobs": table, "kind": kind}, sort_keys=True).encode()
-    if len(text) > _LONGEST_TABLE:
-        raise ValueError(
-            f"the table would have {len(text):,} bytes, and may have "
-            f"{_LONGEST_TABLE:,}: put facts in a blob"
-        )
-
-    payload.write(text + _FOOT.pack(len(text), hashlib.sha256(text).digest(), _MAGIC))
-
-
-class Blobs(Mapping[str, memoryview]):
-    """Blobs of a payload that `write_blobs` wrote, by name; views without a copy.
-
-    The table's digest is checked here, a blob's on its first use; neither if the core
-    has digested the whole payload (`PayloadView.verified`). Make one for each payload,
-    not for each node: it reads the whole table.
-
-    Args:
-        payload: the payload.
-        kind: its expected kind.
-
-    Raises:
-        InvalidGraph: it is damaged, of another format, or of another kind.
-
-    Example:
-        >>> payloads = [reader.payload(node) for node in nodes]
-        >>> opened = {payload: Blobs(payload) for payload in set(payloads)}
-        >>> programs = [
-        ...     opened[payload][node.partition_name]
-        ...     for payload, node in zip(payloads, nodes)
-        ... ]
-    """
-
-    def __init__(self, payload: PayloadView, *, kind: str = "") -> None:
-        self._name = payload.name
-        self._view = payload.view
-        self._trusted = payload.verified
-        self._checked = set[tuple[int, int, str]]()
-        try:
-            self._table = self._read(kind)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            raise self._error(f"its table cannot be read ({error})") from error
-
-    def __getitem__(self, name: str) -> memoryview:
-        """Return a blob.
-
-        Raises:
-            InvalidGraph: there is none of that name, or it was changed.
-        """
-        entry = self._entry(name)
-        blob = self._view[entry["offset"] : entry["offset"] + entry["length"]]
-        known = entry["offset"], entry["length"], entry["sha256"]
-        if not self._trusted and known not in self._checked:
-            if hashlib.sha256(blob).hexdigest() != entry["sha256"]:
-                raise self._error(
-                    f"the blob {name!r:.200} does not have the digest that its table "
-                    "says"
-                )
-            self._checked.add(known)
-        return blob
-
-    def get(self, name: str, default: Any = None, /) -> Any:
-        """Return a blob, or the default if there is none of that name."""
-        return self[name] if name in self._table else default
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._table)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def facts(self, name: str) -> Mapping[str, Any]:
-        """Return the facts of a blob.
-
-        Raises:
-            InvalidGraph: there is none of that name.
-        """
-        facts: Mapping[str, Any] = self._entry(name)["facts"]
-        return facts
-
-    def _entry(self, name: str) -> dict[str, Any]:
-        try:
-            return self._table[name]
-        except KeyError:
-            raise InvalidGraph(
-                f"the payload {self._name} has no blob {name!r:.200}.", hint=_HINT
-            ) from None
-
-    def _read(self, kind: str) -> dict[str, dict[str, Any]]:
-        if len(self._view) < _FOOT.size or bytes(self._view[-len(_MAGIC) :]) != _MAGIC:
-            raise self._error("it does not end as a container of blobs does")
-        length, digest, _ = _FOOT.unpack(self._view[-_FOOT.size :])
-        end = len(self._view) - _FOOT.size
-        if length > min(end, _LONGEST_TABLE):
-            raise ValueError(f"{length:,} bytes")
-        text = bytes(self._view[end - length : end])
-        if not self._trusted and hashlib.sha256(text).digest() != digest:
-            raise ValueError("it does not have its digest")
-        content = json.loads(text)
-        if content["kind"] != kind:
-            raise self._error(
-                f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}"
-            )
-        table: dict[str, dict[str, Any]] = content["blobs"]
-        for name, entry in table.items():
-            offset = entry["offset"]
-            size = entry["length"]
-            if (
-                type(offset) is not int
-                or type(size) is not int
-                or not 0 <= offset <= offset + size <= end - length
-            ):
-                raise ValueError(f"the blob {name!r:.200} lies outside of the payload")
-            if type(entry["sha256"]) is not str or type(entry["facts"]) is not dict:
-                raise ValueError(f"what it says of the blob {name!r:.200}")
-
-        # Each byte is digested once: blobs lie apart, but for equal weights under
-        # several names.
-        last = 0
-        for offset, size in sorted(
-            {(entry["offset"], entry["length"]) for entry in table.values()}
-        ):
-            if size and offset < last:
-                raise ValueError(f"two blobs overlap at byte {offset:,}")
-            last = max(last, offset + size)
-
-        return table
-
-    def _error(self, what: str) -> InvalidGraph:
-        return InvalidGraph(
-            f"the payload {self._name} is damaged or another EP's: {what}.", hint=_HINT
-        )

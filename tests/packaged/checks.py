@@ -13,6 +13,7 @@ import onnx
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN
 from packaged.distributions import (
+    BLOBS,
     CACHE,
     CAMPAIGNS,
     COMMANDS,
@@ -51,6 +52,10 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     KIT: (
         "from epctx_core.testing import check_provider",
         "pip install epctx-conformance",
+    ),
+    BLOBS: (
+        "from epctx_core.plugin import Blobs, write_blobs",
+        "pip install epctx-blobs",
     ),
     CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
@@ -110,7 +115,9 @@ def check_core(environment: Environment, extra: str = "") -> None:
     install it.
     """
     brought = {COMMANDS} if "cli" in extra else set()
-    for package in {COMMANDS, KIT, CAMPAIGNS, CACHE, *PACKAGES.values()} - brought:
+    brought |= {BLOBS} if "ort" in extra else set()
+    missing = {BLOBS, COMMANDS, KIT, CAMPAIGNS, CACHE, *PACKAGES.values()} - brought
+    for package in missing:
         check_missing(environment, package)
     check_smoke(environment, SDK)
     environment.install(COMMANDS)
@@ -144,7 +151,7 @@ def check_without(environment: Environment, package: str) -> None:
         left = {ep: name for ep, name in PACKAGES.items() if name != package}
         assert environment.plugins() == left
     needs_qnn = {ISOLATION} if package in {SDK, PACKAGES[QNN]} else set()
-    for other in {CACHE, CAMPAIGNS, ISOLATION, KIT} - {package} - needs_qnn:
+    for other in {BLOBS, CACHE, CAMPAIGNS, ISOLATION, KIT} - {package} - needs_qnn:
         assert said_without(environment, other) == ""
     environment.install(package)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = "epctx-core"
 SDK: Final = "epctx-sim-sdk"
+BLOBS: Final = "epctx-blobs"
 KIT: Final = "epctx-conformance"
 CAMPAIGNS: Final = "epctx-campaigns"
 COMMANDS: Final = "epctx-cli"

@@ -94,7 +94,7 @@ def test_a_load_imports_nothing_of_compiling_or_of_publication(ordinary):
     assert not [
         name
         for name in ordinary["names"]
-        if name.startswith(("epctx_cli", "epctx_isolation"))
+        if name.startswith(("epctx_blobs", "epctx_cli", "epctx_isolation"))
     ]
 
 
@@ -110,7 +110,7 @@ def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_little
 def test_a_load_imports_nothing_of_its_rooms_for_what_did_not_happen(ordinary):
     """Nothing failed, no plugin is looked for again, no EP says what it takes."""
     registry = {"explaining", "refreshing", "default"}
-    contract = {"views", "storage", "blobs"}
+    contract = {"views", "storage"}
     simulated = {
         "epctx_sim_sdk.session",
         "epctx_sim_sdk.compiler",

@@ -30,16 +30,16 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
-    """A clean environment with the core, its command line and the kit, in which a
-    plugin was begun, and is installed too.
+    """A clean environment with the core, its command line, the kit and the container of
+    blobs, in which a plugin was begun, and is installed too.
     """
     made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
     core = built_wheel(ROOT, tmp_path_factory.mktemp("core"))
-    kit, isolation = (
+    further = (
         built_wheel(ROOT / "plugins" / name, tmp_path_factory.mktemp("further"))
-        for name in ("epctx-conformance", "epctx-isolation")
+        for name in ("epctx-blobs", "epctx-conformance", "epctx-isolation")
     )
-    made.install(core, wheel, isolation, kit)
+    made.install(core, wheel, *further)
     made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
     made.install(made.folder / "work" / "epctx-acme")
     return made
@@ -85,7 +85,7 @@ def test_the_core_is_the_one_that_was_built(environment):
 def test_pip_finds_nothing_missing(environment):
     said = environment.run("python", "-m", "pip", "show", "--files", "epctx-acme")
 
-    assert "Requires: epctx-core, onnx" in said
+    assert "Requires: epctx-blobs, epctx-core, onnx" in said
     assert "provider.py" in said
     assert "tests" not in said
 

@@ -117,7 +117,11 @@ def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(
 
     project = tomllib.loads((plugin.folder / "pyproject.toml").read_text())["project"]
     assert project["name"] == "epctx-zebra-npu"
-    assert project["dependencies"] == ["epctx-core>=0.1,<0.2", "onnx"]
+    assert project["dependencies"] == [
+        "epctx-core>=0.1,<0.2",
+        "epctx-blobs>=0.1,<0.2",
+        "onnx",
+    ]
     assert project["entry-points"] == {
         "epctx.execution_providers": {
             "ZebraNpuExecutionProvider": "epctx_zebra_npu:ZebraNpuProvider"

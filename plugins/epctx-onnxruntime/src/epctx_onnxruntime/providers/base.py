@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from epctx_blobs import Blobs, write_blobs
+
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import (
     Availability,
-    Blobs,
     BuildInfo,
     Compatibility,
     CompiledPartition,
@@ -27,7 +28,6 @@ from epctx_core.plugin import (
     Refusal,
     TensorType,
     hookimpl,
-    write_blobs,
 )
 from epctx_onnxruntime.providers.library import PluginLibrary, digest_file, one_line
 

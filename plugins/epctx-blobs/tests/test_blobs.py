@@ -12,16 +12,11 @@ import onnx
 import pytest
 from end_to_end.engine_eps import EngineProvider
 from end_to_end.small_models import chain, example, saved
+from epctx_blobs import Blobs, write_blobs
 from isolation.harness import options_for, registry_of
 
 import epctx_core as epctx
-from epctx_core.plugin import (
-    Blobs,
-    CompiledPartition,
-    EPContextNode,
-    hookimpl,
-    write_blobs,
-)
+from epctx_core.plugin import CompiledPartition, EPContextNode, hookimpl
 
 FOOT = struct.Struct("<Q32s8s")
 
