@@ -44,9 +44,9 @@ SETTLED_NS = 2_000_000_000
 """Nanoseconds without a change after which a later change is sure to show in a file's
 time: FAT counts in two seconds.
 """
-BESIDE_FROM = 1 << 20
-"""Bytes from which a payload is digested beside the EP's own loading; less is done
-before a thread has started.
+CONCURRENT_FROM = 1 << 20
+"""Bytes from which a payload is digested concurrently with the EP's loading; less is
+done before a thread has started.
 """
 
 _BLOCKS_CHECKED = 8
@@ -287,7 +287,7 @@ class DigestChecks:
     """Context manager: the checks of one load, as far as the host wants them.
 
     What a machine sees for the first time and is of some size is digested on a thread,
-    beside whatever the EPs do with it meanwhile. If the load ends in another error,
+    concurrently with whatever the EPs do with it. If the load ends in another error,
     damage that is found goes before it: it is the likelier cause.
 
     Args:
@@ -359,14 +359,14 @@ class DigestChecks:
         if mode is Verification.ONCE and receipt and is_noted(receipt):
             return True
 
-        is_beside = (
+        is_concurrent = (
             mode is Verification.ONCE
             and self._cancellation is not None
-            and entry.size >= BESIDE_FROM
+            and entry.size >= CONCURRENT_FROM
             and not self._stopped.is_set()
             and may_wait()
         )
-        if mode is Verification.HEAD or is_beside:
+        if mode is Verification.HEAD or is_concurrent:
             with blame():
                 entry.check_head(_get_view(content))
         if mode is Verification.HEAD:
@@ -374,8 +374,10 @@ class DigestChecks:
 
         if receipt and not is_file and self._cancellation is not None:
             self._receipts.add(receipt)
-        digest = partial(self._digest, entry, content, blame, is_beside=is_beside)
-        if not is_beside:
+        digest = partial(
+            self._digest, entry, content, blame, is_concurrent=is_concurrent
+        )
+        if not is_concurrent:
             note(digest())
             return True
         if self._pool is None:
@@ -391,13 +393,13 @@ class DigestChecks:
         content: Content,
         blame: Callable[[], AbstractContextManager[None]],
         *,
-        is_beside: bool,
+        is_concurrent: bool,
     ) -> list[str]:
         """Check every byte; return the receipt of a file, as far as it may have one."""
         begun = time.time_ns()
 
         def forget(offset: int, length: int) -> None:
-            if is_beside and self._stopped.is_set():
+            if is_concurrent and self._stopped.is_set():
                 raise CancelledError
             if isinstance(content, MappedFile):
                 content.forget(offset, length)
@@ -432,7 +434,7 @@ class DigestChecks:
 
 
 IN_PLACE = DigestChecks()
-"""Checks for reading outside of a load, where nothing is checked beside."""
+"""Checks for reading outside of a load, where nothing is checked concurrently."""
 
 
 def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:

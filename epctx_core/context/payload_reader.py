@@ -53,7 +53,8 @@ class Reading:
             whole.
         verification: how far payloads are checked against the manifest.
         data_reader: the host's callback, which gives what nodes name instead of files.
-        checks: of the load, which go on beside it, for payloads that are checked once.
+        checks: of the load, which run concurrently with it, for payloads that are
+            checked once.
         opened: of the model; gets binaries that have no digest, as nothing else says
             that they belong to it.
         early: whether an EP may get a payload before every byte that has a digest was

@@ -120,7 +120,7 @@ class WeightsFolder:
             `read_checksum`.
         verification: how far that file is checked; whole, before it is used, in any
             mode but HEAD and ONCE.
-        checks: of a load, which go on beside it.
+        checks: of a load, which run concurrently with it.
         opened: the model's own file, which may have weights; gets the others.
 
     Raises:

@@ -1,5 +1,5 @@
-"""Runs of a Loop or a Scan over a function that runs its body once: for sessions, and
-for the reference engine.
+"""Runs of a Loop or a Scan over a function that runs its subgraph once: for sessions,
+and for the reference engine.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = "Sequence[np.ndarray]"
 """Arrays in the order of a graph's inputs or outputs."""
-Body: TypeAlias = Callable[[list[Any]], Sequence[Any]]
-"""Runs a body once: takes its own inputs in order, gives its outputs in order."""
+RunSubgraph: TypeAlias = Callable[[list[Any]], Sequence[Any]]
+"""Runs a subgraph once: takes its inputs in order, gives its outputs in order."""
 
 
 def run_loop(
-    body: Body,
+    run_subgraph: RunSubgraph,
     inputs: Sequence[Any],
     input_types: Sequence[TensorType],
     types: Sequence[TensorType],
@@ -30,11 +30,11 @@ def run_loop(
     """Return the outputs of a Loop.
 
     Args:
-        body: takes (iteration, condition, carried...) and gives (condition, carried...,
-            scanned...).
+        run_subgraph: takes (iteration, condition, carried...) and gives (condition,
+            carried..., scanned...).
         inputs: the trip count and the condition, None for one that is left out; then
             the carried values.
-        input_types: declared types of the body's inputs.
+        input_types: declared types of the subgraph's inputs.
         types: declared types of its outputs.
 
     Raises:
@@ -51,8 +51,8 @@ def run_loop(
             _make_scalar(iteration, np.int64, input_types[0]),
             _make_scalar(going, np.bool_, input_types[1]),
         )
-        condition, *results = body([*counters, *carried])
-        going = bool(take_only(condition, "the condition that a Loop's body gives"))
+        condition, *results = run_subgraph([*counters, *carried])
+        going = bool(take_only(condition, "the condition that a Loop's subgraph gives"))
         carried = results[:count]
         for rows, row in zip(scanned, results[count:], strict=True):
             rows.append(row)
@@ -65,7 +65,7 @@ def run_loop(
 
 
 def run_scan(
-    body: Body,
+    run_subgraph: RunSubgraph,
     inputs: Sequence[Any],
     attributes: Mapping[str, Any],
     types: Sequence[TensorType],
@@ -73,10 +73,10 @@ def run_scan(
     """Return the outputs of a Scan, from version 9 on.
 
     Args:
-        body: takes (states..., slices...) and gives (states..., slices...).
+        run_subgraph: takes (states..., slices...) and gives (states..., slices...).
         inputs: the states, then the values that are sliced.
         attributes: the node's.
-        types: declared types of the body's outputs.
+        types: declared types of the subgraph's outputs.
 
     Raises:
         RuntimeException: the values that are sliced have different lengths.
@@ -107,7 +107,7 @@ def run_scan(
             np.ascontiguousarray(v[index : index + 1]).reshape(v.shape[1:])
             for v in sliced
         ]
-        results = body([*states, *slices])
+        results = run_subgraph([*states, *slices])
         states = list(results[:count])
         for kept, row in zip(rows, results[count:], strict=True):
             kept.append(row)
@@ -141,7 +141,7 @@ def take_only(value: Any, what: str) -> Any:
 def _make_scalar(
     value: int, dtype: type[np.generic], declared: TensorType
 ) -> np.ndarray:
-    """Return a scalar, or one element of rank 1 where the body declares that."""
+    """Return a scalar, or one element of rank 1 where the subgraph declares that."""
     return np.full(
         (1,) if declared.shape is not None and len(declared.shape) == 1 else (),
         value,

@@ -22,7 +22,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_svm_classifier
 from onnx.reference.ops.op_scatter_elements import scatter_elements
 
-from epctx_core.engines.control_flow import Body, run_loop, run_scan
+from epctx_core.engines.control_flow import RunSubgraph, run_loop, run_scan
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, quote
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.walks import (
@@ -247,9 +247,9 @@ def _batch_normalization(
     return ((scale * (x - mean) / np.sqrt(variance + epsilon) + bias).astype(x.dtype),)
 
 
-def _make_body(
+def _make_run(
     body: Any, *, context: Mapping[str, Any], attributes: Any = None, **_other: Any
-) -> Body:
+) -> RunSubgraph:
     """Return a function that runs an operator's subgraph, whose inputs hide values
     outside of the same names.
     """
@@ -273,7 +273,7 @@ def _loop(*inputs: Any, body: Any, **scope: Any) -> tuple[Any, ...]:
         [make_tensor_type(each) for each in side]
         for side in (body.input_types, body.output_types)
     ]
-    return tuple(run_loop(_make_body(body, **scope), inputs, *types))
+    return tuple(run_loop(_make_run(body, **scope), inputs, *types))
 
 
 @_correct("Scan", below=9)  # of two, the first one is used
@@ -311,7 +311,7 @@ def _scan(*inputs: Any, body: Any, **given: Any) -> tuple[Any, ...]:
     elements.
     """
     types = [make_tensor_type(each) for each in body.output_types]
-    return tuple(run_scan(_make_body(body, **given), inputs, given, types))
+    return tuple(run_scan(_make_run(body, **given), inputs, given, types))
 
 
 @_correct("Optional")

@@ -254,9 +254,9 @@ class SessionConfig:
         cache=CachePart.LOAD,
         doc=(
             "How payloads are checked against the manifest: once: all whole the first "
-            "time a machine sees a file, beside the EP's own loading; head: size, "
-            "first segment and some blocks; lazy: each whole, when an EP first asks "
-            "for it; full: all whole, before any EP gets one."
+            "time a machine sees a file, concurrently with the EP's loading; head: "
+            "size, first segment and some blocks; lazy: each whole, when an EP first "
+            "asks for it; full: all whole, before any EP gets one."
         ),
     )
     trust_unverified = _make_flag(

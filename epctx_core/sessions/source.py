@@ -57,7 +57,7 @@ class OpenModel:
         types: the type of every value.
         graph: the index over the main graph.
         overrides: the host's replacements of parts of the file.
-        checks: of the files that it names; those of a load go on beside it.
+        checks: of the files that it names; those of a load run concurrently with it.
         opened: the files that it was read from.
         policy: settings of the engine that knows further operators than onnx.
     """

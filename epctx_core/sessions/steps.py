@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from epctx_core.engines.control_flow import Body, run_loop, run_scan, take_only
+from epctx_core.engines.control_flow import RunSubgraph, run_loop, run_scan, take_only
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
@@ -265,7 +265,7 @@ def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
 
 
 def _repeat(
-    body: SubgraphPlan, run_all: Callable[[Body, Sequence[Any]], list[Any]]
+    body: SubgraphPlan, run_all: Callable[[RunSubgraph, Sequence[Any]], list[Any]]
 ) -> RunStep:
     """Return the `run` of a Loop or a Scan: `run_all` takes the function that runs the
     body once, and the inputs.
