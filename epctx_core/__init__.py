@@ -79,13 +79,13 @@ _HOME = {
     "epctx_core.sessions.explanation": (
         "Explanation",
         "NodeExplanation",
+        "OrtEpAssignedNode",
+        "OrtEpAssignedSubgraph",
         "explain_model",
     ),
     "epctx_core.sessions.inspection": (
         "ContextNodeInfo",
         "ModelInfo",
-        "OrtEpAssignedNode",
-        "OrtEpAssignedSubgraph",
         "inspect_model",
     ),
     "epctx_core.options": (

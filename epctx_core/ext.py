@@ -14,10 +14,8 @@ exactly its own version of the core.
 `MappedFile`:
     that copy's weights (epctx-isolation).
 `ModelFolder`:
-    opening only what lies in a model's folder (epctx-cli).
-`ModelSource`:
-    a digest of a model with its weights, and the state of its files; a check of every
-    byte of an entry (epctx-cache).
+    opening only what lies in a model's folder, and the state of a file there
+    (epctx-cache, epctx-cli).
 `Publication`:
     putting a converted model in its place (epctx-onnxruntime).
 `ProviderSession`:
@@ -37,10 +35,12 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `check_folder`:
     saying that a file cannot be written before any work is done for it (epctx-cli).
-`choose_providers`:
-    the EPs that a compile will have, with options and versions (epctx-cache).
+`check_required_files`:
+    a check of every byte of the files beside an entry's model (epctx-cache).
 `describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
+`digest_model`:
+    a digest of a model with its weights, and the state of its files (epctx-cache).
 `find_problems`:
     checking a class as its registration does (epctx-conformance).
 `host_call`:
@@ -61,7 +61,8 @@ exactly its own version of the core.
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache).
 `Work`:
-    reading a model that is to be converted (epctx-onnxruntime).
+    the EPs that a compile will have, with options and versions; reading a model that is
+    to be converted (epctx-cache, epctx-onnxruntime).
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import *
+    from epctx_core.context.dependencies import *
     from epctx_core.context.metadata import *
     from epctx_core.context.paths import *
     from epctx_core.context.payload_writer import *
@@ -92,12 +94,13 @@ if TYPE_CHECKING:
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
     from epctx_core.sessions.host import *
-    from epctx_core.sessions.inspection import *
     from epctx_core.sessions.providers import *
+    from epctx_core.sessions.source import *
     from epctx_core.sessions.work import *
 
 _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
+    "epctx_core.context.dependencies": ("check_required_files",),
     "epctx_core.context.metadata": ("parse_json",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
@@ -125,12 +128,8 @@ _HOME = {
         "implemented_hooks",
     ),
     "epctx_core.sessions.host": ("host_call", "read_request"),
-    "epctx_core.sessions.inspection": ("ModelSource",),
-    "epctx_core.sessions.providers": (
-        "ProviderChoice",
-        "ProviderSession",
-        "choose_providers",
-    ),
+    "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession"),
+    "epctx_core.sessions.source": ("digest_model",),
     "epctx_core.sessions.work": ("Work",),
 }
 if not TYPE_CHECKING:  # they take a computed list for an empty one

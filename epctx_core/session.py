@@ -25,8 +25,8 @@ from epctx_core.sessions.work import Work
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
     from epctx_core.options.run import RunOptions
+    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
     from epctx_core.sessions.host import ModelMetadata, NodeArg
-    from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import ProviderRequest
 
 _POLL_SECONDS = 0.001

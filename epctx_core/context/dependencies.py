@@ -1,24 +1,44 @@
 """Files that a model depends on, as it names them: what it states, and which models
 name a file, so that nobody may replace it.
+
+For caches: a digest of a model with its files of weights, and a check of the files
+beside a context model.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto
 
+from epctx_core.context.digests import IN_PLACE
+from epctx_core.context.manifest import read_manifest
 from epctx_core.context.metadata import get_metadata, set_metadata
+from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
+from epctx_core.context.paths import ModelFolder
+from epctx_core.context.weights_folder import WeightsFolder, read_checksum
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.walks import walk_indexed_nodes, walk_tensors
-from epctx_core.graph.weights import is_detached
+from epctx_core.graph.mapping import MappedFile, ModelInput, OpenedFiles
+from epctx_core.graph.model_io import parse_model, read_model
+from epctx_core.graph.tensor_bytes import read_weight
+from epctx_core.graph.walks import walk_indexed_nodes, walk_nodes, walk_tensors
+from epctx_core.graph.weights import (
+    OpenExternal,
+    Weight,
+    compute_digests_ahead,
+    is_detached,
+    share_digests,
+)
+from epctx_core.options import InputBudget, Verification
 
 DEPENDENCIES_KEY = "external_dependencies"
 """ONNX Runtime's metadata key for what a compiled model needs besides its file; from
@@ -114,3 +134,125 @@ def _mentions(path: Path, text: bytes) -> bool:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
         return mapped.find(text) >= 0
+
+
+class ModelDigest(NamedTuple):
+    """Digest of a model with its weights.
+
+    Attributes:
+        sha256: in hex, over the model's bytes and its weights in files; the names of
+            the folder and of the model's own file do not count.
+        has_context_nodes: True for a context model.
+        files: status of each file of weights when it was read, by its location as the
+            model names it.
+    """
+
+    sha256: str
+    has_context_nodes: bool
+    files: Mapping[str, os.stat_result]
+
+
+def digest_with_weights(
+    model: ModelInput,
+    opened: OpenedFiles,
+    *,
+    weights_folder: str | None,
+    replaced: Collection[str],
+    budget: InputBudget,
+) -> ModelDigest:
+    """Digest a model and its weights in files; see `digest_model`.
+
+    Args:
+        model: a path or bytes.
+        opened: gets the files that are opened.
+        weights_folder: the folder of the weights, as the host named it; None for the
+            model's.
+        replaced: the initializers that the host replaced, which are not read.
+        budget: the limit of what the model may decode to.
+    """
+    data, path = read_model(model, opened)
+    proto = decode_model(data, path, budget, find_format(data, path, budget))
+    sha = hashlib.sha256(hashlib.sha256(data).digest())
+    del data
+
+    for tensor in proto.graph.initializer if replaced else ():
+        if tensor.name in replaced:
+            tensor.ClearField("data_location")
+
+    folder = WeightsFolder(path, weights_folder, opened=opened)
+    own = "" if path is None else path.name
+    files: dict[str, MappedFile] = {}
+    weights = _read_weights_in_files(proto, own, files, folder.open)
+    sha.update(_list_digests(weights).encode("utf-8", "surrogatepass"))
+
+    statuses = {
+        location: mapped.status for location, mapped in files.items() if location != own
+    }
+    return ModelDigest(sha.hexdigest(), _has_context_nodes(proto), statuses)
+
+
+def _read_weights_in_files(
+    proto: ModelProto,
+    own: str,
+    files: dict[str, MappedFile],
+    open_external: OpenExternal,
+) -> dict[tuple[str, int, int], Weight]:
+    """Return the weights in files by location, offset and length; `files` are the
+    mapped files by location.
+
+    The model's own file is digested as the model; it may have another name next time.
+    """
+    weights: dict[tuple[str, int, int], Weight] = {}
+    for tensor in filter(is_detached, walk_tensors(proto.graph, proto.functions)):
+        weight = read_weight(tensor, files, open_external)
+        location = next(
+            entry.value for entry in tensor.external_data if entry.key == "location"
+        )
+        if location != own:
+            offset = weight.mapping[1] if weight.mapping else 0
+            weights.setdefault((location, offset, weight.nbytes), weight)
+    return weights
+
+
+def _list_digests(weights: Mapping[tuple[str, int, int], Weight]) -> str:
+    """Return a line for each weight, with its place and its digest."""
+    share_digests(weights.values())
+    with compute_digests_ahead(weights.values()):
+        return "".join(
+            f"{location}\0{offset} {length} {weight.digest}\n"
+            for (location, offset, length), weight in sorted(weights.items())
+        )
+
+
+def _has_context_nodes(proto: ModelProto) -> bool:
+    """Return whether a model has EPContext nodes, also in subgraphs and functions."""
+    roots = (proto.graph.node, *(function.node for function in proto.functions))
+    return any(map(is_context_node, walk_nodes(chain.from_iterable(roots))))
+
+
+def check_required_files(path: Path, *, once: bool = False) -> None:
+    """Check the files beside a context model against the digests in the model.
+
+    Args:
+        path: the context model.
+        once: True to skip files with a receipt, which this machine has checked before;
+            False to read every byte.
+
+    Raises:
+        InvalidGraph, NoSuchFile: a file is another one or is missing.
+        OSError: one cannot be read.
+    """
+    mode = Verification.ONCE if once else Verification.FULL
+    model = parse_model(path.read_bytes(), path)
+    manifest = read_manifest(model)
+    folder = ModelFolder(path.parent, path)
+    for entry in manifest.payloads if manifest is not None else ():
+        if not entry.embedded:
+            with folder.open(entry.name, what="the context binary") as file:
+                mapped = MappedFile(file.fileno(), file.path)
+            IN_PLACE.check(entry, mapped, mode)
+
+    if (checksum := read_checksum(model)) is not None:
+        WeightsFolder(path, None, checksum=checksum, verification=mode).open(
+            checksum.name, ""
+        ).close()

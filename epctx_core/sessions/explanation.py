@@ -1,14 +1,14 @@
-"""EP of each node of a model, with the refusals of others; nothing is compiled or
-written.
+"""EP of each node of a model: of any model with the refusals of others, for which
+nothing is compiled or written; and of one that a session has loaded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import convert_errors
@@ -18,6 +18,11 @@ from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.host import read_request
 from epctx_core.sessions.work import Work
+
+if TYPE_CHECKING:
+    from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.sessions.assignment import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +178,82 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
                 refusals=tuple(reasons),
                 follows={ep: cause for (ep, _), cause in reasons.items() if cause},
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtEpAssignedNode:
+    """One node; attributes as `onnxruntime.OrtEpAssignedNode`."""
+
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtEpAssignedSubgraph:
+    """Nodes that an EP runs as one; attributes as `onnxruntime.OrtEpAssignedSubgraph`.
+
+    Attributes:
+        ep_name: the EP.
+        nodes: the nodes, in the model's order.
+    """
+
+    ep_name: str
+    nodes: tuple[OrtEpAssignedNode, ...]
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        """Return the nodes."""
+        return list(self.nodes)
+
+
+def list_assigned_subgraphs(
+    assignment: Assignment,
+    eps: Sequence[str],
+    loaded: Mapping[str, Sequence[ContextNodeRecord]],
+) -> list[OrtEpAssignedSubgraph]:
+    """Return the nodes of each EP, those in subgraphs included: EPs in order of
+    priority, the CPU EP last.
+
+    A partition is one subgraph; so is each EPContext node, each node that an EP runs by
+    a kernel, and each node of the CPU EP.
+
+    Args:
+        assignment: of the whole model.
+        eps: the session's EPs.
+        loaded: EP name to its EPContext nodes.
+    """
+    graphs: Mapping[object, GraphIndex] = {
+        part.graph.path: part.graph for part in assignment.graphs
+    }
+    groups: list[tuple[str, GraphIndex, Sequence[int]]] = [
+        *((p.ep, p.graph, p.node_indices) for p in assignment.partitions),
+        *(
+            (ep, graphs[r.path], [r.index])
+            for ep, records in loaded.items()
+            for r in records
+        ),
+    ]
+    for part in assignment.graphs:
+        groups += [
+            (ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()
+        ]
+        groups += [
+            (CPU_EP, part.graph, [i])
+            for i in sorted({*part.left_over(), *part.executed})
+        ]
+
+    order = [*eps, CPU_EP]
+    return [
+        OrtEpAssignedSubgraph(
+            ep_name=ep,
+            nodes=tuple(
+                OrtEpAssignedNode(
+                    name=graph.get_node_name(i),
+                    domain=graph.domains[i],
+                    op_type=graph.op_types[i],
+                )
+                for i in nodes
+            ),
+        )
+        for ep, graph, nodes in sorted(groups, key=lambda group: order.index(group[0]))
+    ]

@@ -1,62 +1,38 @@
-"""Description of a context model (`inspect_model`), which imports no plugin, and the
-nodes of each EP of a session.
-
-For caches: a digest of the source, a check of the context model's files.
-"""
+"""Description of a context model (`inspect_model`), which imports no plugin."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.dependencies import list_external_locations, read_dependencies
-from epctx_core.context.digests import IN_PLACE
-from epctx_core.context.manifest import Manifest, find_manifest, read_manifest
+from epctx_core.context.manifest import Manifest, find_manifest
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import (
     ContextNodeRecord,
-    is_context_node,
     read_context_nodes,
 )
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
-from epctx_core.context.weights_folder import WeightsFolder, read_checksum
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
-from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.graph.model_io import (
     decode_name,
-    describe_path,
-    parse_model,
     read_model,
     require_text_names,
 )
-from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.type_table import make_tensor_type
-from epctx_core.graph.walks import SubgraphPath, walk_graphs, walk_nodes, walk_tensors
-from epctx_core.graph.weights import (
-    Weight,
-    compute_digests_ahead,
-    is_detached,
-    share_digests,
-)
-from epctx_core.options import InputBudget, SessionOptions, Verification
-from epctx_core.options.choices import CPU_EP
+from epctx_core.graph.walks import SubgraphPath, walk_graphs
+from epctx_core.options import InputBudget
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.routing import find_maker
-from epctx_core.sessions.source import read_one_state, require_one_state
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
 
     from epctx_core.context.manifest import ProviderFacts
-    from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.mapping import ModelInput
-    from epctx_core.sessions.assignment import Assignment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,201 +278,3 @@ def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str
         for v in values
         if v.name not in initialized
     }
-
-
-class ModelSource:
-    """A model and its files of weights.
-
-    Args:
-        model: a path or bytes.
-        options: the folder of the weights, the initializers that the host replaced
-            (which are not read), and the limit of what the model may decode to.
-    """
-
-    def __init__(self, model: ModelInput, options: SessionOptions) -> None:
-        self._model = model
-        self._config = options.config()
-        self._path = None if isinstance(model, bytes) else Path(model)
-
-    def status(self, location: str) -> os.stat_result | None:
-        """Return the status of the file of weights that a location means now; None if
-        there is none.
-
-        Raises:
-            EpctxError: the location leads out of the model's folder, or the folder that
-                the host named does not exist.
-        """
-        return WeightsFolder(
-            self._path, self._config.external_initializers_folder
-        ).status(location)
-
-    @staticmethod
-    def check_files(path: Path, *, once: bool = False) -> None:
-        """Check the files beside a context model against the digests in the model.
-
-        Args:
-            path: the context model.
-            once: True to skip files with a receipt, which this machine has checked
-                before; False to read every byte.
-
-        Raises:
-            InvalidGraph, NoSuchFile: a file is another one or is missing.
-            OSError: one cannot be read.
-        """
-        mode = Verification.ONCE if once else Verification.FULL
-        model = parse_model(path.read_bytes(), path)
-        manifest = read_manifest(model)
-        folder = ModelFolder(path.parent, path)
-        for entry in manifest.payloads if manifest is not None else ():
-            if not entry.embedded:
-                with folder.open(entry.name, what="the context binary") as file:
-                    mapped = MappedFile(file.fileno(), file.path)
-                IN_PLACE.check(entry, mapped, mode)
-
-        if (checksum := read_checksum(model)) is not None:
-            WeightsFolder(path, None, checksum=checksum, verification=mode).open(
-                checksum.name, ""
-            ).close()
-
-    @require_text_names()
-    def read(self) -> tuple[str, bool, Mapping[str, os.stat_result]]:
-        """Read the model and its weights; within a `host_call`, a compile does not
-        digest the weights again.
-
-        Returns:
-            SHA-256 (hex) over the model's bytes and its weights in files, for which the
-            names of the folder and of the model's own file do not count; whether it is
-            a context model; and the status of each file of weights when it was read, by
-            its location as the model names it.
-
-        Raises:
-            NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
-        """
-        return read_one_state(self._read)
-
-    def _read(
-        self, files: OpenedFiles
-    ) -> tuple[str, bool, Mapping[str, os.stat_result]]:
-        data, path = read_model(self._model, files)
-        budget = self._config.input_budget
-        other = find_format(data, path, budget)
-        proto = decode_model(data, path, budget, other)
-        sha = hashlib.sha256(hashlib.sha256(data).digest())
-        del data
-        replaced = self._config.overrides.initializers
-        for tensor in proto.graph.initializer if replaced else ():
-            if tensor.name in replaced:
-                tensor.ClearField("data_location")
-        folder = WeightsFolder(
-            self._path, self._config.external_initializers_folder, opened=files
-        )
-        own = "" if self._path is None else self._path.name
-        opened: dict[str, MappedFile] = {}
-        weights: dict[tuple[str, int, int], Weight] = {}
-        for tensor in filter(is_detached, walk_tensors(proto.graph, proto.functions)):
-            weight = read_weight(tensor, opened, folder.open)
-            location = next(
-                entry.value for entry in tensor.external_data if entry.key == "location"
-            )
-            # The model's own file is digested as the model; it may have another name
-            # next time.
-            if location != own:
-                offset = weight.mapping[1] if weight.mapping else 0
-                weights.setdefault((location, offset, weight.nbytes), weight)
-
-        share_digests(weights.values())
-        with compute_digests_ahead(weights.values()):
-            for (location, offset, length), weight in sorted(weights.items()):
-                text = f"{location}\0{offset} {length} {weight.digest}\n"
-                sha.update(text.encode("utf-8", "surrogatepass"))
-        roots = (proto.graph.node, *(function.node for function in proto.functions))
-        statuses = {
-            location: mapped.status
-            for location, mapped in opened.items()
-            if location != own
-        }
-        require_one_state(files, describe_path(path))
-        return (
-            sha.hexdigest(),
-            any(map(is_context_node, walk_nodes(chain.from_iterable(roots)))),
-            statuses,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtEpAssignedNode:
-    """One node; attributes as `onnxruntime.OrtEpAssignedNode`."""
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtEpAssignedSubgraph:
-    """Nodes that an EP runs as one; attributes as `onnxruntime.OrtEpAssignedSubgraph`.
-
-    Attributes:
-        ep_name: the EP.
-        nodes: the nodes, in the model's order.
-    """
-
-    ep_name: str
-    nodes: tuple[OrtEpAssignedNode, ...]
-
-    def get_nodes(self) -> list[OrtEpAssignedNode]:
-        """Return the nodes."""
-        return list(self.nodes)
-
-
-def list_assigned_subgraphs(
-    assignment: Assignment,
-    eps: Sequence[str],
-    loaded: Mapping[str, Sequence[ContextNodeRecord]],
-) -> list[OrtEpAssignedSubgraph]:
-    """Return the nodes of each EP, those in subgraphs included: EPs in order of
-    priority, the CPU EP last.
-
-    A partition is one subgraph; so is each EPContext node, each node that an EP runs by
-    a kernel, and each node of the CPU EP.
-
-    Args:
-        assignment: of the whole model.
-        eps: the session's EPs.
-        loaded: EP name to its EPContext nodes.
-    """
-    graphs: Mapping[object, GraphIndex] = {
-        part.graph.path: part.graph for part in assignment.graphs
-    }
-    groups: list[tuple[str, GraphIndex, Sequence[int]]] = [
-        *((p.ep, p.graph, p.node_indices) for p in assignment.partitions),
-        *(
-            (ep, graphs[r.path], [r.index])
-            for ep, records in loaded.items()
-            for r in records
-        ),
-    ]
-    for part in assignment.graphs:
-        groups += [
-            (ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()
-        ]
-        groups += [
-            (CPU_EP, part.graph, [i])
-            for i in sorted({*part.left_over(), *part.executed})
-        ]
-
-    order = [*eps, CPU_EP]
-    return [
-        OrtEpAssignedSubgraph(
-            ep_name=ep,
-            nodes=tuple(
-                OrtEpAssignedNode(
-                    name=graph.get_node_name(i),
-                    domain=graph.domains[i],
-                    op_type=graph.op_types[i],
-                )
-                for i in nodes
-            ),
-        )
-        for ep, graph, nodes in sorted(groups, key=lambda group: order.index(group[0]))
-    ]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.mapping import OpenedFiles
+    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
     from epctx_core.sessions.host import ModelMetadata, NodeArg
-    from epctx_core.sessions.inspection import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.work import Work
 
@@ -199,7 +199,7 @@ def _plan(work: Work, planner: Planner) -> SessionState:
         plan = planner.plan(work.assignment.main)
     assigned = None
     if work.config.record_assignments:
-        from epctx_core.sessions.inspection import list_assigned_subgraphs
+        from epctx_core.sessions.explanation import list_assigned_subgraphs
 
         assigned = list_assigned_subgraphs(work.assignment, instances.names, work.nodes)
     graph = model.graph

@@ -26,14 +26,16 @@ from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.graph.walks import EXECUTABLE, walk_graphs, walk_indexed_nodes
-from epctx_core.options import ModelOverrides, SessionConfig
+from epctx_core.options import ModelOverrides, SessionConfig, SessionOptions
 from epctx_core.plugin import EnginePolicy, ModelIdentity
+from epctx_core.sessions.host import get_model_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
 
+    from epctx_core.context.dependencies import ModelDigest
     from epctx_core.context.weights_folder import WeightsFolder
     from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFile
@@ -144,6 +146,38 @@ def require_one_state(opened: OpenedFiles, where: str) -> None:
             f"files of {where} were replaced while it was read, {READ_ATTEMPTS} times.",
             hint="Let whatever replaces them finish, then start again.",
         )
+
+
+@model_io.require_text_names()
+def digest_model(model: ModelInput, options: SessionOptions) -> ModelDigest:
+    """Digest a model and its weights; within a `host_call`, a compile does not digest
+    the weights again.
+
+    Args:
+        model: a path or bytes.
+        options: the folder of the weights, the initializers that the host replaced
+            (which are not read), and the limit of what the model may decode to.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: as for a load.
+    """
+    # A load needs no such digest.
+    from epctx_core.context.dependencies import digest_with_weights
+
+    config = options.config()
+
+    def read(opened: OpenedFiles) -> ModelDigest:
+        found = digest_with_weights(
+            model,
+            opened,
+            weights_folder=config.external_initializers_folder,
+            replaced=config.overrides.initializers,
+            budget=config.input_budget,
+        )
+        require_one_state(opened, model_io.describe_path(get_model_path(model)))
+        return found
+
+    return read_one_state(read)
 
 
 @model_io.require_text_names()

@@ -11,14 +11,14 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import EpctxError
-from epctx_core.ext import ModelSource, make_private_folder
+from epctx_core.ext import ModelFolder, digest_model, make_private_folder
 
 if TYPE_CHECKING:
     from epctx_core import SessionOptions
@@ -54,7 +54,7 @@ class Content:
     """Content of a model.
 
     Attributes:
-        digest: SHA-256 (hex) over the model and its weights; see `ModelSource`.
+        digest: SHA-256 (hex) over the model and its weights; see `digest_model`.
         has_context_nodes: True for a context model.
         files: state of each file of weights, by its location in the model.
     """
@@ -69,14 +69,14 @@ class Source:
 
     Args:
         model: a path or bytes.
-        options: as for `ModelSource`.
+        options: as for `digest_model`.
     """
 
     def __init__(
         self, model: str | os.PathLike[str] | bytes, options: SessionOptions
     ) -> None:
         self._model = model
-        self._source = ModelSource(model, options)
+        self._options = options
         self._replaced = sorted(options.model_overrides.initializers)
 
     @property
@@ -106,7 +106,7 @@ class Source:
     def has_files(self, files: Mapping[str, FileState]) -> bool:
         """Return whether the files of weights are in these states."""
         try:
-            now = {location: self._source.status(location) for location in files}
+            now = self._find_files(files)
         except EpctxError:
             return False  # reading the model raises
         return all(
@@ -114,11 +114,34 @@ class Source:
             for at, status in now.items()
         )
 
+    def _find_files(
+        self, locations: Iterable[str]
+    ) -> Mapping[str, os.stat_result | None]:
+        """Return the status of each file of weights that a location means now; None if
+        there is none.
+
+        Raises:
+            EpctxError: a location leads out of the folder.
+        """
+        named = self._options.config().external_initializers_folder
+        if named is not None:
+            folder = ModelFolder(Path(named))
+        elif isinstance(self._model, bytes):
+            return dict.fromkeys(locations)
+        else:
+            folder = ModelFolder(Path(self._model).parent, Path(self._model))
+        return {
+            each: folder.status(each, what="the weights file") for each in locations
+        }
+
     def read(self) -> Content:
-        """Read the model and its weights; see `ModelSource.read`."""
-        digest, has_context_nodes, statuses = self._source.read()
-        files = {location: file_state(status) for location, status in statuses.items()}
-        return Content(digest=digest, has_context_nodes=has_context_nodes, files=files)
+        """Read the model and its weights; see `digest_model`."""
+        found = digest_model(self._model, self._options)
+        return Content(
+            digest=found.sha256,
+            has_context_nodes=found.has_context_nodes,
+            files={at: file_state(status) for at, status in found.files.items()},
+        )
 
     def changed_ns(self, content: Content) -> int:
         """Return the time of the last change to the model or a file of its weights; 0

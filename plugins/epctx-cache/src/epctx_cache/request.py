@@ -27,7 +27,7 @@ from epctx_core import (
 )
 from epctx_core.ext import (
     ProviderChoice,
-    choose_providers,
+    Work,
     describe_distrust,
     read_request,
 )
@@ -386,13 +386,12 @@ class Request:
         return store.EntryStore(folder)
 
     @cached_property
-    def choices(self) -> list[ProviderChoice]:
+    def choices(self) -> Sequence[ProviderChoice]:
         """The EPs that a compile will have, in order; without those that are optional
         and cannot be had.
         """
-        return choose_providers(
-            self.options.providers, self.options, self.registry, Purpose.EXPORT
-        )[0]
+        work = Work(self.model, self.options, self.registry, self.options.providers)
+        return work.choose(Purpose.EXPORT)
 
 
 def _describe_share(record: store.EntryRecord) -> str:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_cache.content import forget_older
 from epctx_cache.lock import FileLock, key_lock
 from epctx_core.errors import EpctxError
-from epctx_core.ext import ModelSource, make_private_folder, remove_tree
+from epctx_core.ext import check_required_files, make_private_folder, remove_tree
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Cancellation
@@ -177,7 +177,7 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
     """
     check_head(folder, record)
     try:
-        ModelSource.check_files(folder / record.files[-1].path, once=once)
+        check_required_files(folder / record.files[-1].path, once=once)
     except EpctxError as error:
         raise CorruptEntryError(error.message) from error
     except OSError as error:
