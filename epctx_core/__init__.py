@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from epctx_core.compiling.report import *
     from epctx_core.compiling.sealing import *
     from epctx_core.context.callbacks import *
+    from epctx_core.engines.cpu_engine import *
     from epctx_core.errors import *
     from epctx_core.options import *
+    from epctx_core.options.ignored_keys import *
     from epctx_core.options.run import *
     from epctx_core.registry import *
     from epctx_core.registry.default import *
     from epctx_core.session import *
-    from epctx_core.sessions.ep_queries import *
+    from epctx_core.sessions.compatibility import *
     from epctx_core.sessions.explanation import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
@@ -44,6 +46,7 @@ _HOME = {
     ),
     "epctx_core.compiling.sealing": ("seal_model",),
     "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
+    "epctx_core.engines.cpu_engine": ("set_seed",),
     "epctx_core.errors": (
         "EPFail",
         "EpctxError",
@@ -62,19 +65,11 @@ _HOME = {
         "RuntimeException",
     ),
     "epctx_core.sessions.host": ("ModelMetadata", "NodeArg"),
-    "epctx_core.sessions.ep_queries": (
+    "epctx_core.sessions.compatibility": (
         "CompiledModelCompatibility",
-        "disable_telemetry_events",
-        "enable_telemetry_events",
-        "get_all_providers",
         "get_compatibility_info_from_model",
-        "get_device",
         "get_ep_metadata",
         "get_model_compatibility",
-        "get_version_string",
-        "set_default_logger_severity",
-        "set_default_logger_verbosity",
-        "set_seed",
     ),
     "epctx_core.sessions.explanation": (
         "Explanation",
@@ -95,6 +90,12 @@ _HOME = {
         "OrtCompileApiFlags",
         "SessionOptions",
     ),
+    "epctx_core.options.ignored_keys": (
+        "disable_telemetry_events",
+        "enable_telemetry_events",
+        "set_default_logger_severity",
+        "set_default_logger_verbosity",
+    ),
     "epctx_core.options.run": ("RunOptions",),
     "epctx_core.registry": (
         "PluginRecord",
@@ -104,7 +105,10 @@ _HOME = {
     ),
     "epctx_core.registry.default": (
         "add_plugin_path",
+        "get_all_providers",
         "get_available_providers",
+        "get_device",
+        "get_version_string",
         "plugins",
         "refresh_plugins",
         "register_execution_provider",

@@ -306,7 +306,7 @@ class InferenceSession(Strict):
             PluginError: an EP failed.
         """
         providers = self._open().providers
-        from epctx_core.sessions.ep_queries import set_dynamic_options
+        from epctx_core.sessions.dynamic_options import set_dynamic_options
 
         set_dynamic_options(providers, options)
 

@@ -29,6 +29,7 @@ from epctx_core.file_names import is_plain_name
 from epctx_core.options import (
     GraphOptimizationLevel,
     OrtCompileApiFlags,
+    SessionConfig,
     SessionOptions,
 )
 from epctx_core.registry import Registry, default_registry
@@ -113,7 +114,7 @@ class ModelCompiler:
         self._session = host.copy_options(sess_options)
         config = self._session.config()
         self._level = check_level(graph_optimization_level, config.engine)
-        self._embedded = host.parse_embed(embed_compiled_data_into_model, config)
+        self._embedded = _parse_embed(embed_compiled_data_into_model, config)
         self._placement = make_placement(
             external_initializers_file_path,
             external_initializers_size_threshold,
@@ -681,3 +682,21 @@ def count_saved_bytes(
     return sum(
         max(users[weight] - copies, 0) * weight[-1] for weight, copies in stored.items()
     )
+
+
+def _parse_embed(argument: object, config: SessionConfig) -> bool:
+    """Return whether to store payloads in the model: the argument, or without one the
+    session option.
+
+    Raises:
+        InvalidArgument: the argument is neither true nor false.
+    """
+    if argument is None:
+        return config.embed
+    if argument not in (False, True):
+        raise InvalidArgument(
+            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither "
+            "True nor False.",
+            hint="Leave it out to use ep.context_embed_mode.",
+        )
+    return bool(argument)

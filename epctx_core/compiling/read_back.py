@@ -49,7 +49,7 @@ from epctx_core.plugin import (
     ValueInfo,
 )
 from epctx_core.registry.guard import plugin_error
-from epctx_core.sessions.ep_queries import LOOK, look_into
+from epctx_core.sessions.compatibility import LOOK, look_into
 from epctx_core.sessions.host import has_shape
 from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.plan import make_shape_error

@@ -25,6 +25,8 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
+from epctx_core.options.choices import is_whole
+from epctx_core.options.strict import log_without_effect
 from epctx_core.registry.discovery import EntryPoint, list_entries
 
 if TYPE_CHECKING:
@@ -357,3 +359,17 @@ class CpuEngine:
             return PreparedHandle(
                 prepare_in_parts(model, arrays, self._engine, blamed, error)
             )
+
+
+def set_seed(seed: int) -> None:
+    """Set the seed from which sessions that are made later draw random numbers on the
+    engine.
+
+    Raises:
+        InvalidArgument: it is not a whole number.
+    """
+    if not is_whole(seed):
+        raise InvalidArgument(f"a seed is a whole number, not {seed!r:.80}.")
+    engine = load_engine_class()
+    if not engine.set_seed(seed):
+        log_without_effect("set_seed", f"the engine {engine.name} has no seed")

@@ -1,5 +1,7 @@
 """Functions over a registry, as hosts call them; the process-wide registry is the
 default.
+
+Also those of onnxruntime that name the EPs, the device and the version.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from epctx_core._version import __version__
+from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.registry import Registry, default_registry
 
 if TYPE_CHECKING:
@@ -91,3 +95,20 @@ def add_plugin_path(
     `Registry.add_path`.
     """
     return registry.add_path(path)
+
+
+def get_device() -> str:
+    """Return "CPU": EPs choose their devices themselves."""
+    return "CPU"
+
+
+def get_all_providers() -> list[str]:
+    """Return the EPs of all installed plugins, usable or not, the CPU EP last; imports
+    no plugin.
+    """
+    return [*dict.fromkeys(record.name for record in plugins()), CPU_EP]
+
+
+def get_version_string() -> str:
+    """Return epctx's version."""
+    return __version__

@@ -21,7 +21,7 @@ import onnx
 from epctx_core.errors import InvalidArgument, concealed, convert_errors, suggestion
 from epctx_core.graph.type_table import may_have_shape
 from epctx_core.graph.weights import known_digests
-from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
+from epctx_core.options import CancellationFlag, SessionOptions
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions.providers import Progress, logged_names, no_progress
 
@@ -503,21 +503,3 @@ def check_path(name: str, path: object) -> str:
             hint="Give a text or a Path.",
         )
     return text
-
-
-def parse_embed(argument: object, config: SessionConfig) -> bool:
-    """Return whether to store payloads in the model: the argument, or without one the
-    session option.
-
-    Raises:
-        InvalidArgument: the argument is neither true nor false.
-    """
-    if argument is None:
-        return config.embed
-    if argument not in (False, True):
-        raise InvalidArgument(
-            f"embed_compiled_data_into_model is {argument!r:.80}, which is neither "
-            "True nor False.",
-            hint="Leave it out to use ep.context_embed_mode.",
-        )
-    return bool(argument)

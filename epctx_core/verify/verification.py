@@ -25,7 +25,7 @@ from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
-from epctx_core.sessions.ep_queries import look_into
+from epctx_core.sessions.compatibility import look_into
 from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner

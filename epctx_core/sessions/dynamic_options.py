@@ -1,0 +1,98 @@
+"""Dynamic options: those that a host gives the EPs of a session while it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import (
+    InvalidArgument,
+    NotImplementedByProvider,
+    PluginError,
+    suggestion,
+)
+
+if TYPE_CHECKING:
+    from epctx_core.sessions.providers import ProviderSession
+
+_DYNAMIC = "set_dynamic_options"
+
+
+def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:
+    """Give each EP the options that it declares; one that declares none gets all, and
+    checks them itself.
+
+    Raises:
+        NotImplementedByProvider: no EP of the session takes dynamic options.
+        InvalidArgument: they are not a mapping of texts; no EP has such an option, or a
+            value is not allowed.
+        PluginError: an EP failed.
+    """
+    _check_texts(options)
+    takers = [
+        ep
+        for ep in providers.instances.names
+        if providers.instances.implements(ep, _DYNAMIC)
+    ]
+    if not takers:
+        raise NotImplementedByProvider(
+            "no EP of this session takes dynamic options.",
+            hint="Its EPs: "
+            f"{', '.join(providers.instances.names) or 'the CPU EP alone'}.",
+        )
+
+    declared = {
+        ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options}
+        for ep in takers
+    }
+    known = sorted({name for own in declared.values() for name in own})
+    for key in options if all(declared.values()) else ():
+        if key not in known:
+            raise InvalidArgument(
+                "no EP of this session has the dynamic option "
+                f"{key!r}.{suggestion(key, known)}",
+                hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
+            )
+
+    # All are checked before any EP gets one.
+    for ep, own in declared.items():
+        for key in own.keys() & options.keys():
+            own[key].parse(ep, options[key])
+    for ep, own in declared.items():
+        part = {key: value for key, value in options.items() if not own or key in own}
+        try:
+            if part:
+                providers.instances.call(ep, _DYNAMIC, options=part)
+        except PluginError as error:
+            if not isinstance(error.__cause__, ValueError):
+                raise
+            # The contract has an EP raise this for an option that it does not take.
+            raise InvalidArgument(
+                f"{ep} refuses the dynamic options: {error.__cause__}",
+                ep=ep,
+                hint=f"Given were {sorted(part)}.",
+            ) from error
+
+
+def _check_texts(options: object) -> None:
+    """Check that dynamic options are a mapping of texts, which is not empty."""
+    items = options.items() if isinstance(options, Mapping) else ()
+
+    # Without the values, which may be secret.
+    faults = [
+        f"{key!r:.80} of type {type(key).__name__} has a value of type "
+        f"{type(value).__name__}"
+        for key, value in items
+        if not (isinstance(key, str) and isinstance(value, str))
+    ]
+    if faults or not items:
+        fault = (
+            faults[0]
+            if faults
+            else f"this is an object of type {type(options).__name__}"
+        )
+        raise InvalidArgument(
+            "dynamic options are a mapping that is not empty, in which key and "
+            f"value must be text: {fault}.",
+            hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
+        )
