@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from epctx_core.session import *
     from epctx_core.sessions.compatibility import *
     from epctx_core.sessions.explanation import *
-    from epctx_core.sessions.host import *
     from epctx_core.sessions.inspection import *
+    from epctx_core.sessions.signature import *
     from epctx_core.verify.findings import *
     from epctx_core.verify.verification import *
 
@@ -64,7 +64,6 @@ _HOME = {
         "PluginError",
         "RuntimeException",
     ),
-    "epctx_core.sessions.host": ("ModelMetadata", "NodeArg"),
     "epctx_core.sessions.compatibility": (
         "CompiledModelCompatibility",
         "get_compatibility_info_from_model",
@@ -83,6 +82,7 @@ _HOME = {
         "ModelInfo",
         "inspect_model",
     ),
+    "epctx_core.sessions.signature": ("ModelMetadata", "NodeArg"),
     "epctx_core.options": (
         "ExecutionMode",
         "GraphOptimizationLevel",

@@ -20,14 +20,15 @@ from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host
 from epctx_core.sessions.load import SessionState, load_session
 from epctx_core.sessions.providers import stem
+from epctx_core.sessions.signature import make_feed_order, unknown_name_error
 from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
-    from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.providers import ProviderRequest
+    from epctx_core.sessions.signature import ModelMetadata, NodeArg
 
 _POLL_SECONDS = 0.001
 _NO_FALLBACK = "a session never changes its EPs by itself"
@@ -103,7 +104,7 @@ class InferenceSession(Strict):
         self._inputs = self._state.inputs
         self._outputs = self._state.outputs
         self._defaults = self._state.defaults
-        self._order = host.make_feed_order(self._inputs, self._defaults)
+        self._order = make_feed_order(self._inputs, self._defaults)
 
         # The threads of calls under way. append and remove are atomic, so that a run
         # takes no lock.
@@ -243,7 +244,7 @@ class InferenceSession(Strict):
         known = [output.name for output in self._outputs]
         for name in names:
             if name not in known:
-                raise host.unknown_name_error("output", name, known)
+                raise unknown_name_error("output", name, known)
         return [known.index(name) for name in names]
 
     def get_inputs(self) -> list[NodeArg]:

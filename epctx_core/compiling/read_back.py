@@ -50,10 +50,10 @@ from epctx_core.plugin import (
 )
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
-from epctx_core.sessions.host import has_shape
 from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.plan import make_shape_error
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+from epctx_core.sessions.signature import has_shape
 from epctx_core.sessions.source import infer_model_types
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.sessions.assignment import check_allowed
-from epctx_core.sessions.host import describe_model, describe_value, host_call
+from epctx_core.sessions.host import host_call
 from epctx_core.sessions.loading import find_context_folder, load_context_nodes
 from epctx_core.sessions.plan import PlanRun, add_run_hooks
 from epctx_core.sessions.planner import Planner
 from epctx_core.sessions.providers import ProviderSession, make_private_workspace
+from epctx_core.sessions.signature import describe_model, describe_value
 from epctx_core.sessions.source import read_one_state, require_one_state
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.mapping import OpenedFiles
     from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
-    from epctx_core.sessions.host import ModelMetadata, NodeArg
     from epctx_core.sessions.providers import WorkspaceOf
+    from epctx_core.sessions.signature import ModelMetadata, NodeArg
     from epctx_core.sessions.work import Work
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 from epctx_core.plugin import ValueInfo
 from epctx_core.registry.guard import contract_error, describe, to_plain
-from epctx_core.sessions.host import has_shape, has_type
+from epctx_core.sessions.signature import has_shape, has_type
 
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
