@@ -20,7 +20,8 @@ from epctx_core.compiling.emit import (
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.naming import check_names
-from epctx_core.compiling.provenance import PassThrough, check_mix, find_existing
+from epctx_core.compiling.pass_through import PassThrough, find_existing
+from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.compiling.report import (
     CompileReport,

@@ -18,11 +18,7 @@ from epctx_core.compiling.naming import (
     name_partitions,
     strip_number,
 )
-from epctx_core.compiling.provenance import (
-    PassThrough,
-    add_manifest,
-    describe_providers,
-)
+from epctx_core.compiling.provenance import add_manifest, describe_providers
 from epctx_core.context.dependencies import (
     SOURCE_MODEL,
     read_dependencies,
@@ -53,6 +49,7 @@ from epctx_core.registry.guard import blame, contract_error
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import Outputs
+    from epctx_core.compiling.pass_through import PassThrough
     from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.plugin import (
