@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.metadata import (
     KERNEL_TYPES,
     get_metadata,
-    read_json,
+    read_text,
     set_metadata,
 )
 from epctx_core.errors import InvalidGraph
@@ -38,13 +38,14 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
     text = get_metadata(model, KERNEL_TYPES)
     if text is None:
         return ()
+    what = f"the model's {KERNEL_TYPES} metadata"
     if len(text) > LONGEST_KERNEL_TYPES:
         raise InvalidGraph(
-            f"the model's {KERNEL_TYPES} metadata has {len(text)} characters; at most "
-            f"{LONGEST_KERNEL_TYPES} are read.",
+            f"{what} has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are "
+            "read.",
             hint="Fetch the model again, or compile again.",
         )
-    return read_json(model, KERNEL_TYPES, _read_operators) or ()
+    return read_text(text, what, _read_operators)
 
 
 def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:

@@ -22,7 +22,12 @@ from epctx_core.context.digests import (
     dump_segments,
     read_segments,
 )
-from epctx_core.context.metadata import get_metadata, read_json, read_text
+from epctx_core.context.metadata import (
+    MOST_PARTS,
+    get_metadata,
+    read_json,
+    read_text,
+)
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import open_model_file
 from epctx_core.graph.weights import compute_raw_size
@@ -168,7 +173,7 @@ class Manifest:
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 
 
-def read_manifest(model: ModelProto, most: int | None = None) -> Manifest | None:
+def read_manifest(model: ModelProto, most: int = MOST_PARTS) -> Manifest | None:
     """Return a model's manifest; None if it has none, or, with a warning, one of an
     unknown version.
 
@@ -249,11 +254,6 @@ def _read_manifest(data: Any) -> Manifest | None:
         _log.warning(f"{said} A later epctx-core reads it.", data["version"], VERSION)
         return None
 
-    references: Mapping[str, SourceReference] = {}
-    if (stated := data.get("source_weights", {})) != {}:
-        # Few models leave weights in their source.
-        references = read_references(stated)
-
     seal = data.get("sealed")
     return Manifest(
         sealed=None
@@ -262,7 +262,7 @@ def _read_manifest(data: Any) -> Manifest | None:
         source_digest=str(data["source_model"]),
         providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),
-        source_weights=references,
+        source_weights=read_references(data.get("source_weights", {})),
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
         kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
         custom_domains={
@@ -310,16 +310,14 @@ def dump_manifest(manifest: Manifest) -> str:
             for entry in manifest.payloads
         ],
     }
-    if manifest.source_weights:
-        content["source_weights"] = dict(manifest.source_weights)
-    if manifest.pending:
-        content["pending"] = list(manifest.pending)
-    if manifest.kernel_providers:
-        content["kernel_providers"] = list(manifest.kernel_providers)
-    if manifest.custom_domains:
-        content["custom_domains"] = dict(manifest.custom_domains)
-    if manifest.graph_transformers:
-        content["graph_transformers"] = list(manifest.graph_transformers)
+    optional: dict[str, Any] = {
+        "source_weights": manifest.source_weights,
+        "pending": list(manifest.pending),
+        "kernel_providers": manifest.kernel_providers,
+        "custom_domains": manifest.custom_domains,
+        "graph_transformers": manifest.graph_transformers,
+    }
+    content |= {key: value for key, value in optional.items() if value}
     if (seal := manifest.sealed) is not None:
         content["sealed"] = {"by": seal.by, "bytes": seal.size, "sha256": seal.digest}
     return json.dumps(content, sort_keys=True, separators=(",", ":"))

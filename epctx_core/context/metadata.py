@@ -47,12 +47,12 @@ of them.
 """
 
 
-def parse_json(text: str | bytes, most: int | None = None) -> Any:
+def parse_json(text: str | bytes, most: int = MOST_PARTS) -> Any:
     """Return the value of a JSON text.
 
     Args:
         text: JSON.
-        most: entries that it may have; None for `MOST_PARTS`.
+        most: entries that it may have.
 
     Raises:
         ValueError: no JSON, or too many entries.
@@ -61,7 +61,6 @@ def parse_json(text: str | bytes, most: int | None = None) -> Any:
     marks: tuple[Any, ...] = (
         (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
     )
-    most = MOST_PARTS if most is None else most
     if len(text) > most and sum(map(text.count, marks)) > most:
         raise ValueError(f"it has more than {most:,} entries")
     return json.loads(text)
@@ -71,7 +70,7 @@ _T = TypeVar("_T")
 
 
 def read_json(
-    model: ModelProto, key: str, read: Callable[[Any], _T], most: int | None = None
+    model: ModelProto, key: str, read: Callable[[Any], _T], most: int = MOST_PARTS
 ) -> _T | None:
     """Return the value of a metadata entry of JSON, None if there is no such entry.
 
@@ -93,7 +92,7 @@ def read_json(
 
 
 def read_text(
-    text: str | bytes, what: str, read: Callable[[Any], _T], most: int | None
+    text: str | bytes, what: str, read: Callable[[Any], _T], most: int = MOST_PARTS
 ) -> _T:
     """Return the value of a text of JSON that `what` names; see `read_json`."""
     try:

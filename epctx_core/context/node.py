@@ -41,11 +41,11 @@ _KINDS = {
 
 BOUNDARY_TYPES = frozenset(
     {
-        onnx.TensorProto.BOOL, onnx.TensorProto.INT8, onnx.TensorProto.INT16,
-        onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.UINT8,
-        onnx.TensorProto.UINT16, onnx.TensorProto.UINT32, onnx.TensorProto.UINT64,
-        onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.BFLOAT16,
+        TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16,
+        TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8,
+        TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+        TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE,
+        TensorProto.BFLOAT16,
     }
 )  # fmt: skip
 """Element types that the operator takes and gives (the T of onnxruntime's schema)."""

@@ -110,18 +110,18 @@ class PayloadReader:
         )
         self.loaded: dict[PayloadKey, LoadedPayload] = {}
 
+    @property
+    def _binaries(self) -> ModelFolder | None:
+        """Folder of the binaries; None if the host's callback gives them."""
+        return self._folder if self._reading.data_reader is None else None
+
     def _find_copies(self, entry: PayloadEntry) -> Iterator[Path]:
         """Yield files that may hold a binary as it was before a publication that is
         under way or was killed.
         """
-        if (
-            self._folder is None
-            or entry.embedded
-            or self._reading.data_reader is not None
-        ):
-            return
-
-        yield from find_interrupted_copies(self._folder.folder, entry.name)
+        folder = self._binaries
+        if folder is not None and not entry.embedded:
+            yield from find_interrupted_copies(folder.folder, entry.name)
 
     def check_all(self, ep: str) -> None:
         """Check all payloads that the host wants to be checked before any is asked for,
@@ -153,9 +153,10 @@ class PayloadReader:
         entry = self.find_entry(record)
         if entry is None or record.embed_mode:
             return entry is None
-        if self._reading.data_reader is not None or self._folder is None:
+        folder = self._binaries
+        if folder is None:
             return True
-        status = self._folder.status(entry.name, what=BINARY, node=record.name)
+        status = folder.status(entry.name, what=BINARY, node=record.name)
         return status is not None and is_noted(make_file_receipt(status, entry.root))
 
     def payload(self, node: ContextNode) -> LoadedPayload:
@@ -204,8 +205,8 @@ class PayloadReader:
         return find_entry(record, self._manifest)
 
     def read(self, record: ContextNodeRecord) -> LoadedPayload:
-        """Find the payload that a node carries itself, and check it as far as the host
-        wants.
+        """Find the payload that a node carries itself, check it as far as the host
+        wants, and keep it for later calls.
 
         Raises:
             InvalidGraph: it has none, the file is missing or must not be opened, or it
@@ -237,7 +238,15 @@ class PayloadReader:
                 hint="Fetch it again, or compile the model again.",
             )
 
-        return self._check_content(record, payload)
+        entry = self.find_entry(record)
+        if entry is not None:
+            payload = find_right(
+                payload,
+                self._open_copies(record, entry),
+                partial(self._check, record, entry),
+            )
+        self.loaded[get_payload_key(record)] = payload
+        return payload
 
     def _find(self, record: ContextNodeRecord) -> LoadedPayload:
         """Return the payload in a node or in the file that it names; not checked
@@ -279,20 +288,6 @@ class PayloadReader:
             name, content, digest=digest, scratch=self._scratch, in_memory=in_memory
         )
 
-    def _check_content(
-        self, record: ContextNodeRecord, payload: LoadedPayload
-    ) -> LoadedPayload:
-        """Check a payload, or find the right one, and keep it for later calls."""
-        entry = self.find_entry(record)
-        if entry is not None:
-            payload = find_right(
-                payload,
-                self._open_copies(record, entry),
-                partial(self._check, record, entry),
-            )
-        self.loaded[get_payload_key(record)] = payload
-        return payload
-
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight of the source model."""
         if self._source_tensor is None:
@@ -330,7 +325,11 @@ class PayloadReader:
             except ReplacedBinaryError as error:
                 error.node = record.name
                 error.ep = self._ep
-                error.path = self._find_path(entry, payload)
+                folder = self._binaries
+                if payload.mapped is not None:
+                    error.path = payload.mapped.path
+                elif folder is not None and not entry.embedded:
+                    error.path = str(folder.folder / entry.name)
                 raise
 
         payload.verified = reading.checks.check(
@@ -343,14 +342,6 @@ class PayloadReader:
             receipt=self._model_receipt if record.embed_mode else "",
             blame=blame,
         )
-
-    def _find_path(self, entry: PayloadEntry, payload: LoadedPayload) -> str | None:
-        """Return the path of a payload's file, None without one."""
-        if payload.mapped is not None:
-            return payload.mapped.path
-        if self._folder is None or entry.embedded or self._reading.data_reader:
-            return None
-        return str(self._folder.folder / entry.name)
 
     def _open(
         self, record: ContextNodeRecord, descriptor: int, path: str

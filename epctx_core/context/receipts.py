@@ -138,12 +138,16 @@ def keep_receipt(descriptor: int, digest: str | None) -> Iterator[None]:
 
     A link changes the file's ctime, and nothing else of it.
     """
+    if digest is None:
+        yield
+        return
+
     before = os.fstat(descriptor)
-    old = "" if digest is None else make_file_receipt(before, digest)
-    noted = digest is not None and is_noted(old)
+    old = make_file_receipt(before, digest)
+    noted = is_noted(old)
     yield
     after = os.fstat(descriptor)
-    if digest is None or not noted or not is_same_content(before, after):
+    if not noted or not is_same_content(before, after):
         return
 
     new = make_file_receipt(after, digest)
