@@ -122,6 +122,13 @@ class Compile:
                 self.seconds.get(name, 0.0) + time.perf_counter() - start
             )
 
+    @contextmanager
+    def report_stage(self, name: str) -> Iterator[None]:
+        """Report the begin and the end of a stage that is one step."""
+        self.work.progress(name, 0, 1)
+        yield
+        self.work.progress(name, 1, 1)
+
     @convert_errors("compiling the model")
     def run(self) -> CompileReport:
         """Take all stages.
@@ -137,9 +144,8 @@ class Compile:
             stack.enter_context(pause_collection(work.model.node_count))
             with self.settle() as workspace_of:
                 self.compile(workspace_of)
-                work.progress("write", 0, 1)
-                self.write()
-                work.progress("write", 1, 1)
+                with self.report_stage("write"):
+                    self.write()
             return self.make_report()
 
     def choose(self) -> None:
@@ -149,7 +155,7 @@ class Compile:
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for a mistake in the output that does not depend on the source."""
-        if self.work.config.share_contexts or self.group is not None:
+        if self.is_shared:
             check_shared_options(
                 self.work.config,
                 embedded=self.embedded,
@@ -157,6 +163,11 @@ class Compile:
                 is_streamed=self.sink is not None,
             )
         self._resolve_destination("", has_payloads=has_payloads).check_path()
+
+    @property
+    def is_shared(self) -> bool:
+        """True for a member of a share group, also of one that it has yet to join."""
+        return self.work.config.share_contexts or self.group is not None
 
     @property
     def writes_binaries(self) -> bool:
@@ -170,11 +181,9 @@ class Compile:
 
     def open(self) -> None:
         """Read the source."""
-        self.work.progress("read", 0, 1)
-        with self.time_stage("read"):
+        with self.report_stage("read"), self.time_stage("read"):
             model = self.work.open()
-        share_digests(model.source.weights.values())
-        self.work.progress("read", 1, 1)
+            share_digests(model.source.weights.values())
 
     @contextmanager
     def settle(self) -> Iterator[WorkspaceOf]:
@@ -200,7 +209,7 @@ class Compile:
             copied=(),
         )
         with ExitStack() as stack:
-            if self.work.config.share_contexts or self.group is not None:
+            if self.is_shared:
                 # Before it joins: a model that is refused must not begin a new group.
                 if model.context_nodes:
                     # Its payloads would not be the group's.
@@ -249,10 +258,8 @@ class Compile:
         self.check_hooks()
         with self.time_stage("optimise"):
             work.optimise(self.level)
-        work.progress("partition", 0, 1)
-        with self.time_stage("partition"):
+        with self.report_stage("partition"), self.time_stage("partition"):
             work.assign()
-        work.progress("partition", 1, 1)
         self.check()
         with self.time_stage("compile"):
             work.compile()

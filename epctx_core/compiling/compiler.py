@@ -575,10 +575,8 @@ class ShareGroup:
             )
 
         last = self._members[-1]
-        self._progress("write", 0, 1)
-        with last.work.cancel.by_interrupt():
+        with last.report_stage("write"), last.work.cancel.by_interrupt():
             payloads = self._group.finish(self._members, last)
-        self._progress("write", 1, 1)
         self._report = ShareReport(
             folder=self._members[0].destination.folder or Path(),
             members=tuple(m.make_report() for m in self._members),

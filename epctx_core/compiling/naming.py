@@ -31,6 +31,12 @@ def iterate_remaining(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, 
                 yield from iterate_remaining(subgraph)
 
 
+def _staying_names(assignment: Assignment) -> Iterator[str]:
+    """Yield the names of the nodes outside of partitions, at any depth."""
+    for part, index in iterate_remaining(assignment.main):
+        yield part.graph.names[index]
+
+
 def check_names(model: OpenModel, assignment: Assignment) -> None:
     """Check that no partition gets the name of a node that stays, at any depth.
 
@@ -44,10 +50,11 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     starts = tuple(
         {f"{partition.prefix}{partition.ep}_" for partition in assignment.partitions}
     )
-    staying = (
-        part.graph.names[index] for part, index in iterate_remaining(assignment.main)
-    )
-    suspects = [name for name in staying if name.startswith(starts)] if starts else []
+    suspects = [
+        name
+        for name in (_staying_names(assignment) if starts else ())
+        if name.startswith(starts)
+    ]
     names = (
         {partition.name for partition in assignment.partitions} if suspects else set()
     )
@@ -84,9 +91,7 @@ def name_partitions(
     if not graph_names:
         return {}
     taken = {p.node_name for p in assignment.partitions}
-    taken.update(
-        part.graph.names[index] for part, index in iterate_remaining(assignment.main)
-    )
+    taken.update(_staying_names(assignment))
     names = {}
     for partition, graph_name in graph_names.items():
         is_free = not partition.prefix and graph_name not in taken

@@ -35,10 +35,22 @@ _SERVING = frozenset({"Constant", "DequantizeLinear"})
 
 
 class Claims:
-    """Checked result of one EP's `get_capability`."""
+    """Checked result of one EP's `get_capability`.
+
+    Args:
+        part: the graph that it was asked about.
+        record: the EP.
+        refusals: gets the nodes that it does not take.
+        has_compiler: whether it can compile what it claims.
+    """
 
     def __init__(
-        self, part: GraphAssignment, record: PluginRecord, refusals: list[RefusalRecord]
+        self,
+        part: GraphAssignment,
+        record: PluginRecord,
+        refusals: list[RefusalRecord],
+        *,
+        has_compiler: bool,
     ) -> None:
         self.ep = record.name
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
@@ -47,6 +59,7 @@ class Claims:
         self._refusals = refusals
         self._graph = part.graph
         self._record = record
+        self._has_compiler = has_compiler
         self._claimed = list(part.taken)
 
     def add(self, item: ComputeCapability | Refusal) -> None:
@@ -80,6 +93,10 @@ class Claims:
             )
         elif item.exact and not item.fuse:
             problem = f"{self.describe(nodes[0])} with fuse=False and exact=True"
+        elif item.fuse and not self._has_compiler:
+            problem = (
+                f"{self.describe(nodes[0])} with fuse=True, but has no compile hook"
+            )
 
         for index in nodes:
             if self._claimed[index]:
@@ -130,18 +147,6 @@ class Claims:
                 nodes.setdefault(reason, []).append(index)
         for reason, indices in nodes.items():
             self.refuse(reason, sorted(indices), of_group=True)
-
-    def check_nothing_fused(self) -> None:
-        """Raise PluginError if an EP without a compiler claims nodes to compile."""
-        for nodes in (
-            *self.fused[False],
-            *self.fused[True],
-            *(nodes for nodes, _ in self.exact),
-        ):
-            raise self.broken(
-                f"claims {self.describe(nodes[0])} with fuse=True, but has no compile "
-                "hook"
-            )
 
     def describe(self, index: int) -> str:
         """Return a node's name and operator for messages."""
@@ -281,7 +286,7 @@ def ask_ep(
         compiles: False if only claims with `fuse=False` count.
     """
     instances = providers.instances
-    record = providers.instances.record(ep)
+    record = instances.record(ep)
     hook = "get_capability"
     has_kernels = instances.implements(ep, "get_kernel_registry")
     registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
@@ -293,7 +298,12 @@ def ask_ep(
             part.graph, part.partitioner, part.taken, parent, assignment.main.graph
         )
         lookup = matcher.for_graph(part.graph.types)
-        claims = Claims(part, record, assignment.refusals)
+        claims = Claims(
+            part,
+            record,
+            assignment.refusals,
+            has_compiler=instances.implements(ep, "compile"),
+        )
         with (
             instances.calling(ep, hook, graph=view, kernels=lookup) as result,
             blame(record, hook),  # whose iterators and items run
@@ -301,8 +311,6 @@ def ask_ep(
             for item in result:
                 claims.add(item)
         claims.leave_out(view.left_out)
-        if not instances.implements(ep, "compile"):
-            claims.check_nothing_fused()
         if compiles:
             part.hold(_exact_partitions(part, claims))
             for keep in (False, True):
