@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from epctx_core.sessions.signature import make_feed_order, unknown_name_error
 from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.options import SessionOptions
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
@@ -70,7 +70,7 @@ class InferenceSession(Strict):
 
     def __init__(
         self,
-        path_or_bytes: str | os.PathLike[str] | bytes,
+        path_or_bytes: ModelInput,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | ProviderRequest] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,

@@ -99,7 +99,7 @@ class ModelCompiler:
     def __init__(  # noqa: PLR0913 - as onnxruntime.ModelCompiler
         self,
         sess_options: SessionOptions,
-        input_model_path_or_bytes: str | os.PathLike[str] | bytes,
+        input_model_path_or_bytes: ModelInput,
         embed_compiled_data_into_model: bool | None = None,
         external_initializers_file_path: str | os.PathLike[str] | None = None,
         external_initializers_size_threshold: int = DEFAULT_THRESHOLD,
@@ -465,7 +465,7 @@ class ShareGroup:
     @convert_errors("compiling a model of the share group")
     def compile(
         self,
-        model: str | os.PathLike[str] | bytes,
+        model: ModelInput,
         sess_options: SessionOptions,
         *,
         name: str | None = None,

@@ -76,11 +76,10 @@ class Descriptions:
         }
         for key, writer in self.payloads.writers.items():
             if key not in found:
-                problem = (
+                raise self._error(
                     f"wrote the payload {writer.name!r}, which no node carries with "
                     "main_context=1"
                 )
-                raise self._error(problem)
             if self.payloads.final and not writer.size:
                 # A load takes an empty file for one that was lost.
                 raise self._error(f"wrote nothing into the payload {writer.name!r}")
@@ -124,11 +123,10 @@ class Descriptions:
                         str(node.partition), onnx.helper.make_attribute(key, value)
                     )
                 except (TypeError, ValueError, InvalidGraph) as error:
-                    problem = (
+                    raise self._error(
                         f"set {key!r} to a value that the attribute cannot hold "
                         f"({error})"
-                    )
-                    raise self._error(problem) from error
+                    ) from error
 
         name = self._check_text(node.graph_name, "graph_name")
         if name is not None and not (name and name.isprintable()):

@@ -238,7 +238,6 @@ def place_initializers(
             location = None
             if placement.locate is not None:
                 location = _ask(weight, placement.locate, folder)
-                named.update({} if location is None else {location[0]: None})
             elif placement.file is not None and not placement.is_stored_inside(
                 weight.nbytes
             ):
@@ -252,6 +251,7 @@ def place_initializers(
                     offsets[key] = writer.write_tensor(weight)
                 location = placement.file, offsets[key]
             if location is not None:
+                named[location[0]] = None
                 replace_data(tensor, make_detached_tensor(weight))
                 set_external_location(tensor, *location)
             elif is_detached(tensor):
@@ -261,7 +261,7 @@ def place_initializers(
 
     entry = None if writer is None else _add_checksum(writer)
     write_checksum(model, entry)
-    return contents, entry, tuple(named)
+    return contents, entry, tuple(named) if placement.locate is not None else ()
 
 
 def _ask(
@@ -285,17 +285,17 @@ def _ask(
         offset = index(info.file_offset)
         size = index(info.byte_size)
     except (AttributeError, TypeError):
-        problem = (
+        raise _location_error(
+            weight.name,
             f"gave {info!r:.80}, which is not an OrtExternalInitializerInfo of a path "
-            "and two numbers"
-        )
-        raise _location_error(weight.name, problem) from None
+            "and two numbers",
+        ) from None
 
     if size != weight.nbytes or not 0 <= offset <= _LAST_OFFSET:
-        problem = (
-            f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes"
+        raise _location_error(
+            weight.name,
+            f"gave byte_size {size:,} at offset {offset:,} for {weight.nbytes:,} bytes",
         )
-        raise _location_error(weight.name, problem)
 
     name = path
     if Path(path).is_absolute() and "\0" not in path and folder is not None:
@@ -309,10 +309,10 @@ def _ask(
     except InvalidArgument:
         name = ""
     if not name or not is_utf8(name):
-        problem = (
-            f"gave {path!r:.200}, which is not a file in the context model's folder"
+        raise _location_error(
+            weight.name,
+            f"gave {path!r:.200}, which is not a file in the context model's folder",
         )
-        raise _location_error(weight.name, problem)
 
     return name, offset
 

@@ -131,11 +131,12 @@ def check_graph_names(
     ):
         for name, graph_name in graphs.items():
             if forms.setdefault(graph_name, strip_number(name)) != strip_number(name):
-                problem = (
+                raise contract_error(
+                    choice.record,
+                    "get_ep_context_nodes",
                     f"gave {name} the graph_name {graph_name!r}, which another "
-                    "partition has"
+                    "partition has",
                 )
-                raise contract_error(choice.record, "get_ep_context_nodes", problem)
     for record in model.context_nodes:
         metadata = {
             e.key: e.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,36 +133,23 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that `epctx compile --json` prints."""
-        fields = {
-            key: list(each) if isinstance(each, tuple) else each
-            for key, each in vars(self).items()
-        }
-        del fields["folder"], fields["outputs"]
+        # Of partitions and EPs not all is shown.
+        fields = asdict(replace(self, partitions=(), providers=()))
+        del fields["folder"]
         facts = ("name", "distribution", "version", "vendor", "simulated")
         return {
             **fields,
             "output": self.output.name if self.output else None,
-            "files": [file.as_dict() for file in self.outputs],
+            "files": fields.pop("outputs"),
             "partitions": [
                 {
                     "name": p.name,
                     "ep": p.ep,
                     "nodes": p.nodes,
-                    "node_names": list(p.node_names),
+                    "node_names": p.node_names,
                 }
                 for p in self.partitions
             ],
-            "refusals": [
-                {
-                    **vars(r),
-                    "nodes": list(r.nodes),
-                    "operators": list(r.operators),
-                }
-                for r in self.refusals
-            ],
-            "delivered": [file.as_dict() for file in self.delivered],
-            "graph_transformers": [asdict(each) for each in self.graph_transformers],
-            "skipped_providers": [skip.as_dict() for skip in self.skipped_providers],
             "providers": [
                 {key: getattr(record, key) for key in facts}
                 for record in self.providers

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Final
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
-from epctx_core.graph.mapping import open_model_file
+from epctx_core.graph.mapping import ModelInput, open_model_file
 from epctx_core.graph.wire import BYTES, walk_fields
 
 WINDOW: Final = 1 << 14
@@ -23,7 +23,7 @@ _VALUE = 2
 
 
 def read_metadata(
-    model: str | os.PathLike[str] | bytes, is_selected: Callable[[str], bool]
+    model: ModelInput, is_selected: Callable[[str], bool]
 ) -> dict[str, str]:
     """Return metadata entries of a model; of several with one key, the last.
 

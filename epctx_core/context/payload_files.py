@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from epctx_core.context.receipts import keep_receipt
+from epctx_core.context.receipts import is_same_content, keep_receipt
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range, read_chunks
@@ -194,9 +194,9 @@ def read_privately(descriptor: int, path: str) -> memoryview:
         content = file.read(
             before.st_size + 1
         )  # of a file that grows for ever, no more
-    after = os.fstat(descriptor)
-    state = len(content), after.st_size, after.st_mtime_ns
-    if state != (before.st_size, before.st_size, before.st_mtime_ns):
+    if len(content) != before.st_size or not is_same_content(
+        before, os.fstat(descriptor)
+    ):
         raise InvalidGraph(
             f"the file {path!r} was written to while it was read.",
             path=path,

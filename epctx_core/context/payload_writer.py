@@ -425,7 +425,7 @@ class PrivatePayloads:
             ),
             {
                 **description.attributes,
-                "partition_name": description.graph_name or partition.name,
+                "partition_name": description.graph_name,
             },
             source=self._ep,
             main_context=bool(description.main_context),

@@ -25,6 +25,7 @@ from epctx_core.context.scratch import (
     is_own,
     make_private_folder,
 )
+from epctx_core.graph.mapping import identify_file
 
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
 LIMIT = 4096
@@ -41,13 +42,7 @@ def make_file_receipt(status: os.stat_result, digest: str) -> str:
     """Return the receipt for a file with a status, checked against a root digest
     (hex).
     """
-    state = (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    state = (*identify_file(status), status.st_ctime_ns)
     return hashlib.sha256(f"file 1 {state} {digest}".encode()).hexdigest()
 
 
@@ -109,7 +104,8 @@ def note(receipts: Iterable[str]) -> None:
                     "only, as their folder cannot be used: %s. Set %s to a folder "
                     "that only this user can write to."
                 ),
-                *(reason, FOLDER_VARIABLE),
+                reason,
+                FOLDER_VARIABLE,
             )
 
 

@@ -132,10 +132,14 @@ class Claims:
         of_group: bool = False,
     ) -> NodeGroups:
         """Return the sets without a bad node; refuse the others, with the reasons."""
+        kept = []
         for unit in units:
-            for reason in dict.fromkeys(bad[node] for node in unit if node in bad):
+            reasons = dict.fromkeys(bad[node] for node in unit if node in bad)
+            for reason in reasons:
                 self.refuse(reason, unit, of_group=of_group)
-        return [unit for unit in units if not any(node in bad for node in unit)]
+            if not reasons:
+                kept.append(unit)
+        return kept
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Refuse the nodes that the core left out of the groups that it made for the

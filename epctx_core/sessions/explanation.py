@@ -4,7 +4,6 @@ nothing is compiled or written; and of one that a session has loaded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from epctx_core.sessions.work import Work
 if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.sessions.assignment import Assignment
 
 
@@ -89,7 +89,7 @@ class Explanation:
 
 @convert_errors("explaining the model")
 def explain_model(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     sess_options: SessionOptions | None = None,
     *,
     registry: Registry = default_registry,

@@ -112,11 +112,8 @@ class Plan:
         self._only: StepSpec | None = None
         if len(self.steps) == 1 and not self._given and not steps[0].nested:
             _, taken, made, _, only = self.steps[0]
-            self._only = (
-                only
-                if (taken, made) == (tuple(range(1, 1 + len(inputs))), self._outputs)
-                else None
-            )
+            if (taken, made) == (tuple(range(1, 1 + len(inputs))), self._outputs):
+                self._only = only
 
     def run(
         self, feeds: Sequence[np.ndarray], options: RunOptions | None = None
@@ -357,7 +354,7 @@ class _Results(NamedTuple):
             return f"gave an output {name!r} that is not C-contiguous"
         if has_type(result, expected) and has_shape(result, expected):
             return ""
-        found = f"{result.dtype}{list(result.shape)}"
+        found = describe_array(result.dtype, result.shape)
         if self.context_node is None:
             if has_type(result, expected):
                 raise make_shape_error(self.owner, output, result.shape, self.hook)
@@ -376,13 +373,18 @@ class _Results(NamedTuple):
         )
 
 
+def describe_array(dtype: object, shape: Sequence[int]) -> str:
+    """Return dtype and shape of an array for messages, such as `float32[1, 8]`."""
+    return f"{dtype}{list(shape)}"
+
+
 def make_shape_error(
     owner: PluginRecord, output: ValueInfo, shape: Sequence[int], hook: str
 ) -> InvalidGraph:
     """Return the error for a result's shape that inference alone speaks against: it may
     be the one that is wrong.
     """
-    found = f"{output.dtype}{list(shape)}"
+    found = describe_array(output.dtype, shape)
     return InvalidGraph(
         f"{owner.label} gave {found} for {output.name!r}, and type "
         f"inference gives {output.type}, in {hook}.",
@@ -413,8 +415,8 @@ def _with_hints(
                     raise RuntimeException(
                         f"the model declares {value.type} for the value "
                         f"{value.name!r}, and its operators give "
-                        f"{found.dtype}{list(found.shape)}; {owner.name} was given "
-                        f"what is declared, and fails: {describe(error)}",
+                        f"{describe_array(found.dtype, found.shape)}; {owner.name} "
+                        f"was given what is declared, and fails: {describe(error)}",
                         ep=owner.name,
                         hint=f"Remove the value_info {value.name!r} from the model and "
                         "compile it again.",
@@ -448,12 +450,15 @@ StepsByGraph: TypeAlias = "dict[GraphIndex, dict[int, StepSpec]]"
 """For each graph, a node's index in it to its step."""
 
 
+def list_implementers(instances: ProviderInstances, hook: str) -> list[str]:
+    """Return the EPs of a session that have a hook, in order of priority."""
+    return [ep for ep in instances.names if instances.implements(ep, hook)]
+
+
 def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
     """Return a plan's `run` with the run hooks of EPs around it."""
-    on_start, on_end = (
-        [ep for ep in instances.names if instances.implements(ep, hook)]
-        for hook in ("on_run_start", "on_run_end")
-    )
+    on_start = list_implementers(instances, "on_run_start")
+    on_end = list_implementers(instances, "on_run_end")
     if not on_start and not on_end:
         return run
 

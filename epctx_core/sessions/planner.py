@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, cast
 import onnx
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_core.sessions.plan import Plan, RunStep, StepsByGraph, StepSpec, add_checks
+from epctx_core.sessions.plan import (
+    Plan,
+    RunStep,
+    StepsByGraph,
+    StepSpec,
+    add_checks,
+    list_implementers,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,12 +124,10 @@ class Planner:
         specs = [
             steps[i] for i in firsts if i in steps or i not in graph.node_constants
         ]
-        if any(
-            self.instances.implements(ep, "allocate") for ep in self.instances.names
-        ):
+        if owners := list_implementers(self.instances, "allocate"):
             from epctx_core.sessions.steps import use_ep_memory
 
-            specs = use_ep_memory(specs, graph.types, self.instances)
+            specs = use_ep_memory(specs, graph.types, self.instances, owners)
 
         needed = {name for spec in specs for name in spec.inputs} | set(
             graph.output_names

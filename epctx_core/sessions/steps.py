@@ -26,6 +26,7 @@ from epctx_core.sessions.plan import (
     RunStep,
     StepSpec,
     add_checks,
+    describe_array,
     drop_omitted_outputs,
 )
 
@@ -52,8 +53,11 @@ def kernel_step(
     with blame(owner, create):
         compute = kernel.create(Node(graph, node))
     if not callable(compute):
-        problem = f"gave a {type(compute).__name__} instead of a kernel for {name!r}"
-        raise contract_error(owner, create, problem)
+        raise contract_error(
+            owner,
+            create,
+            f"gave a {type(compute).__name__} instead of a kernel for {name!r}",
+        )
     takes = kernel.takes_outputs
     run = compute if takes else lambda inputs, _outputs: compute(inputs)
     spec = StepSpec(
@@ -283,19 +287,24 @@ _Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]"
 
 
 def use_ep_memory(
-    specs: list[StepSpec], types: TypeTable, instances: ProviderInstances
+    specs: list[StepSpec],
+    types: TypeTable,
+    instances: ProviderInstances,
+    owners: Sequence[str],
 ) -> list[StepSpec]:
     """Have steps write into memory of the EP that runs them, or else of the first EP
     that reads their outputs.
 
     Only where all outputs of a step have known types and shapes: a step gets memory for
     all or for none.
+
+    Args:
+        specs: in execution order.
+        types: those of their graph.
+        instances: the live EPs.
+        owners: those that have memory.
     """
-    allocators = {
-        ep: _allocator(instances, ep)
-        for ep in instances.names
-        if instances.implements(ep, "allocate")
-    }
+    allocators = {ep: _allocator(instances, ep) for ep in owners}
     readers: dict[str, _Allocate] = {}
     for spec in reversed(specs):
         if spec.ep in allocators:
@@ -313,13 +322,13 @@ def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
             if not isinstance(array, np.ndarray):
                 problem = f"a {type(array).__name__}"
             elif array.dtype != dtype or array.shape != shape:
-                problem = f"{array.dtype}{list(array.shape)}"
+                problem = describe_array(array.dtype, array.shape)
             elif not array.flags.c_contiguous:
                 problem = "memory that is not C-contiguous"
             elif not array.flags.writeable:
                 problem = "read-only memory"
             if problem:
-                asked = f"{dtype}{list(shape)}"
+                asked = describe_array(dtype, shape)
                 raise contract_error(
                     record, "allocate", f"was asked for {asked} and gave {problem}"
                 )

@@ -279,18 +279,10 @@ class Work:
             yield
         except InvalidGraph as error:
             # What has a path is wrong with a file, for whichever distribution.
-            found = next(
-                (
-                    c.record
-                    for c in self.choices
-                    if c.name == error.ep and error.path is None
-                ),
-                None,
-            )
-            if found is not None:
-                error.hint = (
-                    f"{error.hint or ''}{self.others_of(found)}".strip() or None
-                )
+            for choice in self.choices if error.path is None else ():
+                if choice.name == error.ep:
+                    hint = f"{error.hint or ''}{self.others_of(choice.record)}"
+                    error.hint = hint.strip() or None
             raise
 
     def others_of(self, record: PluginRecord) -> str:
@@ -314,17 +306,12 @@ class Work:
             PluginError: an EP raised, or did not return a verdict.
         """
         infos = read_compatibility_info(self.model.source.proto)
-        said = (
-            (choice, info)
-            for choice in self.choices
-            for info in infos.get(choice.name, ())
-        )
+        outdated = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
         with self.hint_at_others():
-            for choice, info in said:
-                if (
-                    accept(choice, info)
-                    == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
-                ):
+            for choice in self.choices:
+                for info in infos.get(choice.name, ()):
+                    if accept(choice, info) != outdated:
+                        continue
                     if self.config.fail_on_suboptimal:
                         raise suboptimal_error(choice, info)
                     _log.warning("%s", suboptimal_error(choice, info).message)

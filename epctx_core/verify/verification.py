@@ -8,7 +8,6 @@ that never run replace the runs of EPs, and engines optimise nothing.
 
 from __future__ import annotations
 
-import os
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
 @convert_errors("verifying the model")
 def verify_model(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     sess_options: SessionOptions | None = None,
     *,
     registry: Registry = default_registry,
