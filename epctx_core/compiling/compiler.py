@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from epctx_core.context.callbacks import WriteCallback
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.graph.mapping import ModelInput
+    from epctx_core.graph.mapping import ModelInput, PathInput
     from epctx_core.sessions.providers import Progress
 
 
@@ -101,7 +101,7 @@ class ModelCompiler:
         sess_options: SessionOptions,
         input_model_path_or_bytes: ModelInput,
         embed_compiled_data_into_model: bool | None = None,
-        external_initializers_file_path: str | os.PathLike[str] | None = None,
+        external_initializers_file_path: PathInput | None = None,
         external_initializers_size_threshold: int = DEFAULT_THRESHOLD,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
@@ -137,7 +137,7 @@ class ModelCompiler:
         return self._report
 
     def set_ep_context_binary_information(
-        self, output_directory: str | os.PathLike[str], model_name: str
+        self, output_directory: PathInput, model_name: str
     ) -> None:
         """Set the folder and the base name of binaries, as the C API's
         SetEpContextBinaryInformation.
@@ -190,7 +190,7 @@ class ModelCompiler:
         self._write_function = None
 
     def compile_to_file(
-        self, output_model_path: str | os.PathLike[str] | None = None
+        self, output_model_path: PathInput | None = None
     ) -> CompileReport:
         """Compile, and write the context model with its files, all or none.
 
@@ -380,7 +380,7 @@ class ShareGroup:
 
     def __init__(
         self,
-        output_dir: str | os.PathLike[str] | None = None,
+        output_dir: PathInput | None = None,
         *,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core.context.digests import PayloadEntry
+    from epctx_core.graph.mapping import PathInput
     from epctx_core.graph.weights import Weights
     from epctx_core.sessions.assignment import Assignment
 
@@ -156,7 +157,7 @@ class InitializerPlacement:
 
 
 def make_placement(
-    path: str | os.PathLike[str] | None,
+    path: PathInput | None,
     threshold: int,
     locate: LocationFunc | None,
     option: str | None,

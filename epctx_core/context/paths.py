@@ -21,7 +21,7 @@ from pathlib import Path
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.file_names import STAGING_PREFIX, check_file_name, normalise_path
-from epctx_core.graph.mapping import OpenedFile
+from epctx_core.graph.mapping import READ_ONLY, OpenedFile
 
 _HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
 
@@ -111,15 +111,7 @@ class ModelFolder:
                         "file there."
                     ),
                 )
-            # O_NONBLOCK: a named pipe must not make a load wait for a writer.
-            flags = (
-                os.O_RDONLY
-                | getattr(os, "O_NOFOLLOW", 0)
-                | getattr(os, "O_NONBLOCK", 0)
-            )
-            descriptor = os.open(
-                real, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-            )
+            descriptor = os.open(real, READ_ONLY | getattr(os, "O_NOFOLLOW", 0))
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as error:

@@ -30,7 +30,7 @@ from epctx_core.errors import (
     NoSuchFile,
     NotImplementedByProvider,
 )
-from epctx_core.graph.mapping import MappedFile, OpenedFile
+from epctx_core.graph.mapping import READ_ONLY, MappedFile, OpenedFile
 from epctx_core.graph.tensor_bytes import detach_weights, make_weight, read_weight
 from epctx_core.graph.weights import (
     OpenExternal,
@@ -378,9 +378,7 @@ def _open_named(path: str) -> OpenedFile:
     reason = "which is not a file"
     if Path(path).is_file():
         try:
-            return OpenedFile(
-                os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), path
-            )
+            return OpenedFile(os.open(path, READ_ONLY), path)
         except OSError as error:
             reason = f"which cannot be read: {error.strerror}"
     raise NoSuchFile(f"{PATH_OPTION} names {path!r}, {reason}.", path=path, hint=_HINT)

@@ -33,6 +33,7 @@ from epctx_core.context.metadata import INITIALIZERS, read_json
 from epctx_core.context.paths import ModelFolder, find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import (
+    READ_ONLY,
     FileIdentity,
     MappedFile,
     OpenedFile,
@@ -216,8 +217,7 @@ class WeightsFolder:
         def open_copies() -> Iterator[OpenedFile]:
             for copy in copies:
                 with suppress(OSError):
-                    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
-                    yield OpenedFile(os.open(copy, flags), str(copy))
+                    yield OpenedFile(os.open(copy, READ_ONLY), str(copy))
 
         def check(file: OpenedFile) -> None:
             with ExitStack() as stack:

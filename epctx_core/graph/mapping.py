@@ -30,8 +30,16 @@ FOLLOWING_NS = 50_000_000
 _FORGOTTEN_FROM = 1 << 16
 """Bytes from which releasing pages that were read once is worth a call."""
 
-ModelInput: TypeAlias = "str | os.PathLike[str] | bytes"
+PathInput: TypeAlias = "str | os.PathLike[str]"
+"""Path as a host gives it."""
+ModelInput: TypeAlias = "PathInput | bytes"
 """Path or bytes of a model."""
+
+
+READ_ONLY = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags for `os.open` of a file to read: its bytes as they are, and a named pipe makes
+nobody wait for a writer. That no other program inherits it is Python's own default.
+"""
 
 
 @contextmanager
@@ -49,11 +57,7 @@ def open_model_file(model: object) -> Iterator[tuple[io.FileIO, Path]]:
         # Checked before, as opening a device may have effects; and after, as the file
         # may have been replaced.
         _check_regular(path, path.stat())
-        flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        # Nothing waits for the writer of a pipe.
-        with io.FileIO(
-            os.open(path, flags | getattr(os, "O_NONBLOCK", 0)), "rb"
-        ) as file:
+        with io.FileIO(os.open(path, READ_ONLY), "rb") as file:
             _check_regular(path, os.fstat(file.fileno()))
             yield file, path
     except InvalidArgument:
