@@ -49,7 +49,7 @@ def check_folder(folder: Path) -> None:
         nearest = folder
         reason = f"created: {error}"
     for part in folder.relative_to(nearest).parts:
-        check_name(part, folder)
+        parse_name(part, folder)
     if reason:
         raise InvalidArgument(
             f"the output folder {str(folder)!r} cannot be {reason}.",
@@ -65,10 +65,12 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def check_name(name: str, path: Path) -> None:
-    """Raise InvalidArgument for a name that cannot be published."""
+def parse_name(name: str, path: Path) -> str:
+    """Return a name in normal form; raise InvalidArgument for one that cannot be
+    published.
+    """
     try:
-        normalise_path(name)
+        return normalise_path(name)
     except InvalidArgument as error:
         error.path = path
         raise
@@ -231,14 +233,16 @@ class Destination:
             return
         check_folder(folder)
         self._check_names(folder, binaries)
-        if path is not None and is_one_file(path, self.source):
+        if path is None:
+            return
+        if is_one_file(path, self.source):
             raise InvalidArgument(
                 f"the context model's path {str(path)!r} is the source model itself.",
                 path=path,
                 hint="Choose another path: the source would be lost.",
             )
 
-        if path is not None and not self.replace and path.exists():
+        if not self.replace and path.exists():
             raise Fail(
                 f"the context model {str(path)!r} exists already.",
                 path=path,
@@ -259,12 +263,10 @@ class Destination:
         for owner, name in names:
             if name is None:
                 continue
-            check_name(name, self.path or folder / name)
+            normal = parse_name(name, self.path or folder / name)
             # Folders that do not tell apart cases, or two spellings of one letter, are
             # common enough.
-            other = owners.setdefault(
-                normalize("NFC", normalise_path(name)).casefold(), owner
-            )
+            other = owners.setdefault(normalize("NFC", normal).casefold(), owner)
             if not is_utf8(name) and name != self.model:
                 problem = (
                     f"the file for {owner} would be {name!r}, which no model can "
@@ -272,13 +274,13 @@ class Destination:
                 )
             elif other != owner:
                 problem = f"{other} and {owner} would both write the file {name!r}"
-            elif resolve_without_links(folder, normalise_path(name)) is None:
+            elif resolve_without_links(folder, normal) is None:
                 problem = (
                     f"the file {name!r} cannot be written: a folder on its way is a "
                     "link or no folder"
                 )
             else:
-                for sub in list_parents(normalise_path(name)):
+                for sub in list_parents(normal):
                     if (folder / sub).exists():
                         check_folder(folder / sub)
                 continue
@@ -312,11 +314,12 @@ class Destination:
         """Raise Fail if a model in the target's folder, or in a folder between that and
         ours, names the target.
         """
-        own = {path for path in (self.path, *self.group_models) if path is not None}
         for above in target.parents:
             owner = next(
                 find_models_naming(
-                    above, target.relative_to(above).as_posix(), besides=own
+                    above,
+                    target.relative_to(above).as_posix(),
+                    besides=(self.path, *self.group_models),
                 ),
                 None,
             )

@@ -29,7 +29,7 @@ from epctx_core.context.manifest import (
     dump_manifest,
     encode_seal,
 )
-from epctx_core.context.metadata import get_metadata
+from epctx_core.context.metadata import get_text, remove_metadata
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import BINARY, get_payload_key
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, convert_errors
@@ -42,6 +42,7 @@ from epctx_core.sessions.work import Work
 if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.graph.mapping import PathInput
 
 _MOST_BYTES = (1 << 31) - 1
 _SPARSE_FROM = 1 << 28
@@ -84,8 +85,8 @@ class SealReport:
 
 @convert_errors("sealing the model")
 def seal_model(
-    model: str | os.PathLike[str],
-    output: str | os.PathLike[str] | None = None,
+    model: PathInput,
+    output: PathInput | None = None,
     *,
     beside: bool = False,
     force: bool = False,
@@ -281,9 +282,7 @@ def _seal_inside(
         plain = data.removesuffix(seal)
     elif manifests and force:
         _check_replaceable(path, manifests.get(MANIFEST, ""))
-        kept = [entry for entry in proto.metadata_props if entry.key not in manifests]
-        del proto.metadata_props[:]
-        proto.metadata_props.extend(kept)
+        remove_metadata(proto, manifests)
         plain = proto.SerializeToString()
 
     content = plain + encode_seal(_make_text(plain, payloads))
@@ -321,12 +320,10 @@ def _check_replaceable(path: Path, text: str) -> None:
 
 def _read_manifests(proto: ModelProto) -> dict[str, str]:
     """Return the manifests in a model's metadata, by key."""
-    texts = {key: get_metadata(proto, key) for key in (MANIFEST, SEALED)}
-    # protobuf gives bytes for one that is not UTF-8.
     return {
-        key: text if isinstance(text, str) else text.decode(errors="replace")
-        for key, text in texts.items()
-        if text is not None
+        key: text
+        for key in (MANIFEST, SEALED)
+        if (text := get_text(proto, key)) is not None
     }
 
 

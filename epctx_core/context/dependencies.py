@@ -21,7 +21,7 @@ from onnx import GraphProto, ModelProto
 
 from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import read_manifest
-from epctx_core.context.metadata import get_metadata, set_metadata
+from epctx_core.context.metadata import get_text, set_metadata
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
 from epctx_core.context.paths import ModelFolder
@@ -76,13 +76,12 @@ def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
     """Return the stated dependencies of a model besides its file, None if it states
     none.
     """
-    text = get_metadata(model, DEPENDENCIES_KEY)
-    text = text.decode(errors="replace") if isinstance(text, bytes) else text
+    text = get_text(model, DEPENDENCIES_KEY)
     return None if text is None else tuple(filter(None, text.split(";")))
 
 
 def find_models_naming(
-    folder: Path, name: str, *, besides: Collection[Path] = ()
+    folder: Path, name: str, *, besides: Collection[Path | None]
 ) -> Iterator[Path]:
     """Yield the models directly in a folder that name a file of it: as a binary, or as
     one of weights.

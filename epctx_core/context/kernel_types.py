@@ -14,6 +14,7 @@ from epctx_core.context.metadata import (
     KERNEL_TYPES,
     get_metadata,
     read_text,
+    remove_metadata,
     set_metadata,
 )
 from epctx_core.errors import InvalidGraph
@@ -55,8 +56,7 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
     first: dict[tuple[str, str, int], OperatorTypes] = {}
     for operator in operators:
         first.setdefault(_identity(operator), operator)
-    for entry in [p for p in model.metadata_props if p.key == KERNEL_TYPES]:
-        model.metadata_props.remove(entry)
+    remove_metadata(model, {KERNEL_TYPES})
     if not first:
         return
     entries = [asdict(first[identity]) for identity in sorted(first)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +36,20 @@ def set_metadata(model: ModelProto, key: str, value: str) -> None:
             entry.value = value
             return
     model.metadata_props.add(key=key, value=value)
+
+
+def get_text(model: ModelProto, key: str) -> str | None:
+    """Return one metadata entry as text, whatever its bytes; None if there is none."""
+    value = get_metadata(model, key)
+    # protobuf gives bytes for one that is not UTF-8.
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:
+    """Remove the metadata entries with these keys."""
+    kept = [entry for entry in model.metadata_props if entry.key not in keys]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
 
 
 MOST_PARTS = 1 << 23
