@@ -138,9 +138,7 @@ class OrtEpContextDataBuffer:
                 "first."
             )
         try:
-            view = memoryview(buffer)
-            # An empty buffer may have a shape that cannot be cast.
-            view = view.cast("B") if view.nbytes else memoryview(b"")
+            view = view_bytes(buffer)
         except TypeError as error:
             raise InvalidArgument(
                 f"write takes contiguous bytes, not this {type(buffer).__name__}: "
@@ -156,6 +154,15 @@ class OrtEpContextDataBuffer:
         content = self._content
         self._content = None
         return content
+
+
+def view_bytes(buffer: Buffer) -> memoryview:
+    """Return a view of an object's bytes; raise TypeError if they are not
+    contiguous.
+    """
+    view = memoryview(buffer)
+    # An empty buffer may have a shape that cannot be cast.
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def receive(reader: DataReader, name: str) -> memoryview:
@@ -205,8 +212,9 @@ class MemorySink(io.BytesIO):
         Raises:
             BufferError: there is a view of what was written.
         """
-        self._content += memoryview(chunk)
-        return memoryview(chunk).nbytes
+        view = memoryview(chunk)
+        self._content += view
+        return view.nbytes
 
     def getbuffer(self) -> memoryview:
         """Return a view of what was written."""

@@ -241,7 +241,8 @@ class PayloadEntry:
         )
 
 
-def _get_view(content: Content) -> memoryview:
+def get_view(content: Content) -> memoryview:
+    """Return all bytes of a content."""
     return content.view if isinstance(content, MappedFile) else content
 
 
@@ -368,7 +369,7 @@ class DigestChecks:
         )
         if mode is Verification.HEAD or is_concurrent:
             with blame():
-                entry.check_head(_get_view(content))
+                entry.check_head(get_view(content))
         if mode is Verification.HEAD:
             return False
 
@@ -405,7 +406,7 @@ class DigestChecks:
                 content.forget(offset, length)
 
         with blame():
-            entry.check_whole(_get_view(content), forget)
+            entry.check_whole(get_view(content), forget)
         return (
             _make_receipts_after(content, entry.root, begun)
             if isinstance(content, MappedFile)

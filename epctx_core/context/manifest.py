@@ -295,9 +295,7 @@ def dump_manifest(manifest: Manifest) -> str:
         "version": VERSION,
         "core": __version__,
         "source_model": manifest.source_digest,
-        "providers": {
-            ep: dict(facts) for ep, facts in sorted(manifest.providers.items())
-        },
+        "providers": {ep: dict(facts) for ep, facts in manifest.providers.items()},
         "payloads": [
             {
                 "name": entry.name,
@@ -305,7 +303,7 @@ def dump_manifest(manifest: Manifest) -> str:
                 "bytes": entry.size,
                 "root": entry.root,
                 "segments": dump_segments(entry.segments),
-                **({"references": list(entry.references)} if entry.references else {}),
+                **({"references": entry.references} if entry.references else {}),
             }
             for entry in manifest.payloads
         ],

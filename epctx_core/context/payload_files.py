@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from epctx_core.context.digests import Content, get_view
 from epctx_core.context.receipts import is_same_content, keep_receipt
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import MappedFile, copy_range, read_chunks
-
-if TYPE_CHECKING:
-    from epctx_core.context.digests import Content
-
 
 _ON_DISK = (
     "Free some space in the folder for temporary files, or have TMPDIR name another "
@@ -68,9 +65,7 @@ class LoadedPayload:
     @property
     def view(self) -> memoryview:
         """All bytes."""
-        return (
-            self.content.view if isinstance(self.content, MappedFile) else self.content
-        )
+        return get_view(self.content)
 
     def as_file(self) -> str:
         """Return a path with the same content, which is there for as long as the

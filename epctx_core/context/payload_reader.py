@@ -409,16 +409,13 @@ def make_plugin_nodes(
         for name in entry.references
     }
 
-    def primary_of(record: ContextNodeRecord) -> ContextNode | None:
-        named = record.cache and not record.embed_mode
-        return (
-            by_payload.get(get_payload_key(record)) if named else None
-        ) or stated.get(record.name)
-
-    return [
-        *primaries,
-        *[_make_node(r, types, only or primary_of(r)) for r in references],
-    ]
+    nodes = [*primaries]
+    for record in references:
+        primary = (
+            only or by_payload.get(get_payload_key(record)) or stated.get(record.name)
+        )
+        nodes.append(_make_node(record, types, primary))
+    return nodes
 
 
 def find_entry(

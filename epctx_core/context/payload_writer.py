@@ -12,10 +12,12 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onnx import NodeProto
 
+from epctx_core.context.callbacks import view_bytes
 from epctx_core.context.digests import (
     BLOCK,
     PayloadEntry,
@@ -38,6 +40,7 @@ from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
+    from epctx_core.graph.mapping import PathInput
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import (
         ContextNode,
@@ -84,9 +87,7 @@ class PayloadWriter:
     def write(self, buffer: bytes | bytearray | memoryview) -> int:
         """Append bytes; return the offset of the first."""
         offset = self.size
-        whole = memoryview(buffer)
-        # An empty array has a shape that cannot be cast.
-        view = whole.cast("B") if whole.nbytes else memoryview(b"")
+        view = view_bytes(buffer)
         while view:
             part = view[: BLOCK - self._block_length]
             view = view[BLOCK - self._block_length :]
@@ -122,7 +123,7 @@ class PayloadWriter:
         self._stored[key] = offset
         return offset
 
-    def add_file(self, path: str | os.PathLike[str]) -> int:
+    def add_file(self, path: PathInput) -> int:
         """Append the content of a file; return its offset."""
         offset = self.size
         with Path(path).open("rb", buffering=0) as file:
@@ -267,18 +268,6 @@ class _Payload:
         return self._writer.size
 
 
-class _ContextWriter:
-    """Handle of an EP on a set of payloads; implements `ContextWriter`."""
-
-    __slots__ = ("final", "graphs_by_model", "payload", "reference")
-
-    def __init__(self, payloads: PayloadSet) -> None:
-        self.final = payloads.final
-        self.graphs_by_model = payloads.graphs_by_model
-        self.payload = payloads.payload
-        self.reference = payloads.references.reference
-
-
 class PayloadSet:
     """Payloads of one EP in one context model.
 
@@ -320,9 +309,14 @@ class PayloadSet:
         self._handles: list[_Payload] = []
 
     @property
-    def handle(self) -> _ContextWriter:
-        """Writer with which the EP starts payloads."""
-        return _ContextWriter(self)
+    def handle(self) -> SimpleNamespace:
+        """Writer with which the EP starts payloads; implements `ContextWriter`."""
+        return SimpleNamespace(
+            final=self.final,
+            graphs_by_model=self.graphs_by_model,
+            payload=self.payload,
+            reference=self.references.reference,
+        )
 
     def payload(self, name: str | None = None) -> _Payload:
         """Start a payload.

@@ -43,21 +43,25 @@ def make_file_receipt(status: os.stat_result, digest: str) -> str:
     (hex).
     """
     state = (*identify_file(status), status.st_ctime_ns)
-    return hashlib.sha256(f"file 1 {state} {digest}".encode()).hexdigest()
+    return _make_receipt(f"file 1 {state} {digest}")
 
 
 def make_model_receipt(digest: str) -> str:
     """Return the receipt for all payloads embedded in a model, whose bytes have a
     digest (hex), wherever it lies.
     """
-    return hashlib.sha256(f"model 1 {digest}".encode()).hexdigest()
+    return _make_receipt(f"model 1 {digest}")
 
 
 def make_reading_receipt(digest: str, versions: str) -> str:
     """Return the receipt for a model whose bytes have a digest (hex), that native code
     of these versions could read it.
     """
-    return hashlib.sha256(f"reading 1 {digest} {versions}".encode()).hexdigest()
+    return _make_receipt(f"reading 1 {digest} {versions}")
+
+
+def _make_receipt(facts: str) -> str:
+    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 def is_noted(receipt: str) -> bool:
