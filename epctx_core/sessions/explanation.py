@@ -172,7 +172,7 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
                 name=graph.get_node_name(index),
                 operator=f"{domain}::{operator}" if domain else operator,
                 ep=ep if kernel is None else kernel[0],
-                partition=None if partition is None else numbers[id(partition)],
+                partition=numbers.get(id(partition)),
                 kernel=kernel is not None,
                 compiled=source is not None,
                 refusals=tuple(reasons),

@@ -79,7 +79,7 @@ UNJUDGED = frozenset({"not-checked", "file-not-sought"})
 """Codes of payloads whose bytes nobody checked."""
 
 _OF_FILES = (InvalidGraph, InvalidProtobuf)
-_ORDER = {severity: rank for rank, severity in enumerate((_ERROR, _WARNING, _INFO))}
+_ORDER = (_ERROR, _WARNING, _INFO)
 
 
 class Findings:
@@ -190,7 +190,10 @@ class Findings:
             if count > LISTED
         ]
         return tuple(
-            sorted([*self._found, *more], key=lambda finding: _ORDER[finding.severity])
+            sorted(
+                [*self._found, *more],
+                key=lambda finding: _ORDER.index(finding.severity),
+            )
         )
 
 

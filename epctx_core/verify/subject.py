@@ -32,7 +32,6 @@ from epctx_core.context.manifest import (
     SEALED,
     VERSION,
     Manifest,
-    Seal,
     encode_seal,
     find_manifest,
 )
@@ -480,7 +479,12 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
         most = subject.config.input_budget.manifest_entries
         manifest = find_manifest(proto, subject.path, subject.digest, most)
         if manifest is not None:
-            if not _is_as_sealed(manifest.sealed, data, text):
+            seal = manifest.sealed
+            # Nothing but the manifest may have been added.
+            if seal is not None and (
+                hashlib.sha256(data[: seal.size]).hexdigest() != seal.digest
+                or data[seal.size :] != (encode_seal(text) if text else b"")
+            ):
                 findings.add(
                     "seal-broken",
                     (
@@ -513,16 +517,6 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
         return manifest
 
     return None
-
-
-def _is_as_sealed(seal: Seal | None, data: bytes, text: str | bytes | None) -> bool:
-    """Return whether nothing of a model but its manifest was added since it was
-    sealed.
-    """
-    return seal is None or (
-        hashlib.sha256(data[: seal.size]).hexdigest() == seal.digest
-        and data[seal.size :] == (encode_seal(text) if text else b"")
-    )
 
 
 def check_dependencies(subject: Subject) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.context.kernel_types import read_kernel_types
@@ -25,6 +24,7 @@ from epctx_core.plugin import Compatibility, ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.compatibility import look_into
+from epctx_core.sessions.host import get_model_path
 from epctx_core.sessions.loading import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner
@@ -111,7 +111,7 @@ def _verify_once(
                 payloads = _verify(subject)
                 require_one_state(files, describe_path(subject.path))
     return VerifyReport(
-        path=None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes),
+        path=get_model_path(path_or_bytes),
         findings=findings.sorted(),
         nodes=len(subject.records) if subject is not None else 0,
         payloads=payloads,
@@ -121,8 +121,10 @@ def _verify_once(
 def _verify(subject: Subject) -> list[PayloadReport]:
     findings = subject.findings
     if not subject.records and "node-refused" not in findings.codes:
-        text = "the model has no EPContext nodes that can be read: nothing is compiled."
-        findings.add("no-context-nodes", text)
+        findings.add(
+            "no-context-nodes",
+            "the model has no EPContext nodes that can be read: nothing is compiled.",
+        )
     check_types(subject)
     with findings.collect("kernel-types-damaged"):
         read_kernel_types(subject.proto)
@@ -156,9 +158,10 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
     """
     reports = subject.reports
     readers = {reports[name]: reader for name, reader in looked.items()}
-    carriers = {report: name for name, report in reversed(list(reports.items()))}
-    every = list(dict.fromkeys(reports.values()))
-    for report in every if not subject.findings.has_errors else ():
+    carriers: dict[PayloadReport, str] = {}
+    for name, report in reports.items():
+        carriers.setdefault(report, name)
+    for report in carriers if not subject.findings.has_errors else ():
         if not report.digests and report not in readers:
             subject.findings.add(
                 "not-checked",
@@ -167,7 +170,9 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
                 node=carriers[report],
                 hint="Verify it where the EP that made it is installed.",
             )
-    checked = [replace(report, looked_into_by=readers.get(report)) for report in every]
+    checked = [
+        replace(report, looked_into_by=readers.get(report)) for report in carriers
+    ]
     return [*checked, *subject.refused.values()]
 
 
