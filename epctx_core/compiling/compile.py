@@ -51,6 +51,7 @@ from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
 from epctx_core.sessions.host import get_model_path
 from epctx_core.sessions.optimise import choose_transformers
+from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import (
     WorkspaceOf,
     make_private_workspace,
@@ -272,9 +273,9 @@ class Compile:
             NotImplementedByProvider: one cannot.
         """
         instances = self.work.providers.instances
-        for ep in instances.names:
-            # What runs by kernels alone leaves nothing to save.
-            for hook in CONTEXT_HOOKS if instances.implements(ep, "compile") else ():
+        # What runs by kernels alone leaves nothing to save.
+        for ep in list_implementers(instances, "compile"):
+            for hook in CONTEXT_HOOKS:
                 if not instances.implements(ep, hook):
                     raise NotImplementedByProvider(
                         f"{ep} runs models but cannot save what it compiled: it has "

@@ -478,9 +478,10 @@ def _make_replacements(
     }
     replacements.update(existing.nodes.get(part.graph.path, {}))
     for node in part.executed:
-        protos = {name: GraphProto() for name in part.subgraphs[node]}
+        protos: dict[str, GraphProto] = {}
         for name, subgraph in part.subgraphs[node].items():
             own = _make_replacements(subgraph, nodes, existing)
-            splice_graph(protos[name], subgraph.graph, subgraph.execution_order(), own)
+            protos[name] = proto = GraphProto()
+            splice_graph(proto, subgraph.graph, subgraph.execution_order(), own)
         replacements[node] = replace_subgraphs(part.graph.nodes[node], protos)
     return replacements

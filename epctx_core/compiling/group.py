@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -130,7 +130,6 @@ class Member(Protocol):
         """Write the model itself."""
 
 
-@dataclass(kw_only=True, eq=False)
 class Group:
     """Share group.
 
@@ -144,20 +143,20 @@ class Group:
         finished: whether its end was written.
     """
 
-    models: list[Path] = field(default_factory=list)
-    compiling: set[str] = field(default_factory=set)
-    is_ending: bool = False
-    finished: bool = False
-    _naming: Destination | None = None
-    _graphs: GraphsByModel = field(default_factory=dict)
-    _published: dict[Path, tuple[str, frozenset[str]]] = field(default_factory=dict)
-    """File of each model that was published before the end: SHA-256 (hex), and its
-    `ContextModel.to_read`.
-    """
-    _digests: ExtentDigests = field(default_factory=dict)
-    _workspaces: SharedWorkspaces = field(default_factory=SharedWorkspaces)
-    _workspaces_in_use: dict[str, SharedWorkspace] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    def __init__(self) -> None:
+        self.models: list[Path] = []
+        self.compiling: set[str] = set()
+        self.is_ending = False
+        self.finished = False
+        self._naming: Destination | None = None
+        self._graphs: GraphsByModel = {}
+        # File of each model that was published before the end: SHA-256 (hex), and its
+        # `ContextModel.to_read`.
+        self._published: dict[Path, tuple[str, frozenset[str]]] = {}
+        self._digests: ExtentDigests = {}
+        self._workspaces = SharedWorkspaces()
+        self._workspaces_in_use: dict[str, SharedWorkspace] = {}
+        self._lock = threading.RLock()
 
     def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
         """Return the workspace that an EP's instances share; it lives as long as the
@@ -363,14 +362,12 @@ def _add_names(graphs: GraphsByModel, member: Member) -> GraphsByModel:
     """Return the names of the graphs of all members, with those of one more, whose
     nodes EPs described.
     """
-    more = {
-        ep: {p.name: p.graph_name for p in member.work.assignment.of(ep)}
-        for ep in member.work.providers.choices
-    }
-    return {
-        **graphs,
-        **{ep: (*graphs.get(ep, ()), names) for ep, names in more.items() if names},
-    }
+    more = dict(graphs)
+    for ep in member.work.providers.choices:
+        names = {p.name: p.graph_name for p in member.work.assignment.of(ep)}
+        if names:
+            more[ep] = (*more.get(ep, ()), names)
+    return more
 
 
 _open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))

@@ -5,7 +5,6 @@ payloads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidGraph
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
 def iterate_remaining(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
     """Yield the nodes outside of partitions, at any depth."""
-    compiled = set(
-        chain.from_iterable(partition.node_indices for partition in part.partitions)
-    )
+    compiled = {
+        index for partition in part.partitions for index in partition.node_indices
+    }
     for index in range(len(part.graph.nodes)):
         if index not in compiled:
             yield part, index
@@ -55,9 +54,9 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
         for name in (_staying_names(assignment) if starts else ())
         if name.startswith(starts)
     ]
-    names = (
-        {partition.name for partition in assignment.partitions} if suspects else set()
-    )
+    if not suspects:
+        return
+    names = {partition.name for partition in assignment.partitions}
     for name in names.intersection(suspects):
         raise InvalidGraph(
             f"{model.source.where} has a node {name!r} that stays, and an EPContext "

@@ -169,8 +169,7 @@ class Claims:
         problem = ""
         indices: list[int] = []
         try:
-            nodes = list(islice(nodes, most + 1))
-            for node in nodes:
+            for node in islice(nodes, most + 1):
                 indices.append(
                     int.__index__(node if isinstance(node, int) else node.index)
                 )
@@ -183,7 +182,7 @@ class Claims:
         except (TypeError, AttributeError):
             problem = "something else than nodes of the graph"
 
-        if not problem and len(nodes) > most:
+        if not problem and len(indices) > most:
             problem = f"more nodes than the graph has, which are {most}"
         for index in indices:
             if not 0 <= index < most:
@@ -246,12 +245,12 @@ def apply_partition_limits(
     if smallest <= 1 and most is None:
         return
     graphs = list(assignment.main.executed_graphs())
-    own = [(part, p) for part in graphs for p in part.partitions if p.ep == ep]
+    own = [p for part in graphs for p in part.partitions if p.ep == ep]
 
     # Of equal size the first in the model are kept: sorting is stable.
-    own.sort(key=lambda item: -len(item[1].node_indices))
-    dropped: dict[int, list[GraphPartition]] = {}
-    for index, (part, partition) in enumerate(own):
+    own.sort(key=lambda partition: -len(partition.node_indices))
+    dropped: dict[GraphIndex, list[GraphPartition]] = {}
+    for index, partition in enumerate(own):
         nodes = partition.node_indices
         reason = f"a partition of {len(nodes)} node{'s' * (len(nodes) != 1)} is "
         if len(nodes) < smallest:
@@ -261,13 +260,15 @@ def apply_partition_limits(
         else:
             continue
         assignment.refusals.append(
-            RefusalRecord(ep=ep, reason=reason, graph=part.graph, nodes=tuple(nodes))
+            RefusalRecord(
+                ep=ep, reason=reason, graph=partition.graph, nodes=tuple(nodes)
+            )
         )
-        dropped.setdefault(id(part), []).append(partition)
+        dropped.setdefault(partition.graph, []).append(partition)
 
     # Subgraphs come before the graphs that contain them.
     for part in reversed(graphs) if dropped else ():
-        part.release(dropped.get(id(part), ()))
+        part.release(dropped.get(part.graph, ()))
         for node in sorted(part.executed):
             # Nothing in its subgraphs is assigned any more.
             if not any(

@@ -73,9 +73,8 @@ def find_folder(path: Path | None, config: SessionConfig) -> ModelFolder | None:
     """
     option = config.context_file_path
     if option is not None:
-        return ModelFolder(
-            Path(option) if is_folder_name(option) else Path(option).parent
-        )
+        named = Path(option)
+        return ModelFolder(named if is_folder_name(option) else named.parent)
     return None if path is None else ModelFolder(path.parent, path)
 
 

@@ -122,13 +122,11 @@ def list_refusals(
         group: the nodes.
         named: the name of the node that the error is about, if it is about one.
     """
-    nodes = [Node(graph, i) for i in group if graph.names[i] == named] or [
-        Node(graph, i) for i in group
-    ]
+    about = [i for i in group if graph.names[i] == named] or group
     return "".join(
         f"; {instances.record(ep).label} has kernels of {node.op_type}, none fits: "
         f"{reason}"
-        for node in nodes
+        for node in (Node(graph, i) for i in about)
         for ep, matcher in matchers.items()
         if (reason := matcher.for_graph(graph.types).refusal(node)) is not None
     )
@@ -202,7 +200,8 @@ def control_flow_step(
     """
     explicit = graph.explicit_inputs[node]
     outer = tuple(dict.fromkeys(chain(*(plan.captured for plan in plans.values()))))
-    indices = {name: len(explicit) + index for index, name in enumerate(outer)}
+    given = len(explicit)
+    indices = {name: index for index, name in enumerate(outer, given)}
     subgraphs = {}
     for name, plan in plans.items():
         index = graph.subgraphs[node][name]
@@ -215,7 +214,6 @@ def control_flow_step(
 
     proto = graph.nodes[node]
     called = graph.get_node_name(node)
-    given = len(explicit)
     expected = len(graph.outputs[node])
 
     # An If's branches take nothing; a Loop's body gives the condition, too.
