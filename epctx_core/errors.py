@@ -92,8 +92,8 @@ def quote(error: BaseException) -> str:
 def concealed(text: str) -> str:
     """Return a text with "[secret]" in place of each secret of an existing owner."""
     # A copy: other threads begin and end sessions meanwhile.
-    known = {value for values in list(_concealed.values()) for value in values}
-    for value in sorted(known, key=len, reverse=True):
+    secrets = {value for values in list(_concealed.values()) for value in values}
+    for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, "[secret]")
     return text
 
@@ -269,19 +269,19 @@ class PluginError(EpctxError):
         self.version = version
 
 
-def suggestion(name: str, known: object, cutoff: float = 0.6) -> str:
+def suggestion(name: str, names: object, cutoff: float = 0.6) -> str:
     """Return " Did you mean 'x'?" for the closest of the known names, or an empty
     string.
 
     Args:
         name: the unknown name.
-        known: the known ones.
+        names: the known ones.
         cutoff: likeness from which a name counts, of 1 for equal ones; see
             `difflib.get_close_matches`.
     """
     import difflib
 
-    close = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=cutoff)  # type: ignore[attr-defined]
+    close = difflib.get_close_matches(name, [str(k) for k in names], n=1, cutoff=cutoff)  # type: ignore[attr-defined]
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -335,9 +335,9 @@ def internal_error(doing: str, error: Exception) -> InternalError:
     """Return the error for an unexpected exception; the caller makes that one its
     cause.
     """
-    said = f"{type(error).__name__}: {error}".rstrip(": ")
+    description = f"{type(error).__name__}: {error}".rstrip(": ")
     return InternalError(
-        f"{doing} failed within epctx itself: {said}",
+        f"{doing} failed within epctx itself: {description}",
         hint=(
             "This is a mistake in epctx: please report it with the traceback of its "
             "cause (`__cause__`, or -v)."

@@ -50,10 +50,10 @@ def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
         AttributeError: the table does not have it.
         PackageMissing: its home is a package of epctx that is not installed.
     """
-    found = next((place for place, names in home.items() if name in names), None)
-    if found is None:
+    home_of_name = next((place for place, names in home.items() if name in names), None)
+    if home_of_name is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    value = getattr(import_installed(found, needed_by=f"{module}.{name}"), name)
+    value = getattr(import_installed(home_of_name, needed_by=f"{module}.{name}"), name)
     setattr(sys.modules[module], name, value)
     return value
 

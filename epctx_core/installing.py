@@ -116,13 +116,13 @@ def _find_projects(name: str, extras: str, origin: Path) -> list[str]:
     named = [f"{name}[{extras}]" if extras else name]
     if name == _CORE:
         named = [_EXTRAS.get(extra.strip(), "") for extra in extras.split(",")]
-    found = [
+    projects = [
         origin / "plugins" / each
         for one in named
         for each in (*_list_missing(one), one)
     ]
-    if all(_is_project(path) for path in found):
-        return [str(path) for path in found]
+    if all(_is_project(path) for path in projects):
+        return [str(path) for path in projects]
     return [f"{origin}[{extras}]"] if name == _CORE else []
 
 

@@ -140,7 +140,7 @@ class InferenceSession(Strict):
             state = self._state
             if state is None or self._closed or getpid() != self._process:
                 raise self._over()
-            chosen = self._indices(output_names) if output_names else None
+            chosen = self._find_indices(output_names) if output_names else None
             feeds = self._order(input_feed)
             if run_options is None:
                 results = state.run(feeds, None)
@@ -217,9 +217,11 @@ class InferenceSession(Strict):
             stem(name): {k: str(v) for k, v in options.items()}
             for name, options in requested or ()
         }
-        own = {stem(ep): options for ep, options in self.get_provider_options().items()}
-        if [*(named | {stem(CPU_EP): {}})] != [*own] or any(
-            named[e].items() - own[e].items() for e in named
+        current = {
+            stem(ep): options for ep, options in self.get_provider_options().items()
+        }
+        if [*(named | {stem(CPU_EP): {}})] != [*current] or any(
+            named[e].items() - current[e].items() for e in named
         ):
             raise InvalidArgument(
                 "a session's EPs are fixed when it is made; these are "
@@ -235,17 +237,17 @@ class InferenceSession(Strict):
         """Do nothing: a session never changes its EPs by itself."""
         log_without_effect("enable_fallback", _NO_FALLBACK)
 
-    def _indices(self, names: Sequence[str]) -> list[int]:
+    def _find_indices(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):
             raise InvalidArgument(
                 f"output_names is a list of names, not {names!r:.80}.",
                 hint="Give None for all outputs.",
             )
-        known = [output.name for output in self._outputs]
+        output_names = [output.name for output in self._outputs]
         for name in names:
-            if name not in known:
-                raise unknown_name_error("output", name, known)
-        return [known.index(name) for name in names]
+            if name not in output_names:
+                raise unknown_name_error("output", name, output_names)
+        return [output_names.index(name) for name in names]
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that must be given, in the model's order."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from epctx_core.compiling.descriptions import check_names
 from epctx_core.compiling.destination import Destination, Outputs, make_destination
 from epctx_core.compiling.emit import (
     NO_GRAPHS,
@@ -19,7 +20,6 @@ from epctx_core.compiling.emit import (
 )
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
-from epctx_core.compiling.naming import check_names
 from epctx_core.compiling.pass_through import PassThrough, find_existing
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.read_back import compare_shapes, read_back

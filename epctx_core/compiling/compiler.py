@@ -629,9 +629,9 @@ class ShareGroup:
         )
         names = (path.name for path in self._group.models)
         files = (member.destination.placement.file for member in self._members)
-        taken = {name.casefold() for name in (*names, *files) if name is not None}
+        used = {name.casefold() for name in (*names, *files) if name is not None}
         for file in (output.name, initializers):
-            if file is not None and file.casefold() in taken:
+            if file is not None and file.casefold() in used:
                 raise InvalidArgument(
                     f"two models of the share group would both be written to {file!r}.",
                     path=folder / file,

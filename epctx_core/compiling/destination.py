@@ -440,17 +440,17 @@ def make_destination(
             ),
         )
 
-    given = path if output is None else output
+    named = path if output is None else output
 
     # A name without an extension is mostly a folder that somebody forgot to make.
     if (
         path is not None
-        and given is not None
-        and (not path.suffix or is_folder_name(given))
+        and named is not None
+        and (not path.suffix or is_folder_name(named))
     ):
         raise InvalidArgument(
-            f"the context model's path {str(given)!r} should not point to a folder.",
-            path=given,
+            f"the context model's path {str(named)!r} should not point to a folder.",
+            path=named,
             hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
 

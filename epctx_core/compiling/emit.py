@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from epctx_core.compiling.descriptions import HOOK, Descriptions
-from epctx_core.compiling.initializers import check_size, place_initializers
-from epctx_core.compiling.naming import (
+from epctx_core.compiling.descriptions import (
+    HOOK,
+    Descriptions,
     check_graph_names,
     iterate_remaining,
     name_partitions,
     strip_number,
 )
+from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import add_manifest, describe_providers
 from epctx_core.context.dependencies import (
     SOURCE_MODEL,
@@ -480,8 +481,8 @@ def _make_replacements(
     for node in part.executed:
         protos: dict[str, GraphProto] = {}
         for name, subgraph in part.subgraphs[node].items():
-            own = _make_replacements(subgraph, nodes, existing)
+            inner = _make_replacements(subgraph, nodes, existing)
             protos[name] = proto = GraphProto()
-            splice_graph(proto, subgraph.graph, subgraph.execution_order(), own)
+            splice_graph(proto, subgraph.graph, subgraph.execution_order(), inner)
         replacements[node] = replace_subgraphs(part.graph.nodes[node], protos)
     return replacements

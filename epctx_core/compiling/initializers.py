@@ -231,11 +231,11 @@ def place_initializers(
     writer: PayloadWriter | None = None
     everywhere = placement.file is not None or placement.locate is not None
     for path, graph in walk_graphs(model.graph) if everywhere else [((), model.graph)]:
-        known = read_initializers(graph) if path else weights
+        graph_weights = read_initializers(graph) if path else weights
         for tensor in graph.initializer:
-            if tensor.name not in known:
+            if tensor.name not in graph_weights:
                 continue
-            weight = known[tensor.name]
+            weight = graph_weights[tensor.name]
             location = None
             if placement.locate is not None:
                 location = _ask(weight, placement.locate, folder)
@@ -348,14 +348,14 @@ def check_weights_fit(
     Raises:
         Fail: they do.
     """
-    taken: list[Weight] = []
+    embedded_weights: list[Weight] = []
     if embedded and weightless is not WeightlessMode.ALL:
         every = (
             weight
             for partition in assignment.partitions
             for weight in partition.weights.values()
         )
-        taken = [
+        embedded_weights = [
             w for w in every if weightless is WeightlessMode.NONE or w.extent is None
         ]
 
@@ -364,7 +364,7 @@ def check_weights_fit(
     read = (name for node in assignment.main.left_over() for name in graph.inputs[node])
     left = (graph.weights[name] for name in read if name in graph.weights)
     stored = [
-        *taken,
+        *embedded_weights,
         *(weight for weight in left if placement.is_stored_inside(weight.nbytes)),
     ]
     once = {id(weight): weight for weight in stored}.values()
@@ -373,7 +373,9 @@ def check_weights_fit(
         # only here.
         by_content = {weight.digest: weight.nbytes for weight in once}
         check_size(
-            sum(by_content.values()), embedded=embedded and bool(taken), at_least=True
+            sum(by_content.values()),
+            embedded=embedded and bool(embedded_weights),
+            at_least=True,
         )
 
 

@@ -26,7 +26,7 @@ from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.file_names import check_file_name, find_free_name, is_payload_name
 from epctx_core.options import SessionConfig
-from epctx_core.sessions.loading import find_context_folder, make_reading
+from epctx_core.sessions.load import find_context_folder, make_reading
 from epctx_core.sessions.source import require_one_state
 
 if TYPE_CHECKING:
@@ -269,8 +269,8 @@ def find_existing(
     payloads: list[_KeptPayload] = []
     if model.context_nodes:
         source = model.source
-        most = config.input_budget.manifest_entries
-        manifest = find_manifest(source.proto, source.path, source.digest, most)
+        limit = config.input_budget.manifest_entries
+        manifest = find_manifest(source.proto, source.path, source.digest, limit)
         for record in model.context_nodes:
             # Nobody but the model knows them, and what is written has to verify.
             types = model.graph_of(record).types
@@ -316,7 +316,7 @@ def _find_payloads(
         scratch=ExitStack(),
         reading=reading,
     )
-    found: dict[PayloadKey, _KeptPayload] = {}
+    by_key: dict[PayloadKey, _KeptPayload] = {}
 
     # Primaries first, so that one of them carries a payload that several nodes
     # share.
@@ -327,16 +327,16 @@ def _find_payloads(
         payload = reader.load(record)
         file = None if name is None else check_file_name(name, record.name)
         key = (record.name, True) if file is None else (file, False)
-        if key in found:
-            found[key].nodes.append(record)
+        if key in by_key:
+            by_key[key].nodes.append(record)
             continue
         entry = reader.find_entry(record)
-        found[key] = _KeptPayload(
+        by_key[key] = _KeptPayload(
             nodes=[record], file=file, payload=payload, entry=entry
         )
 
     require_one_state(model.opened, model.source.where)
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _place_files(
@@ -345,7 +345,7 @@ def _place_files(
     """Decide the file of each payload: a binary keeps its name, what was embedded gets
     a free one.
     """
-    taken = {each.file.casefold() for each in payloads if each.file is not None}
+    used = {each.file.casefold() for each in payloads if each.file is not None}
     for each in payloads:
         if each.file is not None:
             each.target = each.file
@@ -354,8 +354,8 @@ def _place_files(
         source = each.nodes[0].source
         suffix = source if is_payload_name(source) else "context"
         make = partial(destination.binary_name, suffix)
-        each.target = find_free_name(make, None, taken)
-        taken.add(each.target.casefold())
+        each.target = find_free_name(make, None, used)
+        used.add(each.target.casefold())
 
 
 def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:

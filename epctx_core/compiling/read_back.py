@@ -50,7 +50,7 @@ from epctx_core.plugin import (
 )
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
-from epctx_core.sessions.loading import load_nodes
+from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import make_shape_error
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.sessions.signature import has_shape
@@ -99,16 +99,16 @@ def read_back(
     types = make_declared_types(proto, lambda: infer_model_types(proto, policy))
     manifest = read_manifest(proto)
     with ExitStack() as scratch:
-        for ep, own in records.items():
+        for ep, ep_records in records.items():
             reader = PayloadReader(
-                own,
+                ep_records,
                 folder=None,
                 manifest=None,
                 scratch=scratch,
                 source_tensor=source_tensors.__getitem__,
             )
-            reader.loaded = _open_payloads(own.values(), written, scratch)
-            nodes = make_plugin_nodes([*own.values()], types, ep, manifest)
+            reader.loaded = _open_payloads(ep_records.values(), written, scratch)
+            nodes = make_plugin_nodes([*ep_records.values()], types, ep, manifest)
             with resume_collection():
                 _read(ep, nodes, reader, providers)
 
@@ -218,16 +218,16 @@ def _read(
             if whole:
                 # A process of its own for a few milliseconds of reading would cost more
                 # than many a compile.
-                own = providers
+                session = providers
                 if not is_isolated:
-                    own = ProviderSession(
+                    session = ProviderSession(
                         providers.session,
                         providers.registry,
                         host_plugins=providers.instances.host_plugins,
                     )
-                    stack.enter_context(closing(own))
-                    own.add(choice, choice.cls, context)
-                load_nodes(ep, nodes, reader, own, Purpose.EXPORT)
+                    stack.enter_context(closing(session))
+                    session.add(choice, choice.cls, context)
+                load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:
@@ -251,7 +251,7 @@ def _blame(choice: ProviderChoice, error: EpctxError, node: str) -> PluginError:
     """Return the error for an EP; a local of the frame that raises it would be a cycle
     around the weights there.
     """
-    found = plugin_error(
+    fault = plugin_error(
         f"{choice.record.label} cannot read back what it wrote for {node}: "
         f"{error.message}",
         choice.record,
@@ -261,5 +261,5 @@ def _blame(choice: ProviderChoice, error: EpctxError, node: str) -> PluginError:
             "or leave the EP out; ep.context_read_back=0 publishes what was not read."
         ),
     )
-    found.node = node
-    return found
+    fault.node = node
+    return fault

@@ -101,7 +101,7 @@ class OrtEpContextDataBuffer:
             InvalidArgument: called before, or the size is not a whole number from 0 on.
             Fail: more than the configured maximum.
         """
-        most = _require_usable(self._max_size, self)
+        limit = _require_usable(self._max_size, self)
         if not is_whole(size) or size < 0:
             raise InvalidArgument(
                 f"a payload's size must be a whole number from 0 on, not {size!r:.80}."
@@ -112,10 +112,10 @@ class OrtEpContextDataBuffer:
                 "once."
             )
 
-        if size > most:
+        if size > limit:
             raise Fail(
                 f"the payload has {int(size):,} bytes, which exceeds the configured "
-                f"maximum size of {most:,}.",
+                f"maximum size of {limit:,}.",
                 hint=(
                     "Set a larger max_data_size if that is what the payload should "
                     "have."

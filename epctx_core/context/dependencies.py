@@ -96,10 +96,10 @@ def find_models_naming(
                 path, os.fsencode(PurePosixPath(name).name)
             ):
                 model = ModelProto.FromString(path.read_bytes())
-                said = chain(
+                names = chain(
                     list_payload_files(model.graph), list_external_locations(model)
                 )
-                if any(os.path.normpath(other) == name for other in said):
+                if any(os.path.normpath(other) == name for other in names):
                     yield path
 
 
@@ -179,20 +179,22 @@ def digest_with_weights(
             tensor.ClearField("data_location")
 
     folder = WeightsFolder(path, weights_folder, opened=opened)
-    own = "" if path is None else path.name
+    model_name = "" if path is None else path.name
     files: dict[str, MappedFile] = {}
-    weights = _read_weights_in_files(proto, own, files, folder.open)
+    weights = _read_weights_in_files(proto, model_name, files, folder.open)
     sha.update(_list_digests(weights).encode("utf-8", "surrogatepass"))
 
     statuses = {
-        location: mapped.status for location, mapped in files.items() if location != own
+        location: mapped.status
+        for location, mapped in files.items()
+        if location != model_name
     }
     return ModelDigest(sha.hexdigest(), _has_context_nodes(proto), statuses)
 
 
 def _read_weights_in_files(
     proto: ModelProto,
-    own: str,
+    model_name: str,
     files: dict[str, MappedFile],
     open_external: OpenExternal,
 ) -> dict[tuple[str, int, int], Weight]:
@@ -207,7 +209,7 @@ def _read_weights_in_files(
         location = next(
             entry.value for entry in tensor.external_data if entry.key == "location"
         )
-        if location != own:
+        if location != model_name:
             offset = weight.mapping[1] if weight.mapping else 0
             weights.setdefault((location, offset, weight.nbytes), weight)
     return weights

@@ -55,7 +55,7 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
     """
     first: dict[tuple[str, str, int], OperatorTypes] = {}
     for operator in operators:
-        first.setdefault(_identity(operator), operator)
+        first.setdefault(_identify(operator), operator)
     remove_metadata(model, {KERNEL_TYPES})
     if not first:
         return
@@ -66,7 +66,7 @@ def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) ->
     set_metadata(model, KERNEL_TYPES, text)
 
 
-def _identity(operator: OperatorTypes) -> tuple[str, str, int]:
+def _identify(operator: OperatorTypes) -> tuple[str, str, int]:
     return operator.domain, operator.op_type, operator.since_version
 
 
@@ -74,7 +74,7 @@ def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
     if data["version"] != _KERNEL_TYPES_VERSION:
         return ()
     operators = tuple(_read_operator(entry) for entry in data["operators"])
-    if len({_identity(operator) for operator in operators}) < len(operators):
+    if len({_identify(operator) for operator in operators}) < len(operators):
         raise ValueError("an operator is described twice")
     return operators
 

@@ -87,7 +87,7 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
     Raises:
         ValueError, TypeError: they are not as the manifest writes them.
     """
-    found: dict[str, SourceReference] = {}
+    references: dict[str, SourceReference] = {}
     for name, (digest, elem_type, shape, location, offset) in data.items():
         numbers = [elem_type, offset, *shape]
         are_numbers = all(
@@ -103,8 +103,10 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
                 f"the weight {name!r:.80} of the source is not described by numbers "
                 "and texts"
             )
-        found[name] = SourceReference(digest, elem_type, tuple(shape), location, offset)
-    return found
+        references[name] = SourceReference(
+            digest, elem_type, tuple(shape), location, offset
+        )
+    return references
 
 
 class Seal(NamedTuple):
@@ -173,23 +175,23 @@ class Manifest:
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 
 
-def read_manifest(model: ModelProto, most: int = MOST_PARTS) -> Manifest | None:
+def read_manifest(model: ModelProto, limit: int = MOST_PARTS) -> Manifest | None:
     """Return a model's manifest; None if it has none, or, with a warning, one of an
     unknown version.
 
     Args:
         model: has it in its metadata.
-        most: entries that its lists and objects may have; see `parse_json`.
+        limit: entries that its lists and objects may have; see `parse_json`.
 
     Raises:
         InvalidGraph: the manifest is damaged.
     """
     key = SEALED if get_metadata(model, MANIFEST) is None else MANIFEST
-    return read_json(model, key, _read_manifest, most)
+    return read_json(model, key, _read_manifest, limit)
 
 
 def find_manifest(
-    model: ModelProto, path: Path | None, digest: str | None, most: int
+    model: ModelProto, path: Path | None, digest: str | None, limit: int
 ) -> Manifest | None:
     """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if
     there is neither.
@@ -199,23 +201,23 @@ def find_manifest(
         path: its file; None for a model from bytes, which can only have its own.
         digest: SHA-256 (hex) of the file; None if it does not matter which model the
             one beside it is of.
-        most: see `read_manifest`.
+        limit: see `read_manifest`.
 
     Raises:
         ReplacedBinaryError: the one beside it is of another model.
         InvalidGraph: the manifest is damaged, or the one beside it cannot be read.
     """
-    manifest = read_manifest(model, most)
+    manifest = read_manifest(model, limit)
     beside = f"{path}{SIDECAR}"
     if path is None or manifest is not None or not os.path.lexists(beside):
         return manifest
     name = f"{path.name}{SIDECAR}"
     try:
-        with open_model_file(beside) as (file, found):
+        with open_model_file(beside) as (file, resolved):
             if (size := os.fstat(file.fileno()).st_size) > _LONGEST:
                 raise InvalidGraph(
                     f"the manifest {name!r} is damaged: it has {size:,} bytes.",
-                    path=found,
+                    path=resolved,
                 )
             text = file.read(size)
     except (InvalidArgument, NoSuchFile) as error:
@@ -226,7 +228,7 @@ def find_manifest(
             hint="Fetch it again, or remove it if the model needs none.",
         ) from error
 
-    manifest = read_text(text, f"the manifest {name!r}", _read_manifest, most)
+    manifest = read_text(text, f"the manifest {name!r}", _read_manifest, limit)
     if (
         manifest
         and digest
@@ -247,11 +249,13 @@ def find_manifest(
 
 def _read_manifest(data: Any) -> Manifest | None:
     if type(data["version"]) is not int or data["version"] != VERSION:
-        said = (
+        problem = (
             "the model's manifest has the version %.40r, and this epctx reads %d: "
             "payloads are checked against no digests."
         )
-        _log.warning(f"{said} A later epctx-core reads it.", data["version"], VERSION)
+        _log.warning(
+            f"{problem} A later epctx-core reads it.", data["version"], VERSION
+        )
         return None
 
     seal = data.get("sealed")

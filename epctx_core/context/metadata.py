@@ -61,12 +61,12 @@ of them.
 """
 
 
-def parse_json(text: str | bytes, most: int = MOST_PARTS) -> Any:
+def parse_json(text: str | bytes, limit: int = MOST_PARTS) -> Any:
     """Return the value of a JSON text.
 
     Args:
         text: JSON.
-        most: entries that it may have.
+        limit: entries that it may have.
 
     Raises:
         ValueError: no JSON, or too many entries.
@@ -75,8 +75,8 @@ def parse_json(text: str | bytes, most: int = MOST_PARTS) -> Any:
     marks: tuple[Any, ...] = (
         (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
     )
-    if len(text) > most and sum(map(text.count, marks)) > most:
-        raise ValueError(f"it has more than {most:,} entries")
+    if len(text) > limit and sum(map(text.count, marks)) > limit:
+        raise ValueError(f"it has more than {limit:,} entries")
     return json.loads(text)
 
 
@@ -84,7 +84,7 @@ _T = TypeVar("_T")
 
 
 def read_json(
-    model: ModelProto, key: str, read: Callable[[Any], _T], most: int = MOST_PARTS
+    model: ModelProto, key: str, read: Callable[[Any], _T], limit: int = MOST_PARTS
 ) -> _T | None:
     """Return the value of a metadata entry of JSON, None if there is no such entry.
 
@@ -92,7 +92,7 @@ def read_json(
         model: has it in its metadata.
         key: the entry's.
         read: makes it of the parsed text.
-        most: entries that its lists and objects may have; see `parse_json`.
+        limit: entries that its lists and objects may have; see `parse_json`.
 
     Raises:
         InvalidGraph: it is damaged.
@@ -101,16 +101,16 @@ def read_json(
     return (
         None
         if text is None
-        else read_text(text, f"the model's {key} metadata", read, most)
+        else read_text(text, f"the model's {key} metadata", read, limit)
     )
 
 
 def read_text(
-    text: str | bytes, what: str, read: Callable[[Any], _T], most: int = MOST_PARTS
+    text: str | bytes, what: str, read: Callable[[Any], _T], limit: int = MOST_PARTS
 ) -> _T:
     """Return the value of a text of JSON that `what` names; see `read_json`."""
     try:
-        return read(parse_json(text, most))
+        return read(parse_json(text, limit))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidGraph(
             f"{what} is damaged: {error!r:.200}.",

@@ -128,8 +128,8 @@ def decode_model(
     count = make_counter(len(data), budget or InputBudget(), path)
     with blame_entry(other, _KIND):
         model_format: ModelFormat = other.load()
-        proto, given = model_format.decode(data, path, count)
-        operators = list(given)
+        proto, types = model_format.decode(data, path, count)
+        operators = list(types)
     if not isinstance(proto, ModelProto) or not all(
         isinstance(each, OperatorTypes) for each in operators
     ):

@@ -78,7 +78,7 @@ def scan_metadata(
         raise InvalidProtobuf(f"{where} is empty.")
 
     read = _make_reader(file)
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     has_graph = False
     try:
         for number, kind, start, length in walk_fields(read, 0, size):
@@ -98,7 +98,7 @@ def scan_metadata(
                     f"the metadata {key!r} of {where} is not UTF-8.",
                     hint="Fetch it again.",
                 )
-            found[key] = value
+            entries[key] = value
     except ValueError as error:
         raise InvalidProtobuf(
             f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
@@ -110,7 +110,7 @@ def scan_metadata(
             hint="Is it of another kind?",
         )
 
-    return found
+    return entries
 
 
 def _make_reader(file: BinaryIO) -> Callable[[int, int], bytes]:

@@ -136,8 +136,8 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
     Two nodes of one name would be given one payload, and nothing in ONNX forbids the
     names. A new name is never that of another node.
     """
-    taken = {record.name for record in records}
-    if len(taken) == len(records):
+    used = {record.name for record in records}
+    if len(used) == len(records):
         return list(records)
     seen: set[str] = set()
     counters: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
@@ -149,9 +149,9 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
                 str(step) for level in (*record.path, (record.index,)) for step in level
             )
             name = made = f"{name}#{position}"
-            while name in taken:
+            while name in used:
                 name = f"{made}#{next(counters[made])}"
-            taken.add(name)
+            used.add(name)
         seen.add(name)
         apart.append(record if name == record.name else replace(record, name=name))
 

@@ -208,12 +208,12 @@ def list_staging_folders(folder: Path) -> list[Path]:
         OSError: the folder can't be listed.
     """
     with os.scandir(folder) as entries:
-        found = [
+        folders = [
             e
             for e in entries
             if e.name.startswith(STAGING_PREFIX) and e.is_dir(follow_symlinks=False)
         ]
-    return sorted(Path(e.path) for e in found)
+    return sorted(Path(e.path) for e in folders)
 
 
 def find_interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
@@ -233,13 +233,13 @@ def find_interrupted_copies(folder: Path, name: str) -> Iterator[Path]:
     """
     try:
         relative = normalise_path(name)
-        found = list_staging_folders(folder)
+        folders = list_staging_folders(folder)
     except (
         OSError,
         ValueError,
     ):  # InvalidArgument is a ValueError; so is a zero byte in the folder
         return
-    for staging in found:
+    for staging in folders:
         for side in (OLD, NEW):
             with suppress(OSError):
                 copy = resolve_without_links(staging, f"{side}/{relative}")

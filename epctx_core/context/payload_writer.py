@@ -398,7 +398,7 @@ class PrivatePayloads:
                 type.
         """
         records = {
-            str(node.partition.name): self._record(node, node.partition)
+            str(node.partition.name): self._make_record(node, node.partition)
             for node in described
         }
         reader = PayloadReader(
@@ -409,7 +409,9 @@ class PrivatePayloads:
         )
         return make_plugin_nodes(list(records.values()), types, self._ep), reader
 
-    def _record(self, description: EPContextNode, partition: Any) -> ContextNodeRecord:
+    def _make_record(
+        self, description: EPContextNode, partition: Any
+    ) -> ContextNodeRecord:
         written = self._set.writers.get(id(description.payload))
         node = make_context_node(
             NodeProto(

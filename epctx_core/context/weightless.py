@@ -142,13 +142,13 @@ def read_weights(
     """
     mapped = model if isinstance(model, MappedFile) else None
     view = model.view if isinstance(model, MappedFile) else model
-    found: Weights = {}
+    weights: Weights = {}
     others = GraphProto()
     try:
         for tensor, offset, length in _initializers(view, names):
             if length and tensor.data_type != TensorProto.STRING:
                 data = view[offset : offset + length]
-                found[tensor.name] = make_weight(
+                weights[tensor.name] = make_weight(
                     tensor, data, mapped=mapped, offset=offset
                 )
             else:
@@ -159,8 +159,8 @@ def read_weights(
         ) from error
 
     if others.initializer:
-        found |= detach_weights(others, open_external, files=False)
-    return found
+        weights |= detach_weights(others, open_external, files=False)
+    return weights
 
 
 def _initializers(
@@ -274,7 +274,7 @@ class SourceWeights:
         compiled.
         """
         opened: dict[str, MappedFile] = {}
-        found = {
+        weights = {
             name: read_weight(
                 _make_external_tensor(name, reference), opened, self._open_beside
             )
@@ -282,14 +282,16 @@ class SourceWeights:
             if reference.location and self._buffer is None and self._path is None
         }
         # Without a manifest all weights of the source.
-        names = self._references.keys() - found.keys()
+        names = self._references.keys() - weights.keys()
         if names or not self._references:
-            found = {**self._read(names if self._references else None), **found}
-        references = {name: r for name, r in self._references.items() if name in found}
-        with compute_digests_ahead(found[name] for name in references):
+            weights = {**self._read(names if self._references else None), **weights}
+        references = {
+            name: r for name, r in self._references.items() if name in weights
+        }
+        with compute_digests_ahead(weights[name] for name in references):
             for name, reference in references.items():
-                _check(found[name], reference, self._where)
-        return found
+                _check(weights[name], reference, self._where)
+        return weights
 
     def _open_beside(self, location: str, name: str) -> OpenedFile:
         """Open a file of weights without the source model."""

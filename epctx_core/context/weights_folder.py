@@ -163,11 +163,11 @@ class WeightsFolder:
         # Weights of an `.ort` file lie in itself, wherever those in other files are;
         # at its path another file may lie by now.
         if location == self._own_name and self._own is not None:
-            own = self._opened.model
+            model = self._opened.model
             file = (
                 self._own.open(location, what="the model", node=tensor)
-                if own is None
-                else OpenedFile(os.dup(own.fileno()), os.path.realpath(own.path))
+                if model is None
+                else OpenedFile(os.dup(model.fileno()), os.path.realpath(model.path))
             )
             self._opened.locations.setdefault(file.path, location)
             return file

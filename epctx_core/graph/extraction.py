@@ -70,16 +70,18 @@ class GraphSlice:
         self,
         graph: GraphIndex,
         partitioner: Partitioner,
-        taken: Sequence[bool],
+        is_assigned: Sequence[bool],
         parent_node: Node | None = None,
         root: GraphIndex | None = None,
     ) -> None:
         self.parent_node = parent_node
         self.index = graph
         self.root = root or graph
-        self.taken = taken
+        self.taken = is_assigned
         self._partitioner = partitioner
-        self._own = {i: Node(graph, i) for i, owned in enumerate(taken) if not owned}
+        self._own = {
+            i: Node(graph, i) for i, owned in enumerate(is_assigned) if not owned
+        }
         self.nodes = tuple(self._own.values())
         self.name = graph.graph.name
 

@@ -89,7 +89,7 @@ _TYPE_WORDS = {bool: "0 or 1", int: "a whole number", float: "a number", str: "t
 
 
 def parse_provider_options(
-    ep: str, schema: Iterable[ProviderOption], given: Mapping[str, object]
+    ep: str, schema: Iterable[ProviderOption], values: Mapping[str, object]
 ) -> Mapping[str, Any]:
     """Check a host's options against an EP's schema; return every option, typed, with
     defaults.
@@ -97,12 +97,12 @@ def parse_provider_options(
     Raises:
         InvalidArgument: an unknown name (with a suggestion) or a bad value.
     """
-    known = {option.name: option for option in schema}
-    for name in given:
-        if name not in known:
-            close = suggestion(name, known)
+    by_name = {option.name: option for option in schema}
+    for name in values:
+        if name not in by_name:
+            close = suggestion(name, by_name)
             # A host may have passed a secret value as a key.
-            hidden = not close and any(option.secret for option in known.values())
+            hidden = not close and any(option.secret for option in by_name.values())
             shown = (
                 "of that name, which is not shown as it may be a secret"
                 if hidden
@@ -111,12 +111,12 @@ def parse_provider_options(
             raise InvalidArgument(
                 f"{ep} has no option {shown}.{close}",
                 ep=ep,
-                hint=f"Its options: {', '.join(sorted(known)) or 'none'}.",
+                hint=f"Its options: {', '.join(sorted(by_name)) or 'none'}.",
             )
     return MappingProxyType(
         {
-            name: option.parse(ep, given[name]) if name in given else option.default
-            for name, option in known.items()
+            name: option.parse(ep, values[name]) if name in values else option.default
+            for name, option in by_name.items()
         }
     )
 

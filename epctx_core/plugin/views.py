@@ -152,8 +152,8 @@ def number_nodes(model: onnx.ModelProto) -> Callable[[str], int | None]:
     count = len(model.graph.node)
 
     def number(name: str) -> int | None:
-        found = _NUMBERED.match(name)
-        index = int(found[1]) if found else makers.get(name)
+        match = _NUMBERED.match(name)
+        index = int(match[1]) if match else makers.get(name)
         return index if index is not None and index < count else None
 
     return number

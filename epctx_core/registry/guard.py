@@ -228,7 +228,7 @@ def check_result_types(
     """
     if hook.result == "None":  # the result is ignored
         return
-    expected = _types(hook.result_types)
+    expected = _resolve_types(hook.result_types)
     for number, item in enumerate(result if hook.returns_list else [result]):
         if not issubclass(type(item), expected):
             place = f" for {names[number]}" if names else ""
@@ -240,7 +240,7 @@ def check_result_types(
 
 
 @cache
-def _types(names: tuple[str, ...]) -> tuple[type, ...]:
+def _resolve_types(names: tuple[str, ...]) -> tuple[type, ...]:
     """Return types by the names that the specifications use."""
     from epctx_core import plugin
 

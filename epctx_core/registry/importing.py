@@ -356,10 +356,10 @@ def _implementation_problems(method: MarkedMethod) -> Iterator[Problem]:
         )
         return
 
-    yield from _parameter_problems(name, method.hook, parameters)
+    yield from _find_parameter_problems(name, method.hook, parameters)
 
 
-def _parameter_problems(
+def _find_parameter_problems(
     name: str, hook: str, parameters: list[inspect.Parameter]
 ) -> Iterator[Problem]:
     arguments = HOOKS[hook].arguments

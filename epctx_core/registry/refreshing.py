@@ -70,7 +70,7 @@ def _merge(installed: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entr
                 state=PluginState.LOADED,
             )
             return Entry(record, earlier.cls)
-        reason = _difference(mine, installed)
+        reason = _describe_difference(mine, installed)
         if installed.state is not PluginState.DISCOVERED:
             reason = (
                 f"{reason}, and what is installed can't be used: {installed.reason}"
@@ -90,7 +90,7 @@ def _merge(installed: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entr
                 and is_same_distribution(installed.distribution, mine.distribution)
                 and installed.origin != mine.origin
             ):
-                reason = f"{_difference(mine, installed)}: restart it"
+                reason = f"{_describe_difference(mine, installed)}: restart it"
                 return Entry(
                     replace(
                         installed,
@@ -102,7 +102,7 @@ def _merge(installed: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entr
     return Entry(installed)
 
 
-def _difference(mine: PluginRecord, installed: PluginRecord) -> str:
+def _describe_difference(mine: PluginRecord, installed: PluginRecord) -> str:
     return (
         f"{installed.origin} is installed, but this process has imported {mine.origin}"
     )

@@ -144,7 +144,7 @@ class GraphAssignment:
 
     def left_over(self) -> list[int]:
         """Return the unassigned nodes."""
-        return [i for i, taken in enumerate(self.taken) if not taken]
+        return [i for i, is_taken in enumerate(self.taken) if not is_taken]
 
     def executed_graphs(self) -> Iterator[GraphAssignment]:
         """Yield this graph, then the subgraphs that the session runs itself, at any

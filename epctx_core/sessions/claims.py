@@ -165,11 +165,11 @@ class Claims:
 
     def _indices(self, nodes: Any) -> list[int]:
         graph = self._graph
-        most = len(self._claimed)
+        count = len(self._claimed)
         problem = ""
         indices: list[int] = []
         try:
-            for node in islice(nodes, most + 1):
+            for node in islice(nodes, count + 1):
                 indices.append(
                     int.__index__(node if isinstance(node, int) else node.index)
                 )
@@ -182,10 +182,10 @@ class Claims:
         except (TypeError, AttributeError):
             problem = "something else than nodes of the graph"
 
-        if not problem and len(indices) > most:
-            problem = f"more nodes than the graph has, which are {most}"
+        if not problem and len(indices) > count:
+            problem = f"more nodes than the graph has, which are {count}"
         for index in indices:
-            if not 0 <= index < most:
+            if not 0 <= index < count:
                 problem = problem or f"node {index!r}, which the graph does not have"
         if problem:
             raise self.broken(f"names {problem}")
@@ -241,22 +241,22 @@ def apply_partition_limits(
     main graph and in subgraphs.
     """
     smallest = config.partition_min_nodes
-    most = config.partition_max_count
-    if smallest <= 1 and most is None:
+    limit = config.partition_max_count
+    if smallest <= 1 and limit is None:
         return
     graphs = list(assignment.main.executed_graphs())
-    own = [p for part in graphs for p in part.partitions if p.ep == ep]
+    partitions = [p for part in graphs for p in part.partitions if p.ep == ep]
 
     # Of equal size the first in the model are kept: sorting is stable.
-    own.sort(key=lambda partition: -len(partition.node_indices))
+    partitions.sort(key=lambda partition: -len(partition.node_indices))
     dropped: dict[GraphIndex, list[GraphPartition]] = {}
-    for index, partition in enumerate(own):
+    for index, partition in enumerate(partitions):
         nodes = partition.node_indices
         reason = f"a partition of {len(nodes)} node{'s' * (len(nodes) != 1)} is "
         if len(nodes) < smallest:
             reason += f"smaller than ep.partition_min_nodes={smallest}"
-        elif most is not None and index >= most:
-            reason += f"not among the ep.partition_max_count={most} largest"
+        elif limit is not None and index >= limit:
+            reason += f"not among the ep.partition_max_count={limit} largest"
         else:
             continue
         assignment.refusals.append(

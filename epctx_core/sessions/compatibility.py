@@ -62,9 +62,11 @@ def get_ep_metadata(
         else registry.load(registry.resolve(ep))
     )
     modes = cls.weightless_modes
-    most = {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
+    coarse_modes = (
+        {WeightlessMode.ALL} if WeightlessMode.ALL in (modes or ()) else modes
+    )
     return {
-        "weightless_support": format_weightless_modes(most),
+        "weightless_support": format_weightless_modes(coarse_modes),
         "weightless_supported_modes": format_weightless_modes(modes),
         "simulated": str(int(cls.simulated)),
     }
@@ -112,10 +114,12 @@ def get_model_compatibility(
         registry.resolve(ep), provider_options or {}, SessionOptions(), registry
     )
     info = get_compatibility_info_from_model(path_or_bytes, choice.name)
-    said = read_metadata(path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name)
+    earlier = read_metadata(
+        path_or_bytes, lambda key: key == EARLIER_PREFIX + choice.name
+    )
     texts = [
         *([] if info is None else [info]),
-        *read_compatibility_texts(choice.name, said),
+        *read_compatibility_texts(choice.name, earlier),
     ]
 
     # The numbers rise with what speaks against the model.
@@ -175,13 +179,13 @@ def look_into(
         PluginError: it raised, or its result breaks the contract.
         EpctxError: it raised this one.
     """
-    found: list[Finding] | None = call_class_method(
+    findings: list[Finding] | None = call_class_method(
         choice.record, choice.cls, LOOK, context, nodes, reader
     )
     with blame(choice.record, LOOK):
-        for finding in found or ():
+        for finding in findings or ():
             if finding.code not in CONTAINER_CODES:
                 raise contract_error(
                     choice.record, LOOK, f"gave the code {finding.code!r:.80}"
                 )
-    return found
+    return findings

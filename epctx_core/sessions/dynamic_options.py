@@ -45,21 +45,25 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
         ep: {o.name: o for o in providers.choices[ep].cls.dynamic_options}
         for ep in takers
     }
-    known = sorted({name for own in declared.values() for name in own})
+    names = sorted({name for ep_options in declared.values() for name in ep_options})
     for key in options if all(declared.values()) else ():
-        if key not in known:
+        if key not in names:
             raise InvalidArgument(
                 "no EP of this session has the dynamic option "
-                f"{key!r}.{suggestion(key, known)}",
-                hint=f"Those of {', '.join(declared)}: {', '.join(known)}.",
+                f"{key!r}.{suggestion(key, names)}",
+                hint=f"Those of {', '.join(declared)}: {', '.join(names)}.",
             )
 
     # All are checked before any EP gets one.
-    for ep, own in declared.items():
-        for key in own.keys() & options.keys():
-            own[key].parse(ep, options[key])
-    for ep, own in declared.items():
-        part = {key: value for key, value in options.items() if not own or key in own}
+    for ep, ep_options in declared.items():
+        for key in ep_options.keys() & options.keys():
+            ep_options[key].parse(ep, options[key])
+    for ep, ep_options in declared.items():
+        part = {
+            key: value
+            for key, value in options.items()
+            if not ep_options or key in ep_options
+        }
         try:
             if part:
                 providers.instances.call(ep, _DYNAMIC, options=part)

@@ -35,9 +35,9 @@ def check_model_argument(model: object) -> ModelInput:
     """
     if not isinstance(model, (str, os.PathLike, bytes)) or not model:
         changeable = isinstance(model, (bytearray, memoryview))
-        found = f"a {type(model).__name__}" if changeable else repr(model)
+        description = f"a {type(model).__name__}" if changeable else repr(model)
         raise InvalidArgument(
-            f"a model is a path or bytes, not {found:.80}.",
+            f"a model is a path or bytes, not {description:.80}.",
             hint="Give bytes(model)."
             if changeable
             else "Give the path of an ONNX file.",
@@ -61,10 +61,10 @@ def check_class(name: str, value: object, expected: type[R]) -> R:
         InvalidArgument: it is not.
     """
     if not isinstance(value, expected):
-        found = f"{type(value).__module__}.{type(value).__name__}"
+        type_name = f"{type(value).__module__}.{type(value).__name__}"
         cls = expected.__name__
         raise InvalidArgument(
-            f"{name} is an object of type {found}, not a {cls}.",
+            f"{name} is an object of type {type_name}, not a {cls}.",
             hint=f"Give an epctx_core.{cls}; that of onnxruntime is another class.",
         )
     return value
@@ -96,15 +96,15 @@ def read_request(
         InvalidArgument: the options are not epctx's; or EPs are given twice, or not in
             a form that `InferenceSession` takes.
     """
-    own = copy_options(SessionOptions() if options is None else options)
+    session = copy_options(SessionOptions() if options is None else options)
     if providers is None and provider_options is None:
-        return own, list(own.providers) or None
+        return session, list(session.providers) or None
     if isinstance(providers, str):
         raise InvalidArgument(
             f"providers must be a list of EPs, not a string: [{providers!r:.80}]."
         )
     items = _list_of("EPs", "providers", () if providers is None else providers)
-    if own.providers:
+    if session.providers:
         raise InvalidArgument(
             "EPs were given both to the session options and as providers.",
             hint=(
@@ -120,21 +120,21 @@ def read_request(
         raise InvalidArgument(
             f"there are {len(items)} providers and {len(further)} provider_options."
         )
-    return own, [
-        _name_and_options(item, more) for item, more in zip(items, further, strict=True)
+    return session, [
+        _read_entry(item, more) for item, more in zip(items, further, strict=True)
     ]
 
 
-def _list_of(items: str, name: str, given: object) -> list[object]:
-    if not isinstance(given, Iterable):
-        kind = type(given).__name__
+def _list_of(items: str, name: str, values: object) -> list[object]:
+    if not isinstance(values, Iterable):
+        kind = type(values).__name__
         raise InvalidArgument(
             f"{name} must be a list of {items}, not an object of type {kind}."
         )
-    return list(given)
+    return list(values)
 
 
-def _name_and_options(item: object, more: object) -> ProviderRequest:
+def _read_entry(item: object, more: object) -> ProviderRequest:
     """Return an entry of `providers`, and what belongs to it of `provider_options`, as
     name and options.
     """

@@ -160,7 +160,7 @@ def inspect_model(
         model, path, None, (budget or InputBudget()).manifest_entries
     )
     folder = ModelFolder(path.parent, path) if path is not None else None
-    own = "" if path is None else path.name
+    model_name = "" if path is None else path.name
     named = (
         *(record.file_name for record in records),
         *map(decode_name, list_external_locations(model)),
@@ -173,18 +173,21 @@ def inspect_model(
     return ModelInfo(
         path=path,
         ep_contexts=[
-            _node_info(record, graphs, folder, registry, manifest) for record in records
+            _describe_node(record, graphs, folder, registry, manifest)
+            for record in records
         ],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
         required_files=list(
-            dict.fromkeys(name for name in named if name and name != own)
+            dict.fromkeys(name for name in named if name and name != model_name)
         ),
-        inputs=_values(model.graph.input, {t.name for t in model.graph.initializer}),
-        outputs=_values(model.graph.output, set()),
-        producer=f"{_shown(model.producer_name)} "
-        f"{_shown(model.producer_version)}".strip(),
+        inputs=_describe_values(
+            model.graph.input, {t.name for t in model.graph.initializer}
+        ),
+        outputs=_describe_values(model.graph.output, set()),
+        producer=f"{_show(model.producer_name)} "
+        f"{_show(model.producer_version)}".strip(),
         manifest=manifest,
-        weightless_mode=_shown(
+        weightless_mode=_show(
             next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")
         ),
         source_files=list_source_files(
@@ -195,7 +198,7 @@ def inspect_model(
     )
 
 
-def _node_info(
+def _describe_node(
     record: ContextNodeRecord,
     graphs: Mapping[SubgraphPath, GraphProto],
     folder: ModelFolder | None,
@@ -218,7 +221,7 @@ def _node_info(
 
     return ContextNodeInfo(
         name=decode_name(record.name),
-        body=_body_name(graphs, record),
+        body=_name_subgraph(graphs, record),
         source=record.source,
         main_context=int(record.main_context),
         embed_mode=int(record.embed_mode),
@@ -227,13 +230,13 @@ def _node_info(
         payload_bytes=size,
         problem=problem,
         attributes=dict(record.attributes),
-        plugin=_plugin(
+        plugin=_find_plugin(
             record.source, registry, {} if manifest is None else manifest.providers
         ),
     )
 
 
-def _plugin(
+def _find_plugin(
     source: str, registry: Registry, makers: ProviderFacts
 ) -> dict[str, str | bool | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported."""
@@ -254,14 +257,14 @@ def _plugin(
     return {"ep": record.name, "state": record.state.value, **shown}
 
 
-def _shown(text: str | bytes) -> str:
+def _show(text: str | bytes) -> str:
     """Return a text for display only, as one line: a load accepts any, also one that is
     not UTF-8.
     """
     return one_line(text.decode(errors="replace") if isinstance(text, bytes) else text)
 
 
-def _body_name(
+def _name_subgraph(
     graphs: Mapping[SubgraphPath, GraphProto], record: ContextNodeRecord
 ) -> str:
     parts = []
@@ -272,7 +275,9 @@ def _body_name(
     return "/".join(parts)
 
 
-def _values(values: Sequence[ValueInfoProto], initialized: set[str]) -> dict[str, str]:
+def _describe_values(
+    values: Sequence[ValueInfoProto], initialized: set[str]
+) -> dict[str, str]:
     return {
         decode_name(v.name): str(make_tensor_type(v.type))
         for v in values

@@ -123,21 +123,21 @@ def optimise_model(
             )
         return model
 
-    model = transform(model, providers, partial(_changed_by, level=int(level)))
+    model = transform(model, providers, partial(_apply_ep, level=int(level)))
     if whole:
-        model = _optimised(model, check_level(level, model.policy.engine))
+        model = _optimise_by_engine(model, check_level(level, model.policy.engine))
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
-            model = _changed_by(ep, model, providers.instances, level=int(level))
+            model = _apply_ep(ep, model, providers.instances, level=int(level))
     return model
 
 
-def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
+def _optimise_by_engine(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
     source = model.source
     contrib = level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
         with blame_engine(model.policy.engine):
-            found = make_engine(model.policy).optimize_model(
+            optimized = make_engine(model.policy).optimize_model(
                 source.proto, source.weights, level, contrib=contrib
             )
     except NotImplementedByProvider as error:
@@ -146,17 +146,17 @@ def _optimised(model: OpenModel, level: GraphOptimizationLevel) -> OpenModel:
             path=source.path,
             hint="Use ORT_DISABLE_ALL.",
         ) from error
-    return _accepted(
-        found.model,
+    return _accept(
+        optimized.model,
         model,
-        {**source.weights, **found.weights},
+        {**source.weights, **optimized.weights},
         lambda what: Fail(
             f"optimising {source.where} to {level.name} {what}.", path=source.path
         ),
     )
 
 
-def _changed_by(
+def _apply_ep(
     ep: str, model: OpenModel, instances: ProviderInstances, *, level: int
 ) -> OpenModel:
     source = model.source
@@ -168,9 +168,9 @@ def _changed_by(
     with instances.calling(ep, HOOK, **arguments) as result:
         if result is None or result == source.proto:
             return model
-        own: ModelProto = copy_message(result)
+        changed_proto: ModelProto = copy_message(result)
         refusal = partial(contract_error, instances.record(ep), HOOK)
-        changed = _accepted(own, model, model.source.weights, refusal)
+        changed = _accept(changed_proto, model, model.source.weights, refusal)
         if changed.context_nodes:
             raise refusal(
                 "gave a model with EPContext nodes, which only `get_ep_context_nodes` "
@@ -179,47 +179,47 @@ def _changed_by(
         return changed
 
 
-def _accepted(
-    found: ModelProto,
+def _accept(
+    proto: ModelProto,
     model: OpenModel,
-    known: Mapping[str, TensorView],
+    weights: Mapping[str, TensorView],
     refusal: Callable[[str], EpctxError],
 ) -> OpenModel:
     """Return a changed model, checked and indexed, with the metadata of the original.
 
     Args:
-        found: the changed model.
+        proto: the changed model.
         model: the original.
-        known: the weights that it may refer to.
+        weights: the weights that it may refer to.
         refusal: returns the error for a wrong model, of text that completes "it ...".
     """
     original = model.source.proto
     for field in _FRAME:
-        found.ClearField(field)
-    found.MergeFrom(
+        proto.ClearField(field)
+    proto.MergeFrom(
         ModelProto(
             **{f.name: value for f, value in original.ListFields() if f.name in _FRAME}
         )
     )
-    found.graph.name = original.graph.name
-    found.graph.doc_string = original.graph.doc_string
-    source = replace(model.source, proto=found)
+    proto.graph.name = original.graph.name
+    proto.graph.doc_string = original.graph.doc_string
+    source = replace(model.source, proto=proto)
     try:
-        check_opsets(found, source.path)
+        check_opsets(proto, source.path)
         kept = {(f.domain, f.name) for f in original.functions}
-        if any((f.domain, f.name) not in kept for f in found.functions):
+        if any((f.domain, f.name) not in kept for f in proto.functions):
             from epctx_core.graph.functions import inline_functions
 
             inline_functions(source, kept)
-        source.weights = _weights(source.proto.graph, known, refusal)
+        source.weights = _collect_weights(source.proto.graph, weights, refusal)
         check_model(source)
         changed = index_model(source, model.policy)
     except InvalidGraph as error:
         raise refusal(f"gave a wrong model: {error.message}") from error
 
     for kind in ("input", "output"):
-        before = _boundary(model, kind)
-        after = _boundary(changed, kind)
+        before = _describe_boundary(model, kind)
+        after = _describe_boundary(changed, kind)
         if before != after:
             raise refusal(
                 f"gave a model with other {kind}s: {list(after)} instead of "
@@ -229,9 +229,9 @@ def _accepted(
     return changed
 
 
-def _weights(
+def _collect_weights(
     graph: GraphProto,
-    known: Mapping[str, TensorView],
+    originals: Mapping[str, TensorView],
     refusal: Callable[[str], EpctxError],
 ) -> Weights:
     """Return all weights by name: mapped ones as they were, new ones out of the
@@ -246,7 +246,7 @@ def _weights(
     weights: dict[str, Any] = {}
     detached = [tensor for tensor in graph.initializer if is_detached(tensor)]
     for tensor in detached:
-        old = known.get(tensor.name)
+        old = originals.get(tensor.name)
         if old is None or (old.elem_type, old.shape) != (
             tensor.data_type,
             tuple(tensor.dims),
@@ -262,7 +262,7 @@ def _weights(
     del graph.initializer[:]
     graph.initializer.extend(inline)
     for name, weight in detach_weights(graph, no_files).items():
-        old = known.get(name)
+        old = originals.get(name)
         # A small one that came back unchanged is the original's.
         same = (
             old is not None
@@ -277,7 +277,7 @@ def _weights(
     return weights
 
 
-def _boundary(model: OpenModel, kind: str) -> dict[str, bytes]:
+def _describe_boundary(model: OpenModel, kind: str) -> dict[str, bytes]:
     """Return the names of inputs or outputs, in order, with their types as written."""
     names = model.graph.input_names if kind == "input" else model.graph.output_names
     values = {v.name: v.type for v in getattr(model.source.proto.graph, kind)}
@@ -304,8 +304,12 @@ class TransformerProvider(ExecutionProvider):
         """Return the result of the transformer, which is imported here if it is a
         package's.
         """
-        given = self.context.options["transformer"]
-        transform = pkgutil.resolve_name(given) if isinstance(given, str) else given
+        transformer = self.context.options["transformer"]
+        transform = (
+            pkgutil.resolve_name(transformer)
+            if isinstance(transformer, str)
+            else transformer
+        )
         return transform(model, weights, level)
 
 
@@ -317,13 +321,13 @@ def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
         InvalidArgument: several packages have one of a name.
     """
     choices = []
-    for name, given in session.graph_transformers:
+    for name, transformer in session.graph_transformers:
         facts: dict[str, Any] = {
             "name": name,
-            "version": str(getattr(given, "version", None) or "") or None,
+            "version": str(getattr(transformer, "version", None) or "") or None,
         }
-        options: dict[str, Any] = {"transformer": given}
-        if given is None:
+        options: dict[str, Any] = {"transformer": transformer}
+        if transformer is None:
             entry = find_entry(GROUP, name, "graph transformer")
             dist: Any = entry.dist
             facts = {

@@ -88,8 +88,10 @@ class Plan:
                 slots.setdefault(name, len(slots))
         try:
             self._outputs = tuple([slots[name] for name in outputs])
-            given = {slots[name] for name in (*inputs, *constants)}
-            self.steps = _with_frees(steps, slots, keep={*given, *self._outputs, 0})
+            constant_slots = {slots[name] for name in (*inputs, *constants)}
+            self.steps = _add_frees(
+                steps, slots, keep={*constant_slots, *self._outputs, 0}
+            )
         except KeyError:
             readers = [
                 *((step.name, step.inputs) for step in steps),
@@ -106,13 +108,13 @@ class Plan:
         for name, value in constants.items():
             self._template[slots[name]] = value
         self._input_count = len(inputs)
-        self._given = given & set(self._outputs)
+        self._given = constant_slots & set(self._outputs)
 
         # The step of a plan that does nothing but hand everything through one step.
         self._only: StepSpec | None = None
         if len(self.steps) == 1 and not self._given and not steps[0].nested:
-            _, taken, made, _, only = self.steps[0]
-            if (taken, made) == (tuple(range(1, 1 + len(inputs))), self._outputs):
+            _, read_slots, made, _, only = self.steps[0]
+            if (read_slots, made) == (tuple(range(1, 1 + len(inputs))), self._outputs):
                 self._only = only
 
     def run(
@@ -168,7 +170,7 @@ def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
         raise _step_failed(spec, error) from error
 
 
-def _with_frees(
+def _add_frees(
     steps: Sequence[StepSpec], slots: Mapping[str, int], keep: set[int]
 ) -> list[Step]:
     """Return the steps, each freeing the values of which it is the last reader."""
@@ -272,7 +274,7 @@ def add_checks(
                     return results
         return check(results, inputs, buffers)
 
-    checked = _with_hints(run_and_check, hints, owner) if hints else run_and_check
+    checked = _explain_by_hints(run_and_check, hints, owner) if hints else run_and_check
     return drop_omitted_outputs(spec._replace(run=checked))
 
 
@@ -302,18 +304,18 @@ class _Results(NamedTuple):
                 another shape than type inference gives.
         """
         problem = ""
-        given = type(results).__name__
-        found: list[Any] = to_plain(results)
-        if type(found) is not list:
-            problem = f"gave a {given} instead of a list of arrays"
-        elif len(found) != len(self.outputs):
-            problem = f"gave {len(found)} results for {len(self.outputs)} outputs"
+        kind = type(results).__name__
+        arrays: list[Any] = to_plain(results)
+        if type(arrays) is not list:
+            problem = f"gave a {kind} instead of a list of arrays"
+        elif len(arrays) != len(self.outputs):
+            problem = f"gave {len(arrays)} results for {len(self.outputs)} outputs"
         else:
             for index, (output, result) in enumerate(
-                zip(self.outputs, found, strict=True)
+                zip(self.outputs, arrays, strict=True)
             ):
                 if buffers is None:
-                    problem = problem or self._problem(output, result, inputs)
+                    problem = problem or self._find_problem(output, result, inputs)
                 elif result is not buffers[index]:
                     problem = (
                         f"was given memory for the output {output.name!r} and gave "
@@ -322,9 +324,11 @@ class _Results(NamedTuple):
 
         if problem:
             raise contract_error(self.owner, self.hook, problem)
-        return found
+        return arrays
 
-    def _problem(self, output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:
+    def _find_problem(
+        self, output: ValueInfo, result: Any, inputs: Sequence[Any]
+    ) -> str:
         """Return the problem of a result; of a value that is not a tensor, or of
         unknown type, only the memory is checked.
 
@@ -354,20 +358,20 @@ class _Results(NamedTuple):
             return f"gave an output {name!r} that is not C-contiguous"
         if has_type(result, expected) and has_shape(result, expected):
             return ""
-        found = describe_array(result.dtype, result.shape)
+        actual = describe_array(result.dtype, result.shape)
         if self.context_node is None:
             if has_type(result, expected):
                 raise make_shape_error(self.owner, output, result.shape, self.hook)
-            return f"gave {found} for the output {name!r}, which is {expected}"
+            return f"gave {actual} for the output {name!r}, which is {expected}"
         raise InvalidGraph(
-            f"{self.owner.label} gave {found} for the output {name!r}, which is "
+            f"{self.owner.label} gave {actual} for the output {name!r}, which is "
             f"{expected} in the context model, in {self.hook}.",
             node=self.context_node,
             ep=self.owner.name,
             hint=(
                 "The model was changed after it was compiled, or one of the two is "
                 "wrong: compile it again. If the error stays, run the source model "
-                f"without the EP. If it gives {found} too, report it to epctx, else "
+                f"without the EP. If it gives {actual} too, report it to epctx, else "
                 "to the EP's vendor."
             ),
         )
@@ -384,19 +388,19 @@ def make_shape_error(
     """Return the error for a result's shape that inference alone speaks against: it may
     be the one that is wrong.
     """
-    found = describe_array(output.dtype, shape)
+    actual = describe_array(output.dtype, shape)
     return InvalidGraph(
-        f"{owner.label} gave {found} for {output.name!r}, and type "
+        f"{owner.label} gave {actual} for {output.name!r}, and type "
         f"inference gives {output.type}, in {hook}.",
         ep=owner.name,
         hint=(
             "One of the two is wrong: run the model without the EP. If it gives "
-            f"{found} too, report it to epctx, else to the EP's vendor."
+            f"{actual} too, report it to epctx, else to the EP's vendor."
         ),
     )
 
 
-def _with_hints(
+def _explain_by_hints(
     run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord
 ) -> RunStep:
     """Return an EP's `run` that names a false declaration of an input where the EP
@@ -410,12 +414,12 @@ def _with_hints(
             return run(inputs, buffers)
         except Exception as error:
             for index, value in hints.items():
-                found = inputs[index]
-                if isinstance(found, np.ndarray) and not has_shape(found, value.type):
+                array = inputs[index]
+                if isinstance(array, np.ndarray) and not has_shape(array, value.type):
                     raise RuntimeException(
                         f"the model declares {value.type} for the value "
                         f"{value.name!r}, and its operators give "
-                        f"{describe_array(found.dtype, found.shape)}; {owner.name} "
+                        f"{describe_array(array.dtype, array.shape)}; {owner.name} "
                         f"was given what is declared, and fails: {describe(error)}",
                         ep=owner.name,
                         hint=f"Remove the value_info {value.name!r} from the model and "

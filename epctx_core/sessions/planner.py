@@ -132,7 +132,9 @@ class Planner:
         needed = {name for spec in specs for name in spec.inputs} | set(
             graph.output_names
         )
-        known = (needed & graph.constants).difference(*[spec.outputs for spec in specs])
+        constants = (needed & graph.constants).difference(
+            *[spec.outputs for spec in specs]
+        )
         return Plan(
             specs,
             inputs=graph.input_names,
@@ -142,11 +144,11 @@ class Planner:
                 if name in needed and name not in graph.constants
             ],
             outputs=graph.output_names,
-            constants={name: _constant(graph, name) for name in sorted(known)},
+            constants={name: _read_constant(graph, name) for name in sorted(constants)},
         )
 
 
-def _constant(graph: GraphIndex, name: str) -> np.ndarray:
+def _read_constant(graph: GraphIndex, name: str) -> np.ndarray:
     if name in graph.weights:
         return graph.weights[name].array()
     return onnx.numpy_helper.to_array(graph.special_tensors[name])

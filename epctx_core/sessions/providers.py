@@ -219,7 +219,7 @@ def choose_providers(
     _refuse_unknown_eps(session, registry, optional)
     choices: list[ProviderChoice] = []
     skipped: list[SkippedProvider] = []
-    for name, given in requested:
+    for name, options in requested:
         if name.lower() in _CPU_NAMES:
             continue
         try:
@@ -233,7 +233,7 @@ def choose_providers(
                 SkippedProvider(name=name, reason=error.message, hint=error.hint)
             )
             continue
-        choice = choose_provider(record, given, session, registry, requested=name)
+        choice = choose_provider(record, options, session, registry, requested=name)
         if any(choice.name == other.name for other in choices):
             raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
         choices.append(choice)
@@ -313,7 +313,7 @@ def _optional_stems(
 
 def choose_provider(
     record: PluginRecord,
-    given: Mapping[str, object],
+    requested_options: Mapping[str, object],
     session: SessionOptions,
     registry: Registry,
     *,
@@ -324,7 +324,7 @@ def choose_provider(
     Secret options are concealed for as long as the result lives.
     """
     cls = registry.load(record)
-    merged = {**session.provider_config_entries(cls.name), **given}
+    merged = {**session.provider_config_entries(cls.name), **requested_options}
     for option in cls.options:
         if option.name in merged and not option.effect:
             log_without_effect(
@@ -359,21 +359,21 @@ def _refuse_unknown_eps(
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a
     typo, mostly.
     """
-    given = session.provider_option_keys
-    if not given:
+    keys = session.provider_option_keys
+    if not keys:
         return
     starts = [f"ep.{record.name.lower()}." for record in registry.records()]
     # An optional EP need not be installed.
     others = [f"ep.{name}{end}." for name in optional for end in ("", _SUFFIX)]
-    for key in given:
+    for key in keys:
         if not key.startswith((*starts, *others)):
-            known = [
+            names = [
                 *SESSION_OPTIONS,
                 *(start + key.rpartition(".")[2] for start in starts),
             ]
             raise InvalidArgument(
                 f"unknown session option {key!r}, which is not an option of an "
-                f"installed EP either.{suggestion(key, known)}",
+                f"installed EP either.{suggestion(key, names)}",
                 hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
             )
 
@@ -416,14 +416,14 @@ class ProviderSession:
         if host_plugins is None:
             # A host that names classes of its own may pass None.
             registered = registry.host_plugins if registry else ()
-            given = session.host_plugins
+            plugins = session.host_plugins
             named = {NAMES_VARIABLE, TRACE_VARIABLE}
             host_plugins = ()
-            if registered or given or not named.isdisjoint(os.environ):
+            if registered or plugins or not named.isdisjoint(os.environ):
                 # Few processes have any.
                 from epctx_core.registry.host_plugins import list_host_plugins
 
-                host_plugins = list_host_plugins(registered, given)
+                host_plugins = list_host_plugins(registered, plugins)
 
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
@@ -543,12 +543,12 @@ class ProviderSession:
         """Yield a context for an EP that reads its own payloads: no device, nothing
         shared with the compiling instance.
         """
-        with contextlib.closing(PrivateWorkspace()) as own:
+        with contextlib.closing(PrivateWorkspace()) as workspace:
             yield replace(
                 self._contexts[ep],
                 purpose=Purpose.EXPORT,
                 progress=no_progress,
-                workspace=own,
+                workspace=workspace,
             )
 
     def keep(self, results: Iterable[Any]) -> None:

@@ -45,7 +45,7 @@ def load_workspaces(
         return make_private_workspace
 
     def workspace_of(choice: ProviderChoice) -> PrivateWorkspace:
-        binaries = _binaries(nodes.get(choice.name, ()), folder, manifest)
+        binaries = _identify_binaries(nodes.get(choice.name, ()), folder, manifest)
         if not binaries:
             return make_private_workspace(choice)
         check_not_isolated(config)
@@ -57,7 +57,7 @@ def load_workspaces(
     return workspace_of
 
 
-def _binaries(
+def _identify_binaries(
     records: Sequence[ContextNodeRecord], folder: ModelFolder, manifest: Manifest | None
 ) -> frozenset[Hashable] | None:
     """Return a key of an EP's binaries; None if one is not a file or is missing.
@@ -65,10 +65,10 @@ def _binaries(
     The digest in the model is part of it: a session of a model with another one has to
     check the binary itself.
     """
-    found: dict[str, Hashable] = {}
+    states: dict[str, Hashable] = {}
     for record in records:
         name = record.file_name
-        if not record.main_context or name in found:
+        if not record.main_context or name in states:
             continue
         status = (
             None
@@ -81,8 +81,8 @@ def _binaries(
         if manifest is not None:
             entry = manifest.find_entry(name, embedded=False)
             digest = "pending" if name in manifest.pending else entry and entry.root
-        found[name] = identify_file(status), digest
-    return frozenset(found.values())
+        states[name] = identify_file(status), digest
+    return frozenset(states.values())
 
 
 def check_not_isolated(config: SessionConfig) -> None:

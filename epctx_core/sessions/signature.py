@@ -103,12 +103,12 @@ def describe_model(proto: ModelProto) -> ModelMetadata:
 
 
 def unknown_name_error(
-    kind: str, name: object, known: Sequence[str]
+    kind: str, name: object, names: Sequence[str]
 ) -> InvalidArgument:
     """Return the error for an input or output that a model does not have."""
     return InvalidArgument(
-        f"the model has no {kind} {name!r}.{suggestion(str(name), known)}",
-        hint=f"Its {kind}s: {', '.join(known) or 'none'}.",
+        f"the model has no {kind} {name!r}.{suggestion(str(name), names)}",
+        hint=f"Its {kind}s: {', '.join(names) or 'none'}.",
     )
 
 
@@ -162,7 +162,7 @@ def _convert_feeds(
     Raises:
         InvalidArgument: an unknown or missing name, a wrong type or a wrong shape.
     """
-    known = [argument.name for argument in arguments]
+    names = [argument.name for argument in arguments]
     if not isinstance(feeds, Mapping):
         raise InvalidArgument(
             "run takes a mapping of input names to arrays, not a "
@@ -170,13 +170,13 @@ def _convert_feeds(
         )
 
     for name in feeds:
-        if name not in known:
-            raise unknown_name_error("input", name, known)
+        if name not in names:
+            raise unknown_name_error("input", name, names)
     for argument in arguments:
         if argument.name not in feeds and argument.name not in defaults:
             raise InvalidArgument(
                 f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
-                hint=f"The model's inputs: {', '.join(known)}.",
+                hint=f"The model's inputs: {', '.join(names)}.",
             )
 
     return [

@@ -167,7 +167,7 @@ def digest_model(model: ModelInput, options: SessionOptions) -> ModelDigest:
     config = options.config()
 
     def read(opened: OpenedFiles) -> ModelDigest:
-        found = digest_with_weights(
+        digest = digest_with_weights(
             model,
             opened,
             weights_folder=config.external_initializers_folder,
@@ -175,7 +175,7 @@ def digest_model(model: ModelInput, options: SessionOptions) -> ModelDigest:
             budget=config.input_budget,
         )
         require_one_state(opened, model_io.describe_path(get_model_path(model)))
-        return found
+        return digest
 
     return read_one_state(read)
 
@@ -267,16 +267,16 @@ def open_proto(
         kept_functions: see `open_state`.
         changed: whether the bytes that `detach` has are not the model.
     """
-    given: Weights = {}
+    overridden: Weights = {}
     if config.overrides:
         from epctx_core.graph.overrides import apply_overrides, check_initializers
 
-        given = check_initializers(proto, config.overrides.initializers)
-    source = detach(changed=changed or bool(given))
+        overridden = check_initializers(proto, config.overrides.initializers)
+    source = detach(changed=changed or bool(overridden))
     for weight in source.weights.values():
         weight.source_name = weight.name
     if config.overrides:
-        apply_overrides(source, config.overrides, given)
+        apply_overrides(source, config.overrides, overridden)
     if source.proto.functions:
         from epctx_core.graph.functions import inline_functions
 
@@ -365,15 +365,16 @@ def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
             if not engine.has_operator(*operator)
         )
     for domain, op_type, version in missing:
-        said = (
+        problem = (
             f"{source.where} has the operator {domain or 'ai.onnx'}::{op_type}, which "
             f"neither version {version} of ONNX's operators nor {engine.name} has."
         )
         if engine.name.startswith(BUILT_IN):
             raise NotImplementedByProvider(
-                said, hint=f"If it is one of onnxruntime's, {install_engine_command()}."
+                problem,
+                hint=f"If it is one of onnxruntime's, {install_engine_command()}.",
             )
-        raise InvalidGraph(said, path=source.path)
+        raise InvalidGraph(problem, path=source.path)
 
 
 def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
@@ -425,9 +426,9 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
             source.proto.graph, types=types, weights=source.weights, owner=source.proto
         )
 
-    given = graph.constants.union(graph.producer, graph.input_names)
+    values = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
-        if name not in given:
+        if name not in values:
             raise InvalidGraph(
                 f"the output {name!r} of {source.where} is not given by any node, "
                 "input or initializer.",

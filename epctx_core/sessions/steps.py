@@ -181,11 +181,14 @@ class SubgraphPlan:
     output_types: Sequence[TensorType]
 
     def run(
-        self, own: Sequence[Any], node_inputs: Sequence[Any], options: RunOptions | None
+        self,
+        inputs: Sequence[Any],
+        node_inputs: Sequence[Any],
+        options: RunOptions | None,
     ) -> list[Any]:
         """Run the subgraph once."""
         return self.plan.run(
-            [*own, *(node_inputs[index] for index in self.captured)], options
+            [*inputs, *(node_inputs[index] for index in self.captured)], options
         )
 
 
@@ -200,8 +203,8 @@ def control_flow_step(
     """
     explicit = graph.explicit_inputs[node]
     outer = tuple(dict.fromkeys(chain(*(plan.captured for plan in plans.values()))))
-    given = len(explicit)
-    indices = {name: index for index, name in enumerate(outer, given)}
+    inputs = len(explicit)
+    indices = {name: index for index, name in enumerate(outer, inputs)}
     subgraphs = {}
     for name, plan in plans.items():
         index = graph.subgraphs[node][name]
@@ -217,14 +220,14 @@ def control_flow_step(
     expected = len(graph.outputs[node])
 
     # An If's branches take nothing; a Loop's body gives the condition, too.
-    needs = {"If": (0, expected), "Loop": (given, expected + 1)}.get(
-        proto.op_type, (given, expected)
+    needs = {"If": (0, expected), "Loop": (inputs, expected + 1)}.get(
+        proto.op_type, (inputs, expected)
     )
-    for name, body in subgraphs.items():
-        found = len(body.input_types), len(body.output_types)
-        if found != needs:
+    for name, subgraph in subgraphs.items():
+        sizes = len(subgraph.input_types), len(subgraph.output_types)
+        if sizes != needs:
             raise InvalidGraph(
-                f"the {name} of {called!r} has {found[0]} inputs and {found[1]} "
+                f"the {name} of {called!r} has {sizes[0]} inputs and {sizes[1]} "
                 f"outputs; its node needs {needs[0]} and {needs[1]}."
             )
 
@@ -232,15 +235,18 @@ def control_flow_step(
         run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
     elif proto.op_type == "Loop":
         run = _repeat(
-            body,
-            lambda each, own: run_loop(each, own, body.input_types, body.output_types),
+            subgraph,
+            lambda each, own: run_loop(
+                each, own, subgraph.input_types, subgraph.output_types
+            ),
         )
     else:
         attributes = {
             a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans
         }
         run = _repeat(
-            body, lambda each, own: run_scan(each, own, attributes, body.output_types)
+            subgraph,
+            lambda each, own: run_scan(each, own, attributes, subgraph.output_types),
         )
 
     return drop_omitted_outputs(
@@ -338,10 +344,10 @@ def _allocator(instances: ProviderInstances, ep: str) -> _Allocate:
 def _in_memory(
     spec: StepSpec,
     types: TypeTable,
-    own: _Allocate | None,
+    allocate: _Allocate | None,
     readers: Mapping[str, _Allocate],
 ) -> StepSpec:
-    owners = [own or readers.get(name) for name in spec.outputs]
+    owners = [allocate or readers.get(name) for name in spec.outputs]
     if not spec.in_place or not any(owners):
         return spec
     buffers: list[tuple[_Allocate, tuple[int, ...], np.dtype[Any]]] = []

@@ -191,8 +191,8 @@ class Work:
             InvalidGraph: the manifest is damaged.
         """
         source = self.model.source
-        most = self.config.input_budget.manifest_entries
-        self.manifest = find_manifest(source.proto, source.path, source.digest, most)
+        limit = self.config.input_budget.manifest_entries
+        self.manifest = find_manifest(source.proto, source.path, source.digest, limit)
         if not self._is_decided:
             loads = self.model.context_nodes
             self.skip_unavailable(Purpose.LOAD if loads else Purpose.RUN)
@@ -241,17 +241,17 @@ class Work:
         """Add the EPs whose kernels ran nodes when the model was compiled, as far as
         they are there; none if the host named all that may be used.
         """
-        known = self.manifest.kernel_providers if self.manifest is not None else ()
-        for ep in known if self.requested is None else ():
+        names = self.manifest.kernel_providers if self.manifest is not None else ()
+        for ep in names if self.requested is None else ():
             is_isolated = (
                 self.config.isolation is Isolation.ALL and ep not in self.nodes
             )
-            found = find_kernel_provider(
+            choice = find_kernel_provider(
                 ep, self.registry, self.purpose, is_isolated=is_isolated
             )
-            if found is not None:
-                self.kernel_providers.append(found.name)
-                self._add_choice(found)
+            if choice is not None:
+                self.kernel_providers.append(choice.name)
+                self._add_choice(choice)
 
     def _add_choice(self, record: PluginRecord) -> None:
         """Add an EP that the host did not name, unless it is there."""

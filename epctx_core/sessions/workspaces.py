@@ -39,8 +39,8 @@ class PrivateWorkspace:
         with self._lock:
             if key not in self._objects:
                 self._objects[key] = (factory(), close)
-            found: _T = self._objects[key][0]
-            return found
+            value: _T = self._objects[key][0]
+            return value
 
     def put(self, graph_name: str, obj: object) -> None:
         """Leave a graph."""

@@ -78,11 +78,7 @@ from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
 from epctx_core.registry.entries import blame_entry
 from epctx_core.sessions.isolation import ISOLATION, import_isolation
-from epctx_core.sessions.loading import (
-    check_has_folder,
-    find_folder,
-    make_tensor_source,
-)
+from epctx_core.sessions.load import check_has_folder, find_folder, make_tensor_source
 from epctx_core.sessions.providers import collect_kept_functions
 from epctx_core.sessions.source import OpenModel, open_proto, weights_opener
 from epctx_core.verify.findings import Findings, PayloadReport
@@ -333,7 +329,7 @@ def _read_node(
 
 def check_references(subject: Subject) -> None:
     """Check that a node of each EP carries a payload, unless nodes were left out."""
-    owners = {r.name: ep for ep, own in subject.work.nodes.items() for r in own}
+    owners = {r.name: ep for ep, records in subject.work.nodes.items() for r in records}
     by_owner: dict[str, list[ContextNodeRecord]] = {}
     for record in (
         subject.records if "node-refused" not in subject.findings.codes else ()
@@ -476,8 +472,8 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
         findings.collect("manifest-damaged"),
         findings.collect("seal-broken", (ReplacedBinaryError,)),
     ):
-        most = subject.config.input_budget.manifest_entries
-        manifest = find_manifest(proto, subject.path, subject.digest, most)
+        limit = subject.config.input_budget.manifest_entries
+        manifest = find_manifest(proto, subject.path, subject.digest, limit)
         if manifest is not None:
             seal = manifest.sealed
             # Nothing but the manifest may have been added.

@@ -25,7 +25,7 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.compatibility import look_into
 from epctx_core.sessions.host import get_model_path
-from epctx_core.sessions.loading import load_nodes
+from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner
 from epctx_core.sessions.routing import accept, suboptimal_error
@@ -299,15 +299,15 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> list[str]:
         findings.collect_of_plugin("container-refused", node=nodes[0].name),
         work.hint_at_others(),
     ):
-        found = look_into(choice, context, nodes, subject.reader)
-        if found is not None:
+        reported = look_into(choice, context, nodes, subject.reader)
+        if reported is not None:
             others = work.others_of(choice.record)
-            for finding in found:
+            for finding in reported:
                 more = others if finding.code == "container-refused" else ""
                 findings.take(replace(finding, hint=f"{finding.hint}{more}".strip()))
             unchecked = {
                 finding.node
-                for finding in found
+                for finding in reported
                 if finding.code == "container-not-checked"
             }
             return [name for name in primaries if unchecked.isdisjoint({None, name})]

@@ -84,7 +84,7 @@ AREAS = {
         (
             "sessions/work.py",
             "sessions/routing.py",
-            "sessions/loading.py",
+            "sessions/load.py",
             "registry/lookup.py",
         ),
         (
