@@ -29,7 +29,7 @@ from epctx_core.context.digests import (
     find_right,
     read_segments,
 )
-from epctx_core.context.metadata import INITIALIZERS, read_json
+from epctx_core.context.metadata import INITIALIZERS, read_json, remove_metadata
 from epctx_core.context.paths import ModelFolder, find_interrupted_copies
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.graph.mapping import (
@@ -56,9 +56,7 @@ def write_checksum(model: ModelProto, entry: PayloadEntry | None) -> None:
         model: gets it, and loses an earlier one.
         entry: the file's, with its last line; None if the model has no such file.
     """
-    others = [p for p in model.metadata_props if p.key != INITIALIZERS]
-    del model.metadata_props[:]
-    model.metadata_props.extend(others)
+    remove_metadata(model, {INITIALIZERS})
     if entry is not None:
         weights = entry.segments[:-1]
         content = {
