@@ -65,14 +65,14 @@ class Blobs(Mapping[str, memoryview]):
         entry = self._entry(name)
         offset, length, digest = entry["offset"], entry["length"], entry["sha256"]
         blob = self._view[offset : offset + length]
-        known = offset, length, digest
-        if not self._trusted and known not in self._checked:
+        extent = offset, length, digest
+        if not self._trusted and extent not in self._checked:
             if hashlib.sha256(blob).hexdigest() != digest:
                 raise self._error(
                     f"the blob {name!r:.200} does not have the digest that its table "
                     "says"
                 )
-            self._checked.add(known)
+            self._checked.add(extent)
         return blob
 
     def get(self, name: str, default: Any = None, /) -> Any:

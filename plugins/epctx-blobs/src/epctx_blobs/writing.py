@@ -69,11 +69,11 @@ def _check_facts(facts: object, blobs: Mapping[str, Any]) -> None:
     if not isinstance(facts, Mapping):
         raise TypeError(f"facts are of type {type(facts).__name__}, not a mapping")
 
-    for name, own in facts.items():
-        if not isinstance(own, Mapping):
+    for name, blob_facts in facts.items():
+        if not isinstance(blob_facts, Mapping):
             raise TypeError(
-                f"facts of the blob {name!r:.200} are of type {type(own).__name__}, "
-                "not a mapping"
+                f"facts of the blob {name!r:.200} are of type "
+                f"{type(blob_facts).__name__}, not a mapping"
             )
 
     if strange := facts.keys() - blobs.keys():

@@ -147,11 +147,12 @@ class Source:
         """Return the time of the last change to the model or a file of its weights; 0
         for bytes without files.
         """
-        own = (
+        model_states = (
             [] if isinstance(self._model, bytes) else [file_state(os.stat(self._model))]  # noqa: PTH116
         )
         return max(
-            (max(state[3:]) for state in (*own, *content.files.values())), default=0
+            (max(state[3:]) for state in (*model_states, *content.files.values())),
+            default=0,
         )
 
 
@@ -171,9 +172,9 @@ def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
     """
     name = source.index_name()
     record = index / name[:2] / f"{name}.json"
-    known = _read(record) if trust_stat else None
-    if known is not None and source.has_files(known.files):
-        return known
+    cached_content = _read(record) if trust_stat else None
+    if cached_content is not None and source.has_files(cached_content.files):
+        return cached_content
     begun = time.time_ns()
     content = source.read()
     if trust_stat and name == source.index_name():

@@ -87,7 +87,9 @@ def ingredients(
         newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
     )
     transformers = options.graph_transformers
-    helping = _find_helpers([name for name, given in transformers if given is None])
+    helping = _find_helpers(
+        [name for name, transformer in transformers if transformer is None]
+    )
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, core_state, PLUGIN_API],
@@ -114,7 +116,8 @@ def ingredients(
             name: _array_digest(array) for name, array in overrides.initializers.items()
         },
         "graph_transformers": [
-            [name, getattr(given, "version", None)] for name, given in transformers
+            [name, getattr(transformer, "version", None)]
+            for name, transformer in transformers
         ],
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
@@ -244,14 +247,14 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     not change either.
     """
     try:
-        found = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         return "", (), ()
-    folder = _editable_folder(found)
+    folder = _editable_folder(package)
     try:
-        version = str(found.version)
-        requires = found.requires or ()
-        listed = found.read_text("RECORD") or ""
+        version = str(package.version)
+        requires = package.requires or ()
+        listed = package.read_text("RECORD") or ""
     except (KeyError, OSError, TypeError, ValueError):
         # Versions of the library raise differently.
         return "unreadable metadata", (), ()
@@ -272,10 +275,10 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def _editable_folder(found: IDistribution) -> Path | None:
+def _editable_folder(package: IDistribution) -> Path | None:
     """Return the folder of an editable installation's code (PEP 610), or None."""
     try:
-        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
         url = (
             urlsplit(origin["url"])
             if origin.get("dir_info", {}).get("editable")

@@ -102,15 +102,15 @@ def holders(folder: Path) -> list[str]:
     """Return descriptions of the processes that compile now, from all lock files in a
     folder that are locked.
     """
-    found = []
+    descriptions = []
     for path in sorted(folder.glob("*")):
         with (
             suppress(OSError),
             FileLock.take(path, shared=True) or nullcontext() as free,
         ):
             if free is None:
-                found.append(read_holder(path))
-    return found
+                descriptions.append(read_holder(path))
+    return descriptions
 
 
 @contextmanager
@@ -141,8 +141,8 @@ def key_lock(
     logged = False
     pause = _FIRST_PAUSE
     while (lock := FileLock.take(path, create=True)) is None:
-        if (found := appeared()) is not None:
-            yield found
+        if (result := appeared()) is not None:
+            yield result
             return
         if not logged and time.monotonic() - begun > LOGGED_AFTER:
             logged = True

@@ -70,8 +70,8 @@ def cacheable(
     """
     copy, requested = read_request(options, providers, provider_options)
     copy.providers = []
-    for name, given in requested or ():
-        copy.add_provider(name, given)
+    for name, options_of_ep in requested or ():
+        copy.add_provider(name, options_of_ep)
     for path in copy.config().custom_ops_libraries:
         copy.register_custom_ops_library(
             path
@@ -361,8 +361,8 @@ class Request:
         options = SessionOptions()
         for name in _LOAD_OPTIONS:
             setattr(options, name, getattr(self.options, name))
-        for name, given in self.options.providers:
-            options.add_provider(name, given)
+        for name, provider_options in self.options.providers:
+            options.add_provider(name, provider_options)
         _, _, loaded = keys.cache_entries(self.options.config_entries)
         for key, value in loaded.items():
             options.add_session_config_entry(key, value)

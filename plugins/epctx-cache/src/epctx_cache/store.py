@@ -336,9 +336,9 @@ class EntryStore:
         appeared = partial(self._open_sound, key, dropping=False)
         with key_lock(
             self.locks_folder / key, model=model, cancel=cancel, appeared=appeared
-        ) as found:
+        ) as entry:
             return (
-                found or self._open_sound(key, dropping=True) or self._write(key, write)
+                entry or self._open_sound(key, dropping=True) or self._write(key, write)
             )
 
     def _open_sound(self, key: str, *, dropping: bool) -> Lease | None:
