@@ -180,15 +180,15 @@ class EpctxBackend(Backend):
                 f"epctx's backend has no {wrong}.",
                 hint='Give device="CPU" and a through of ' + ", ".join(WAYS) + ".",
             )
-        given = (
+        source = (
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
         )
         chosen = _split(cls.providers if providers is None else providers)
         session_options = _session_options(chosen, {**cls.options, **options})
         registry = _registry_of([ep for ep, _ in chosen])
         if through == "direct":
-            return _open(given, session_options, registry)
-        return _compile_and_open(given, session_options, registry, through)
+            return _open(source, session_options, registry)
+        return _compile_and_open(source, session_options, registry, through)
 
     @classmethod
     def run_model(
@@ -222,10 +222,12 @@ class EpctxBackend(Backend):
         """
         version = kwargs.pop("opset_version", None)
         feeds = dict(zip(filter(None, node.input), inputs, strict=True))
-        found = cls.run_model(
+        outputs = cls.run_model(
             _model_of(node, feeds, outputs_info, version), feeds, device, **kwargs
         )
-        return namedtupledict("Outputs", [name for name in node.output if name])(*found)
+        return namedtupledict("Outputs", [name for name in node.output if name])(
+            *outputs
+        )
 
 
 def make_backend(
@@ -255,7 +257,8 @@ def _split(providers: Providers | None) -> list[tuple[Provider, Mapping[str, obj
             hint=f"Give a sequence of EPs: providers=[{providers!r}].",
         )
     return [
-        given if isinstance(given, tuple) else (given, {}) for given in providers or ()
+        provider if isinstance(provider, tuple) else (provider, {})
+        for provider in providers or ()
     ]
 
 
@@ -289,13 +292,13 @@ def _open(model: Any, options: SessionOptions, registry: Registry) -> EpctxBacke
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session = InferenceSession(model, options, registry=registry)
     assigned = session.get_provider_graph_assignment_info()
-    taken = Counter(
+    operators = Counter(
         node.op_type
         for part in assigned
         if part.ep_name != _CPU
         for node in part.get_nodes()
     )
-    return EpctxBackendRep(session, taken, None)
+    return EpctxBackendRep(session, operators, None)
 
 
 def _compile_and_open(
@@ -319,12 +322,12 @@ def _compile_and_open(
         if folder is not None:
             folder.cleanup()
         raise
-    taken = Counter(
+    operators = Counter(
         operator
         for part in (report.partitions if report else ())
         for operator in part.operators
     )
-    return EpctxBackendRep(session, taken, folder)
+    return EpctxBackendRep(session, operators, folder)
 
 
 def _model_of(
@@ -356,10 +359,10 @@ def _model_of(
         data = {
             name: numpy_helper.from_array(np.asarray(x)) for name, x in feeds.items()
         }
-        found = shape_inference.infer_node_outputs(
+        output_types = shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=imports
         )
-        made = [helper.make_value_info(name, found[name]) for name in outputs]
+        made = [helper.make_value_info(name, output_types[name]) for name in outputs]
     else:
         made = [
             describe(name, *info)

@@ -80,10 +80,10 @@ class Catalogue:
 def load_catalogue(name: str) -> Catalogue:
     """Import a catalogue by "module:attribute"."""
     module, _, attribute = name.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    if not isinstance(found, Catalogue):
-        raise TypeError(f"{name} is no Catalogue: {found!r:.80}")
-    return found
+    catalogue = getattr(importlib.import_module(module), attribute)
+    if not isinstance(catalogue, Catalogue):
+        raise TypeError(f"{name} is no Catalogue: {catalogue!r:.80}")
+    return catalogue
 
 
 def run_all(
@@ -275,18 +275,18 @@ def _in_children(
                     yield Result(**json.loads(line))
                     del left[0]
             errors.seek(0)
-            said = errors.read()
+            error_output = errors.read()
         if children.are_ended:
             return
         if not ready:
-            raise RuntimeError(f"a child did not start: {said}")
+            raise RuntimeError(f"a child did not start: {error_output}")
         if left:
-            yield _ended(left.pop(0), child.returncode, said)
+            yield _ended(left.pop(0), child.returncode, error_output)
 
 
-def _ended(task: Task, code: int, said: str) -> Result:
+def _ended(task: Task, code: int, error_output: str) -> Result:
     case, route = task
-    if "Timeout (" in said:
+    if "Timeout (" in error_output:
         return Result(case=case, route=route, outcome="hung")
     how = signal.Signals(-code).name if code < 0 else f"exit {code}"
     return Result(case=case, route=route, outcome="crashed", reason=how, kind=how)

@@ -44,7 +44,7 @@ def main() -> None:
         route = catalogue.routes[name_of_route]
         faulthandler.dump_traceback_later(asked["seconds"], exit=True)
         with _own_folder():
-            result = _known(route, direct, name) or catalogue.run(case, route)
+            result = _skip_route(route, direct, name) or catalogue.run(case, route)
         direct = result if route.through == "direct" else direct
         print(json.dumps(result.as_dict()), file=lines, flush=True)
     faulthandler.cancel_dump_traceback_later()
@@ -83,7 +83,7 @@ def _made_once(case: Case) -> Case:
     return replace(case, model=cache(case.model), data=cache(case.data))
 
 
-def _known(route: Route, direct: Result, name: str) -> Result | None:
+def _skip_route(route: Route, direct: Result, name: str) -> Result | None:
     """Return the result of a route over a context model that would have no payload."""
     ran = direct.outcome in {"passed", "wrong", "unclaimed"} and not direct.claimed
     if (

@@ -17,38 +17,41 @@ BFLOAT16_RTOL = 2**-6
 """Two units in the last place."""
 
 
-def difference(found: Any, expected: Any, case: Case) -> str:
+def difference(result: Any, expected: Any, case: Case) -> str:
     """Describe how a result differs from what a case expects; empty if it agrees within
     the case's tolerances.
     """
     if isinstance(expected, (list, tuple)):
-        if not isinstance(found, (list, tuple)) or len(found) != len(expected):
+        if not isinstance(result, (list, tuple)) or len(result) != len(expected):
             return "another length"
         return next(
             filter(
                 None,
-                (difference(*pair, case) for pair in zip(found, expected, strict=True)),
+                (
+                    difference(*pair, case)
+                    for pair in zip(result, expected, strict=True)
+                ),
             ),
             "",
         )
-    if expected is None or isinstance(expected, dict) or found is None:
-        return "" if found == expected else "another value"
-    return _difference_of_arrays(np.asarray(found), np.asarray(expected), case)
+    if expected is None or isinstance(expected, dict) or result is None:
+        return "" if result == expected else "another value"
+    return _difference_of_arrays(np.asarray(result), np.asarray(expected), case)
 
 
-def _difference_of_arrays(found: np.ndarray, expected: np.ndarray, case: Case) -> str:
-    if found.shape != expected.shape:
-        return f"shape {found.shape} instead of {expected.shape}"
+def _difference_of_arrays(result: np.ndarray, expected: np.ndarray, case: Case) -> str:
+    if result.shape != expected.shape:
+        return f"shape {result.shape} instead of {expected.shape}"
     if expected.dtype.kind in "OUST":
-        same = np.array_equal(found.astype(object), expected.astype(object))
-    elif found.dtype != expected.dtype:
-        return f"{found.dtype} instead of {expected.dtype}"
+        same = np.array_equal(result.astype(object), expected.astype(object))
+    elif result.dtype != expected.dtype:
+        return f"{result.dtype} instead of {expected.dtype}"
     else:
         rtol = max(case.rtol, BFLOAT16_RTOL if expected.dtype.name == "bfloat16" else 0)
         if expected.dtype.type.__module__ != "numpy":
-            found = found.astype(np.float32)
+            result = result.astype(np.float32)
             expected = expected.astype(np.float32)
-        same = np.allclose(found, expected, rtol=rtol, atol=case.atol, equal_nan=True)
+        same = np.allclose(result, expected, rtol=rtol, atol=case.atol, equal_nan=True)
     return "" if same else "other values"
 
 

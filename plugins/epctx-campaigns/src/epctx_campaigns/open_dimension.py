@@ -68,10 +68,10 @@ def _open(case: Case) -> _Opened | None:
     model = onnx.load_from_string(case.model())
     rows = 0
     names = set()
-    given = next(iter(case.data()), Data(inputs={}, outputs=[])).inputs
+    inputs = next(iter(case.data()), Data(inputs={}, outputs=[])).inputs
     for value in model.graph.input:
         dimensions = value.type.tensor_type.shape.dim
-        if value.name not in given or not dimensions:
+        if value.name not in inputs or not dimensions:
             continue
         rows = rows or dimensions[0].dim_value
         if rows and dimensions[0].dim_value == rows:
@@ -84,10 +84,12 @@ def _open(case: Case) -> _Opened | None:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     try:
-        found = onnx.shape_inference.infer_shapes(
+        inferred_model = onnx.shape_inference.infer_shapes(
             model, check_type=True, strict_mode=True, data_prop=True
         )
-        for value, inferred in zip(model.graph.output, found.graph.output, strict=True):
+        for value, inferred in zip(
+            model.graph.output, inferred_model.graph.output, strict=True
+        ):
             value.CopyFrom(inferred)
         onnx.checker.check_model(model, full_check=True)
     except (
@@ -101,18 +103,18 @@ def _open(case: Case) -> _Opened | None:
 
 def _make_data(case: Case, opened: _Opened) -> list[Data]:
     """Return a case's own rows, and one row and none with what is to come of them."""
-    own = case.data()[0]
-    sets = [own]
+    whole = case.data()[0]
+    sets = [whole]
     engines = []
     for run in _make_engines(opened.model):
-        found = _try(run, own.inputs)
-        if found is not None and not difference(found, own.outputs, case):
+        outputs = _try(run, whole.inputs)
+        if outputs is not None and not difference(outputs, whole.outputs, case):
             engines.append(run)
     for rows in (1, 0):
         if rows < opened.rows:
             inputs = {
                 name: x[:rows] if name in opened.inputs else x
-                for name, x in own.inputs.items()
+                for name, x in whole.inputs.items()
             }
             sets += _expect(engines, opened.model, inputs, rows)
     return sets
@@ -182,9 +184,10 @@ def _try(run: _Run, inputs: dict[str, Any]) -> list[Any] | None:
     """Return what comes of inputs, or None for an error of any kind."""
     try:
         with np.errstate(all="ignore"):
-            found = run(inputs)
+            outputs = run(inputs)
     except Exception:  # noqa: BLE001 - engines raise what they like
         return None
     return [
-        np.asarray(value) if isinstance(value, np.generic) else value for value in found
+        np.asarray(value) if isinstance(value, np.generic) else value
+        for value in outputs
     ]

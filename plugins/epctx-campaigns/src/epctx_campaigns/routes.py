@@ -123,7 +123,9 @@ def _do_nothing() -> None:
 def _run_twice(rep: Any, case: Case, result: Result) -> Result:
     """Run each set of inputs twice, the first outputs kept."""
     sets = case.data()
-    given = compute_digest(value for data in sets for value in data.inputs.values())
+    input_digest = compute_digest(
+        value for data in sets for value in data.inputs.values()
+    )
     first = [_run(rep, data) for data in sets]
     bits = compute_digest(first)
     wrong = _find_difference(first, sets, case)
@@ -135,7 +137,7 @@ def _run_twice(rep: Any, case: Case, result: Result) -> Result:
         wrong = "aliasing"
     elif (
         compute_digest(value for data in sets for value in data.inputs.values())
-        != given
+        != input_digest
     ):
         wrong = "inputs"
     return replace(
@@ -163,12 +165,12 @@ def _run(rep: Any, data: Data) -> Sequence[Any] | None:
 def _find_difference(
     outputs: Sequence[Sequence[Any] | None], sets: Sequence[Data], case: Case
 ) -> str:
-    for found, data in zip(outputs, sets, strict=True):
-        if found is None or not data.outputs:
+    for results, data in zip(outputs, sets, strict=True):
+        if results is None or not data.outputs:
             continue
-        if len(found) != len(data.outputs):
+        if len(results) != len(data.outputs):
             return "another number of outputs"
-        for number, pair in enumerate(zip(found, data.outputs, strict=True)):
+        for number, pair in enumerate(zip(results, data.outputs, strict=True)):
             if wrong := difference(*pair, case.for_output(number)):
                 return f"output {number}: {wrong}"
     return ""

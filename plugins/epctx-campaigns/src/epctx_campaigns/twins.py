@@ -146,9 +146,9 @@ def make_twins(cases: Mapping[str, Case], folder: Path) -> Index:
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = _compute_key(cases)
-    known = read_index(folder)
-    if known is not None and known.key == key:
-        return known
+    written_index = read_index(folder)
+    if written_index is not None and written_index.key == key:
+        return written_index
     index = Index(key=key, asked=0, twins={}, failed={})
     with _quiet():
         for name, case in cases.items():
@@ -163,9 +163,9 @@ def read_index(folder: Path) -> Index | None:
     path = folder / "index.json"
     if not path.exists():
         return None
-    found = json.loads(path.read_text("utf-8"))
-    twins = {name: Twin(**each) for name, each in found["twins"].items()}
-    return Index(**{**found, "twins": twins})
+    fields = json.loads(path.read_text("utf-8"))
+    twins = {name: Twin(**each) for name, each in fields["twins"].items()}
+    return Index(**{**fields, "twins": twins})
 
 
 def _compute_key(cases: Mapping[str, Case]) -> str:
@@ -226,10 +226,10 @@ def _check_case(case: Case) -> None:
     """
     for data in case.data():
         try:
-            found = _run(case.model(), _copied(data.inputs))
+            outputs = _run(case.model(), _copied(data.inputs))
         except Exception:  # noqa: BLE001 - what it does not run may be newer operators in the twin
             return
-        for number, pair in enumerate(zip(found, data.outputs, strict=True)):
+        for number, pair in enumerate(zip(outputs, data.outputs, strict=True)):
             if wrong := difference(*pair, case.for_output(number)):
                 raise _NoTwinError(f"onnxruntime does not pass the case: {wrong}")
 
@@ -320,24 +320,24 @@ def with_constant_weights(
         model: it is left as it is.
         inputs: their values by name.
     """
-    own = onnx.load_model_from_string(model.SerializeToString())
+    copy = onnx.load_model_from_string(model.SerializeToString())
     uses = defaultdict(set)
-    for node in own.graph.node:
+    for node in copy.graph.node:
         for position, name in enumerate(
             () if node.op_type in _ONLY_SHAPES else node.input
         ):
             uses[name].add(position in _FOLDED.get(node.op_type, ()))
-    given = {value.name for value in own.graph.input} - {
-        tensor.name for tensor in own.graph.initializer
+    inputs_without_value = {value.name for value in copy.graph.input} - {
+        tensor.name for tensor in copy.graph.initializer
     }
-    weights = frozenset(name for name in given if uses[name] == {True})
-    kept = [value for value in own.graph.input if value.name not in weights]
-    del own.graph.input[:]
-    own.graph.input.extend(kept)
-    own.graph.initializer.extend(
+    weights = frozenset(name for name in inputs_without_value if uses[name] == {True})
+    kept = [value for value in copy.graph.input if value.name not in weights]
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
+    copy.graph.initializer.extend(
         numpy_helper.from_array(inputs[name], name) for name in sorted(weights)
     )
-    return own, weights
+    return copy, weights
 
 
 def _make_data(case: Case, path: Path, names: frozenset[str]) -> list[Data]:
@@ -392,11 +392,11 @@ def _tolerances(model: ModelProto, truth: Sequence[Any], case: Case) -> list[flo
     graph = model.graph
     producers = {name: node for node in graph.node for name in node.output}
     scales = {tensor.name: tensor for tensor in graph.initializer}
-    given = {value.name for value in graph.input} | scales.keys()
+    sources = {value.name for value in graph.input} | scales.keys()
     depths: dict[str, int] = {}
     for node in graph.node:
         before = max((depths.get(name, 0) for name in node.input), default=0)
-        counts = node.op_type == _INTO and node.input[0] not in given
+        counts = node.op_type == _INTO and node.input[0] not in sources
         depths.update(dict.fromkeys(node.output, before + counts))
     tolerances = []
     for value, result in zip(graph.output, truth, strict=True):

@@ -82,13 +82,13 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
         stack.enter_context(subject.published(fingerprint))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="epctx-check-"))
         kept = results or Path(folder, "results.jsonl")
-        found = []
+        stage_results = []
         for stage, tasks, limit in (
             ("kit", of_kit, 2 * Requirements.seconds),
             ("cases", of_cases, seconds),
         ):
             show = _count(progress, stage, len(tasks))
-            found.append(
+            stage_results.append(
                 run_all(
                     tasks, kept, 1, catalogue=_CATALOGUE, seconds=limit, progress=show
                 )
@@ -97,8 +97,8 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
         subject=subject,
         facts=facts,
         ways=tuple(way.name for way in chosen),
-        checks=tuple(found[0]),
-        trials=tuple(found[1]),
+        checks=tuple(stage_results[0]),
+        trials=tuple(stage_results[1]),
         operators={name: _list_operators(case) for name, case in cases.items()},
         seconds=seconds,
     )
@@ -157,15 +157,15 @@ def _choose_ways(subject: Subject, ways: Iterable[str]) -> list[str]:
     Raises:
         InvalidArgument: the EP does not have one.
     """
-    known = [name for name in WAYS if name != NATIVE or subject.plugin is not None]
+    available = [name for name in WAYS if name != NATIVE or subject.plugin is not None]
     for name in ways:
-        if name not in known:
+        if name not in available:
             raise InvalidArgument(
                 f"--through {name!r} is no way in which {subject.ep} "
-                f"runs.{suggestion(name, known)}",
-                hint=f"Ways: {', '.join(known)}.",
+                f"runs.{suggestion(name, available)}",
+                hint=f"Ways: {', '.join(available)}.",
             )
-    return [name for name in known if not ways or name in ways]
+    return [name for name in available if not ways or name in ways]
 
 
 def load_cases(subject: Subject) -> Mapping[str, Case]:
@@ -225,17 +225,17 @@ _OUTCOMES = {
 
 def _run_check(name: str, way: Way) -> Result:
     (check,) = chosen_checks([name])
-    found = run_check(check, _find_harness())
+    result = run_check(check, _find_harness())
     notes = {
         "title": check.title,
         "group": check.group,
-        "seconds": round(found.seconds, 3),
+        "seconds": round(result.seconds, 3),
     }
-    reason = " ".join(found.text.split())
+    reason = " ".join(result.text.split())
     return Result(
         case=name,
         route=str(way),
-        outcome=_OUTCOMES[found.outcome],
+        outcome=_OUTCOMES[result.outcome],
         reason=reason,
         notes=notes,
     )

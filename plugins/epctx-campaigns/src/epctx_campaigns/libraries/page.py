@@ -143,14 +143,14 @@ def _make_cell(number: int) -> str:
 
 def _show_faults(report: LibraryReport) -> Iterator[str]:
     for verdict in (Verdict.CRASH, Verdict.WRONG, Verdict.REFUSED):
-        found = [result for result in report.faults if judge(result) is verdict]
-        if not found:
+        faults = [result for result in report.faults if judge(result) is verdict]
+        if not faults:
             continue
         yield (
             f'<h2 style="color: var(--{verdict.name})">{verdict.name}: '
-            f"{len(found)}</h2>"
+            f"{len(faults)}</h2>"
         )
-        yield from (_show_fault(report, result) for result in found)
+        yield from (_show_fault(report, result) for result in faults)
 
 
 def _show_lost_nodes(report: LibraryReport) -> Iterator[str]:

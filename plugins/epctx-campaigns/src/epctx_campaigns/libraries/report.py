@@ -77,8 +77,11 @@ class LibraryReport:
     @property
     def ok(self) -> bool:
         """True if nothing was wrong, nothing crashed, and something passed."""
-        found = {judge(result) for result in (*self.checks, *self.trials)}
-        return Verdict.PASS in found and not found & {Verdict.CRASH, Verdict.WRONG}
+        verdicts = {judge(result) for result in (*self.checks, *self.trials)}
+        return Verdict.PASS in verdicts and not verdicts & {
+            Verdict.CRASH,
+            Verdict.WRONG,
+        }
 
     @cached_property
     def lost_nodes(self) -> dict[str, dict[str, list[str]]]:
@@ -89,28 +92,30 @@ class LibraryReport:
         carry.
         """
         lost: dict[str, dict[str, list[str]]] = {}
-        given: dict[str, list[str]] = {}
+        native_nodes: dict[str, list[str]] = {}
         for trial in self.trials:
             verdict = judge(trial)
             way = self.find_way(trial)
-            taken = trial.notes.get("nodes", {"taken": []})["taken"]
+            ep_nodes = trial.notes.get("nodes", {"taken": []})["taken"]
             if way == NATIVE and verdict is Verdict.PASS:
-                given[trial.case] = taken
+                native_nodes[trial.case] = ep_nodes
             elif verdict not in (Verdict.PASS, Verdict.UNSUPPORTED):
                 continue
-            elif names := [n for n in given.get(trial.case, ()) if n not in taken]:
+            elif names := [
+                n for n in native_nodes.get(trial.case, ()) if n not in ep_nodes
+            ]:
                 lost.setdefault(trial.case, {})[way] = names
         return lost
 
     @cached_property
     def cases(self) -> dict[str, Verdict]:
         """The worst verdict of each case."""
-        found: dict[str, Verdict] = {}
+        verdicts: dict[str, Verdict] = {}
         for trial in self.trials:
-            found[trial.case] = min(
-                judge(trial), found.get(trial.case, _ORDER[-1]), key=_ORDER.index
+            verdicts[trial.case] = min(
+                judge(trial), verdicts.get(trial.case, _ORDER[-1]), key=_ORDER.index
             )
-        return found
+        return verdicts
 
     @cached_property
     def faults(self) -> list[Result]:
@@ -143,14 +148,14 @@ class LibraryReport:
         """Return for each way how many cases passed with all nodes on the EP, and how
         many within its tolerance alone.
         """
-        found = {}
+        counts = {}
         for number, way in enumerate(self.ways):
             passed = [
                 t
                 for t in self.trials[number :: len(self.ways)]
                 if judge(t) is Verdict.PASS
             ]
-            found[way] = {
+            counts[way] = {
                 "whole": sum(not trial.notes["nodes"]["left"] for trial in passed),
                 "lenient": sum("lenient" in trial.notes for trial in passed),
                 "elsewhere": sum(
@@ -158,7 +163,7 @@ class LibraryReport:
                 ),
                 "other bits": sum(trial.outcome == "differs" for trial in passed),
             }
-        return found
+        return counts
 
     def explain(self, result: Result) -> str:
         """Return the reason of a result with what kind of an end it was."""
@@ -250,6 +255,6 @@ def list_rows(
 ) -> Iterable[tuple[str | int, ...]]:
     """Return rows of a table: a name, then a number for each verdict."""
     return [
-        (name, *(found.get(verdict, 0) for verdict in Verdict))
-        for name, found in counts.items()
+        (name, *(verdicts.get(verdict, 0) for verdict in Verdict))
+        for name, verdicts in counts.items()
     ]

@@ -73,8 +73,8 @@ class Subject:
     @property
     def plugin(self) -> Any:
         """The `PluginLibrary` of an EP that onnxruntime runs, else None."""
-        found = getattr(self.provider, "library", None)
-        return found if hasattr(found, "list_devices") else None
+        library = getattr(self.provider, "library", None)
+        return library if hasattr(library, "list_devices") else None
 
     def typed_options(self) -> dict[str, Any]:
         """Return all of the EP's options, checked.
@@ -82,20 +82,22 @@ class Subject:
         Raises:
             InvalidArgument: one is unknown or malformed.
         """
-        known = {option.name: option for option in self.provider.options}
-        if unknown := next((name for name in self.options if name not in known), None):
+        provider_options = {option.name: option for option in self.provider.options}
+        if unknown := next(
+            (name for name in self.options if name not in provider_options), None
+        ):
             raise InvalidArgument(
                 f"{self.provider.name} has no option "
-                f"{unknown!r}.{suggestion(unknown, known)}",
+                f"{unknown!r}.{suggestion(unknown, provider_options)}",
                 ep=self.provider.name,
-                hint=f"Its options: {', '.join(sorted(known)) or 'none'}.",
+                hint=f"Its options: {', '.join(sorted(provider_options)) or 'none'}.",
             )
         name = self.provider.name
         return {
             key: option.parse(name, self.options[key])
             if key in self.options
             else option.default
-            for key, option in known.items()
+            for key, option in provider_options.items()
         }
 
     def describe(self) -> dict[str, str]:
@@ -150,8 +152,8 @@ class Subject:
 
 def find_subject() -> tuple[Subject, str]:
     """Return the subject of the process that started this one, and its fingerprint."""
-    found, fingerprint = json.loads(os.environ[VARIABLE])
-    return Subject(**{**found, "without": tuple(found["without"])}), fingerprint
+    fields, fingerprint = json.loads(os.environ[VARIABLE])
+    return Subject(**{**fields, "without": tuple(fields["without"])}), fingerprint
 
 
 def _version(name: str) -> str:
@@ -180,27 +182,29 @@ def _make_provider(
     base = import_installed(
         "epctx_onnxruntime.providers.base", needed_by=needed_by
     ).OnnxRuntimeProvider
-    found = import_installed(
+    library_class = import_installed(
         "epctx_onnxruntime.providers.library", needed_by=needed_by
     ).PluginLibrary
     full = ep if ep.endswith(_SUFFIX) else ep + _SUFFIX
-    known = _load_known(full)
-    if known is not None:
-        members: dict[str, Any] = {"library": replace(known.library, path=library)}
+    vendor_class = _load_known(full)
+    if vendor_class is not None:
+        members: dict[str, Any] = {
+            "library": replace(vendor_class.library, path=library)
+        }
     else:
         # The name of the CPU EP is epctx's own.
         name = f"Ort{full}" if full == CPU else full
         members = {
             "name": name,
             "vendor": library or "onnxruntime",
-            "library": found(ep=full, path=library),
+            "library": library_class(ep=full, path=library),
             "options": tuple(
                 ProviderOption(key, str, default=None, doc="As given.")
                 for key in options
             ),
         }
     made: type[ExecutionProvider] = type(
-        full, (known or base,), {**members, "__module__": __name__}
+        full, (vendor_class or base,), {**members, "__module__": __name__}
     )
     return made
 
@@ -209,8 +213,8 @@ def _load_known(ep: str) -> Any:
     """Return the class of epctx-onnxruntime for a vendor's EP, or None."""
     from epctx_onnxruntime.providers import openvino, qnn
 
-    known = (qnn.QNNExecutionProvider, openvino.OpenVINOExecutionProvider)
-    return next((cls for cls in known if cls.name == ep), None)
+    classes = (qnn.QNNExecutionProvider, openvino.OpenVINOExecutionProvider)
+    return next((cls for cls in classes if cls.name == ep), None)
 
 
 def __getattr__(name: str) -> Any:

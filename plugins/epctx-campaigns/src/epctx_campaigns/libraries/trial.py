@@ -138,11 +138,11 @@ class _Trial:
         self.bits = compute_digest(results)
         return ""
 
-    def _find_fault(self, found: Sequence[Any], data: Data) -> str:
-        if data.outputs and len(found) != len(data.outputs):
-            return f"{len(found)} outputs instead of {len(data.outputs)}"
+    def _find_fault(self, outputs: Sequence[Any], data: Data) -> str:
+        if data.outputs and len(outputs) != len(data.outputs):
+            return f"{len(outputs)} outputs instead of {len(data.outputs)}"
         for number, (value, expected) in enumerate(
-            zip(found, data.outputs, strict=False)
+            zip(outputs, data.outputs, strict=False)
         ):
             if self._is_random:
                 value, expected = np.zeros_like(value), np.zeros_like(expected)  # noqa: PLW2901 - type and shape are left
@@ -195,25 +195,25 @@ class _Trial:
         return (f"is wrong, too ({wrong})" if wrong else "passes"), ""
 
 
-def measure_error(found: Any, expected: Any) -> float | None:
+def measure_error(result: Any, expected: Any) -> float | None:
     """Return the largest difference as a share of the largest expected number; None
     where that tells nothing.
 
     Other shapes, types, infinities or NaNs than expected are no matter of size.
     """
-    arrays = (found, expected)
+    arrays = (result, expected)
     if not all(
         isinstance(array, np.ndarray) and array.dtype.kind in "fiuV" for array in arrays
     ):
         return None
     if (
-        found.shape != expected.shape
-        or found.dtype != expected.dtype
+        result.shape != expected.shape
+        or result.dtype != expected.dtype
         or not expected.size
     ):
         return None
     try:
-        a = found.astype(np.float64)
+        a = result.astype(np.float64)
         b = expected.astype(np.float64)
     except (TypeError, ValueError):
         return None

@@ -105,21 +105,21 @@ def open_way(
         EpctxError: epctx or the EP refuses the model.
         Exception: onnxruntime does, by an error of its own.
     """
-    found = Assignment()
+    assignment = Assignment()
     named = _name_nodes(model)
     if way.name == NATIVE:
-        session = _open_native(named, subject, folder, found)
+        session = _open_native(named, subject, folder, assignment)
         try:
-            yield _make_run(session, named), found
+            yield _make_run(session, named), assignment
         finally:
             session.end_profiling()
     else:
-        with _open_epctx(named, way.name, subject, folder, found) as opened:
-            yield opened.run, found
+        with _open_epctx(named, way.name, subject, folder, assignment) as opened:
+            yield opened.run, assignment
     if subject.plugin is not None:
-        _read_profiles(found, folder, subject.plugin.ep)
+        _read_profiles(assignment, folder, subject.plugin.ep)
         if way.name == NATIVE:
-            found.elsewhere = {}  # nodes that it left ran in the same session
+            assignment.elsewhere = {}  # nodes that it left ran in the same session
 
 
 def open_without(model: bytes, way: Way) -> Any:
@@ -145,7 +145,7 @@ def _name_nodes(model: bytes) -> bytes:
 
 
 def _open_native(
-    model: bytes, subject: Subject, folder: Path, found: Assignment
+    model: bytes, subject: Subject, folder: Path, assignment: Assignment
 ) -> Any:
     import onnxruntime
 
@@ -163,8 +163,8 @@ def _open_native(
     options.add_provider_for_devices(list(devices), provider.vendor_options(typed))  # type: ignore[attr-defined]
     _profile(options, folder)
     session = onnxruntime.InferenceSession(model, options, enable_fallback=0)
-    _note_assignment(found, session, plugin.ep)
-    found.taken = _keep_names(model, found.taken)
+    _note_assignment(assignment, session, plugin.ep)
+    assignment.taken = _keep_names(model, assignment.taken)
     return session
 
 
@@ -172,9 +172,9 @@ def _keep_names(model: bytes, names: Iterable[str]) -> list[str]:
     """Return names of nodes as the model has them: onnxruntime renames nodes that it
     moves to another layout, and adds some.
     """
-    own = {node.name for node in onnx.ModelProto.FromString(model).graph.node}
+    model_names = {node.name for node in onnx.ModelProto.FromString(model).graph.node}
     kept = dict.fromkeys(name.partition("_token_")[0] for name in names)
-    return [name for name in kept if name in own]
+    return [name for name in kept if name in model_names]
 
 
 def _make_run(session: Any, model: bytes) -> Run:
@@ -198,7 +198,7 @@ def _make_run(session: Any, model: bytes) -> Run:
 
 
 def _open_epctx(
-    model: bytes, way: str, subject: Subject, folder: Path, found: Assignment
+    model: bytes, way: str, subject: Subject, folder: Path, assignment: Assignment
 ) -> InferenceSession:
     provider = (
         subject.provider if subject.plugin is None else _watch(subject.provider, folder)
@@ -212,7 +212,7 @@ def _open_epctx(
     options.add_session_config_entry("ep.context_trust_unverified", "1")
     if way == "direct":
         session = InferenceSession(model, options, registry=registry)
-        _note_assignment(found, session, provider.name)
+        _note_assignment(assignment, session, provider.name)
         return session
     source = folder / "model.onnx"
     source.write_bytes(model)
@@ -224,9 +224,11 @@ def _open_epctx(
         written = folder / "model_ctx.onnx"
         compiler.compile_to_file(written)
     partitions = compiler.report.partitions if compiler.report is not None else ()
-    found.taken = [name for partition in partitions for name in partition.node_names]
+    assignment.taken = [
+        name for partition in partitions for name in partition.node_names
+    ]
     names = [node.name for node in onnx.ModelProto.FromString(model).graph.node]
-    found.left = [name for name in names if name not in found.taken]
+    assignment.left = [name for name in names if name not in assignment.taken]
     source.unlink()
     return InferenceSession(written, options, registry=registry)
 
@@ -248,13 +250,13 @@ def _profile(options: Any, folder: Path) -> None:
     options.profile_file_prefix = str(folder / f"profile{next(_NUMBERS)}")
 
 
-def _note_assignment(found: Assignment, session: Any, ep: str) -> None:
+def _note_assignment(assignment: Assignment, session: Any, ep: str) -> None:
     for part in session.get_provider_graph_assignment_info():
         names = [node.name or node.op_type for node in part.get_nodes()]
-        (found.taken if part.ep_name == ep else found.left).extend(names)
+        (assignment.taken if part.ep_name == ep else assignment.left).extend(names)
 
 
-def _read_profiles(found: Assignment, folder: Path, ep: str) -> None:
+def _read_profiles(assignment: Assignment, folder: Path, ep: str) -> None:
     ran = 0
     others = Counter[str]()
     for path in folder.glob("profile*.json"):
@@ -266,5 +268,5 @@ def _read_profiles(found: Assignment, folder: Path, ep: str) -> None:
                 ran += 1
             else:
                 others[event["args"].get("op_name", "?")] += 1
-    found.ran = ran
-    found.elsewhere = dict(others)
+    assignment.ran = ran
+    assignment.elsewhere = dict(others)
