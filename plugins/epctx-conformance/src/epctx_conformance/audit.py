@@ -165,17 +165,17 @@ class Audit:
 
 
 def _folders_of(packages: tuple[str, ...]) -> list[str]:
-    found = []
+    folders = []
     for package in packages:
         try:
             spec = importlib.util.find_spec(package)
         except ModuleNotFoundError:
             continue
         if spec is not None:
-            found += [
+            folders += [
                 folder + os.sep for folder in spec.submodule_search_locations or ()
             ]
-    return found
+    return folders
 
 
 def process_state() -> dict[str, str]:
@@ -231,17 +231,17 @@ def process_state() -> dict[str, str]:
 
 def describe_changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
     """Describe what is different, each in a few words."""
-    found = []
+    changes = []
     for name in {**before, **after}:
         old = before.get(name, "nothing")
         new = after.get(name, "nothing")
         if old != new:
-            found.append(
+            changes.append(
                 f"{name} ({old} became {new})"
                 if len(old) + len(new) <= _SHORT
                 else name
             )
-    return found
+    return changes
 
 
 def _short(value: object) -> str:

@@ -92,33 +92,40 @@ def _choose(only: list[str], quick: bool) -> list[str] | None:
     )
 
 
-def run_kind(arguments: argparse.Namespace, console: Console, given: str) -> int:
+def run_kind(
+    arguments: argparse.Namespace, console: Console, plugin_arguments: str
+) -> int:
     """Check a plugin that is no EP; 1 if it does not keep the contract.
 
     Args:
         arguments: of the command.
         console: the command's.
-        given: the arguments that name the plugin.
+        plugin_arguments: the arguments that name the plugin.
     """
     chosen = make_run(arguments)
     with console.progress() as line, _only_errors(console):
         checks = chosen.kit.choose(chosen.only)
         report = chosen.check(_progress(line, console, checks))
-    return _conclude(report, console, given)
+    return _conclude(report, console, plugin_arguments)
 
 
-def _conclude(report: ConformanceReport, console: Console, given: str) -> int:
+def _conclude(
+    report: ConformanceReport, console: Console, plugin_arguments: str
+) -> int:
     """Print a report and what to do next; return the exit code.
 
     Args:
         report: of the run.
         console: the command's.
-        given: the arguments that name the plugin.
+        plugin_arguments: the arguments that name the plugin.
     """
     for text in report.text().splitlines():
         console.say(text)
     if report.failed:
-        console.say(f"Next: epctx plugins check {given} --only {report.failed[0].name}")
+        console.say(
+            f"Next: epctx plugins check {plugin_arguments} "
+            f"--only {report.failed[0].name}"
+        )
     elif not report.ok:
         console.error(
             "no check passed, so nothing was shown; --model gives the kit a model "

@@ -74,7 +74,7 @@ class Harness:
         self.before: tuple[type[ExecutionProvider], ...] = ()
         self.unavailable = ""
         self._models = tuple(models)
-        self._taken: dict[Block, bool] = {}
+        self._takes_by_block: dict[Block, bool] = {}
         # A check that was left behind may still write while it is removed.
         self._root = tempfile.TemporaryDirectory(
             prefix="epctx-conformance-", ignore_cleanup_errors=True
@@ -280,12 +280,12 @@ class Harness:
 
     def takes(self, block: Block) -> bool:
         """Return whether the EP takes a block's operator."""
-        if block not in self._taken:
+        if block not in self._takes_by_block:
             prefix = f"{block.operator.lower()}_"
-            self._taken[block] = any(
+            self._takes_by_block[block] = any(
                 name.startswith(prefix) for name in self.claimed_names(single(block))
             )
-        return self._taken[block]
+        return self._takes_by_block[block]
 
     def _first(self, blocks: Iterable[Block], what: str) -> Block:
         block = next(filter(self.takes, blocks), None)
@@ -332,12 +332,12 @@ class Harness:
     @cached_property
     def barrier_or_none(self) -> Step | None:
         """The `barrier`, or None; Skipped if the EP takes no block."""
-        found = (
+        barriers = (
             each
             for each in BARRIERS.values()
             if len(self.claimed(separated(self.block, each))) == 2  # noqa: PLR2004
         )
-        return next(found, None)
+        return next(barriers, None)
 
     @property
     def barrier(self) -> Step:
@@ -359,14 +359,14 @@ class Harness:
         Raises:
             Skipped: there is none.
         """
-        found = [single(block) for block in self.claimed_blocks]
-        found += [model for model in self.own_models if self.claimed(model)]
-        if not found:
+        models = [single(block) for block in self.claimed_blocks]
+        models += [model for model in self.own_models if self.claimed(model)]
+        if not models:
             raise Skipped(
                 "the EP takes nothing of any model that the kit has; give it some "
                 "with models=[...]"
             )
-        return found
+        return models
 
     @cached_property
     def network(self) -> SmallModel:

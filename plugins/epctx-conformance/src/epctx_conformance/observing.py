@@ -91,15 +91,15 @@ def observe_calls(
 def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
     names = HOOKS[hook].arguments
-    taken = [parameter.name for parameter in method.parameters]
+    parameters = [parameter.name for parameter in method.parameters]
 
     def implementation(self: ExecutionProvider, *values: Any) -> Any:
         arguments = dict(zip(names, values, strict=True))
-        own = method.static.__get__(self, type(self))
+        original = method.static.__get__(self, type(self))
 
         def honest(**changed: Any) -> Any:
             merged = {**arguments, **changed}
-            return own(*[merged[name] for name in taken])
+            return original(*[merged[name] for name in parameters])
 
         call = Call(hook=hook, instance=self, arguments=arguments)
         watch.calls.append(call)
@@ -136,16 +136,16 @@ def comparable(items: Sequence[Any]) -> list[Any]:
     """Return claims and refusals in a form that can be compared: indices of nodes
     instead of nodes.
     """
-    found: list[Any] = []
+    rows: list[Any] = []
     for item in items:
         indices = sorted(getattr(node, "index", node) for node in item.nodes)
         if isinstance(item, Refusal):
-            found.append(("refusal", item.reason, indices))
+            rows.append(("refusal", item.reason, indices))
         else:
-            found.append(
+            rows.append(
                 ("claim", item.fuse, item.keep_initializers, item.exact, indices)
             )
-    return sorted(found, key=repr)
+    return sorted(rows, key=repr)
 
 
 def claims(calls: Sequence[Call]) -> list[ComputeCapability]:

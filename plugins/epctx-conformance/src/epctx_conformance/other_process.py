@@ -123,10 +123,10 @@ def _address(provider: type[Any]) -> dict[str, str | None]:
     """
     name = provider.__qualname__
     module = sys.modules.get(provider.__module__)
-    found: Any = module
+    attribute: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is not provider or provider.__module__ == "__main__":
+        attribute = getattr(attribute, part, None)
+    if attribute is not provider or provider.__module__ == "__main__":
         raise Skipped(
             f"another process cannot find {provider.__module__}:{name}; define it at "
             "the top of a module"
@@ -175,20 +175,20 @@ class Observation:
                     f"in a process of its own the EP failed in {phase}: "
                     f"{self.errors[phase]}"
                 )
-        found = [
+        effects = [
             event
             for phase, kind, event in self.seen
             if kind in kinds and phase in phases
         ]
         if "change" in kinds:
-            found += [
+            effects += [
                 f"changes {what}"
                 for phase in phases
                 for what in self.changed.get(phase, [])
             ]
-        if found:
+        if effects:
             raise CheckFailed(
-                f"the EP has side effects: {'; '.join(dict.fromkeys(found))}.",
+                f"the EP has side effects: {'; '.join(dict.fromkeys(effects))}.",
                 hint=hint,
             )
 
@@ -212,15 +212,17 @@ def observe(harness: Harness) -> Observation:
     }
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folders["temporary"]))
     environment = {"PYTHONDONTWRITEBYTECODE": "1", **temporary}
-    found, stdout = _run_job(
+    record, stdout = _run_job(
         harness, job, environment=environment, cwd=folders["current"]
     )
-    known = {model.name, *found.pop("known")}
+    expected_names = {model.name, *record.pop("known")}
     left = {
-        name: sorted(path.name for path in folder.iterdir() if path.name not in known)
+        name: sorted(
+            path.name for path in folder.iterdir() if path.name not in expected_names
+        )
         for name, folder in folders.items()
     }
-    return Observation(**found, stdout=stdout, left=left)
+    return Observation(**record, stdout=stdout, left=left)
 
 
 # --- in the other process -------------------------------------------------------------
@@ -231,19 +233,21 @@ def _find(address: Mapping[str, str]) -> Any:
     no path.
     """
     try:
-        found: Any = importlib.import_module(address["module"])
+        module = importlib.import_module(address["module"])
     except ImportError:
         spec = importlib.util.spec_from_file_location(
             address["module"], address["file"]
         )
         if spec is None or spec.loader is None:
             raise
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[address["module"]] = found
-        spec.loader.exec_module(found)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[address["module"]] = module
+        spec.loader.exec_module(module)
+
+    attribute: Any = module
     for part in address["name"].split("."):
-        found = getattr(found, part)
-    return found
+        attribute = getattr(attribute, part)
+    return attribute
 
 
 def _call(job: dict[str, Any]) -> Any:
@@ -277,7 +281,7 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
         session.run(
             None, feeds
         )  # effects of the first use of the core and its libraries are not the EP's
-    known = [
+    expected_names = [
         path.name
         for folder in (Path.cwd(), Path(tempfile.gettempdir()))
         for path in folder.iterdir()
@@ -300,14 +304,14 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
             )
 
     def load() -> Any:
-        found = _find(job["provider"])
+        provider_class = _find(job["provider"])
         # Python waits for them.
         others = {*threading.enumerate()} - {threading.main_thread()}
         if threads := ", ".join(sorted(t.name for t in others if not t.daemon)):
             changed["import"] = [
                 f"threads that keep the process from ending ({threads})"
             ]
-        return found
+        return provider_class
 
     def options() -> SessionOptions:
         made = SessionOptions()
@@ -331,9 +335,14 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
         do("run", lambda: run(job["model"]))
         report = do("export", export) if job["exports"] else None
         if report is not None:
-            known += [file.path for file in report.outputs]
+            expected_names += [file.path for file in report.outputs]
             do("load", lambda: run(str(report.output)))
-    return {"seen": audit.seen, "changed": changed, "errors": errors, "known": known}
+    return {
+        "seen": audit.seen,
+        "changed": changed,
+        "errors": errors,
+        "known": expected_names,
+    }
 
 
 def main() -> None:

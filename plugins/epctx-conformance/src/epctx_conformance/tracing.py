@@ -27,7 +27,7 @@ def _make_wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
     # pluggy passes the arguments of the function that is wrapped.
     @functools.wraps(vars(HookSpecs)[hook])
     def traced(*values: Any) -> Generator[None, Any, Any]:
-        ep, *given = map(_abbreviate, values)
+        ep, *arguments = map(_abbreviate, values)
         start = time.perf_counter()
         try:
             result = yield
@@ -40,7 +40,7 @@ def _make_wrapper(hook: str) -> Callable[..., Generator[None, Any, Any]]:
             return result
         finally:
             duration = (time.perf_counter() - start) * 1000
-            told = ", ".join(map("{}={}".format, names[1:], given))
+            told = ", ".join(map("{}={}".format, names[1:], arguments))
             call = concealed(f"{ep[1:-1]}.{hook}({told}) {outcome}")
             _tell(f"{call} [{duration:.3f} ms]")
 

@@ -29,11 +29,11 @@ def load_cases(kinds: Iterable[str] = KINDS) -> dict[str, Case]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # making the data overflows on purpose
-            found = [case for kind in kinds for case in load_model_tests(kind=kind)]
+            cases = [case for kind in kinds for case in load_model_tests(kind=kind)]
     finally:
         np.random.set_state(drawn)  # noqa: NPY002
     return {
-        case.name: _as_case(case) for case in sorted(found, key=lambda case: case.name)
+        case.name: _as_case(case) for case in sorted(cases, key=lambda case: case.name)
     }
 
 

@@ -177,7 +177,7 @@ def check_refusals(harness: Harness) -> None:
     refusals = 0
     for model in (*_structures(harness), structures.beside_foreign(harness.block)):
         for call in ask(harness, model):
-            taken = {node.index for item in claims([call]) for node in item.nodes}
+            claimed = {node.index for item in claims([call]) for node in item.nodes}
             for item in (item for item in call.result if isinstance(item, Refusal)):
                 refusals += 1
                 if not isinstance(item.reason, str) or not item.reason.strip():
@@ -185,7 +185,7 @@ def check_refusals(harness: Harness) -> None:
                         f"it refuses nodes of {model.name} with the reason "
                         f"{item.reason!r}."
                     )
-                both = sorted(taken & {node.index for node in item.nodes})
+                both = sorted(claimed & {node.index for node in item.nodes})
                 if both:
                     raise CheckFailed(
                         f"it both takes and refuses the nodes {both[:5]} of "
@@ -316,8 +316,8 @@ def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
 def check_only_shown(harness: Harness) -> None:
     """Another EP, asked first, has some of the nodes."""
     # The first branch's nodes have the names that they have in a model of one branch.
-    taken = harness.claimed_names(structures.side_by_side(harness.block, 1))
-    other = harness.like(before=(_first_comer(taken),))
+    names = harness.claimed_names(structures.side_by_side(harness.block, 1))
+    other = harness.like(before=(_first_comer(names),))
     for call in ask(other, structures.side_by_side(harness.block, 2)):
         shown = {node.index for node in call.arguments["graph"].nodes}
         hidden = [
@@ -357,9 +357,9 @@ def check_around_another(harness: Harness) -> None:
     other = harness.like(before=(_first_comer(middle),))
     ask(other, model)
     if any(
-        found & first and found & last
-        for found in other.claimed(model)
-        if not found & middle
+        partition & first and partition & last
+        for partition in other.claimed(model)
+        if not partition & middle
     ):
         raise CheckFailed(
             "one partition has nodes before and after those of another EP."
@@ -410,14 +410,14 @@ def check_maximal(harness: Harness) -> None:
         structures.chain(harness.block, 5),
         structures.side_by_side(harness.block, 3),
     ):
-        found = harness.claimed(model)
-        if len(found) == 1:
+        partitions = harness.claimed(model)
+        if len(partitions) == 1:
             continue
         if any(item.exact for item in claims(ask(harness, model))):
             raise Skipped("the EP claims its sets exactly")
         raise CheckFailed(
-            f"of the model {model.name} it makes {len(found)} partitions: "
-            f"{[sorted(names) for names in found][:3]}.",
+            f"of the model {model.name} it makes {len(partitions)} partitions: "
+            f"{[sorted(names) for names in partitions][:3]}.",
             hint=(
                 "Claim sets that the core can merge: the same fuse and "
                 "keep_initializers, and no node left out."
@@ -490,17 +490,17 @@ def check_versions(harness: Harness) -> None:
 
 def _schemas(definition: KernelDef) -> list[Any]:
     """Return every version of an operator of onnx's."""
-    found = [
+    schemas = [
         schema
         for schema in onnx.defs.get_all_schemas_with_history()
         if (schema.domain, schema.name) == (definition.domain, definition.op_type)
     ]
-    if not found:
+    if not schemas:
         raise CheckFailed(
             f"there is a kernel of {definition.op_type} in the default domain, and "
             "onnx has no such operator."
         )
-    return found
+    return schemas
 
 
 @check("kernels", "each type constraint names a type variable of the operator")
@@ -511,16 +511,16 @@ def check_constraints(harness: Harness) -> None:
     for definition in _definitions(harness):
         if definition.domain:
             continue
-        known = {
+        variables = {
             c.type_param_str
             for schema in _schemas(definition)
             for c in schema.type_constraints
         }
         for variable, types in definition.type_constraints.items():
-            if variable not in known:
+            if variable not in variables:
                 raise CheckFailed(
                     f"the kernel of {definition.op_type} restricts {variable!r}; its "
-                    f"variables: {sorted(known)}.",
+                    f"variables: {sorted(variables)}.",
                     hint=(
                         "Use the operator's own names of types, as in the ONNX "
                         "documentation of operators."
@@ -539,14 +539,14 @@ def check_kernel_results(harness: Harness) -> None:
     stay as they are.
     """
     _definitions(harness)
-    found = [
+    models = [
         m
         for m in harness.claimed_models()
         if any(node.kernel for node in harness.explain(m).nodes)
     ]
-    if not found:
+    if not models:
         raise Skipped("the EP runs no node of the kit's models by a kernel")
-    for model in found:
+    for model in models:
         feeds = model.feeds()
         harness.expect_run(model, "run by kernels", feeds=feeds)
         changed = [

@@ -557,15 +557,16 @@ def check_graph_names(harness: Harness) -> None:
     attributes = (
         attribute for node in onnx.load(path).graph.node for attribute in node.attribute
     )
-    found = [
+    partition_names = [
         attribute.s.decode()
         for attribute in attributes
         if attribute.name == "partition_name"
     ]
     names = graph_names(watch)
-    if not names.issubset(found):
+    if not names.issubset(partition_names):
         raise CheckFailed(
-            f"it named its graphs {sorted(names)}, and the nodes say {found}.",
+            f"it named its graphs {sorted(names)}, and the nodes say "
+            f"{partition_names}.",
             hint=hint,
         )
     harness.expect_run(model, "loaded by the names of its graphs", path)

@@ -34,10 +34,12 @@ def require_hooks(harness: Harness, *hooks: str) -> list[str]:
     """Return those of the hooks that the EP has; raise Skipped if it has none of
     them.
     """
-    found = [hook for hook in hooks if hook in implemented_hooks(harness.provider)]
-    if not found:
+    implemented = [
+        hook for hook in hooks if hook in implemented_hooks(harness.provider)
+    ]
+    if not implemented:
         raise Skipped(f"the EP has no {' or '.join(hooks)} hook")
-    return found
+    return implemented
 
 
 # --- purposes -------------------------------------------------------------------------

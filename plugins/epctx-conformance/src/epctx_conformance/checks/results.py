@@ -333,9 +333,9 @@ def _claimed(
             )
 
 
-def _some(found: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
+def _some(candidates: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
     """Return models; raise Skipped if there is none."""
-    models = list(found)
+    models = list(candidates)
     if not models:
         raise Skipped(f"the EP claims {nothing}")
     return models
@@ -603,7 +603,7 @@ def runnables(
             sessions.enter_context(other.session(model))
             if harness.requirements.export:
                 sessions.enter_context(other.session(other.compile(model)))
-        found = [
+        runs = [
             Runnable(
                 name=f"{boundary.name!r}, {way},",
                 run=result.run,
@@ -624,11 +624,11 @@ def runnables(
                 for v in (*boundary.inputs, *boundary.outputs)
             )
         ]
-        if not found:
+        if not runs:
             raise Skipped(
                 "the EP compiles no partition whose types and lengths are all known"
             )
-        yield found
+        yield runs
 
 
 def _check_runnables(
@@ -640,8 +640,8 @@ def _check_runnables(
 
     def add(find_fault: Callable[[Harness, Runnable], str | None]) -> None:
         def function(harness: Harness) -> None:
-            with runnables(harness, models(harness)) as found:
-                for runnable in found:
+            with runnables(harness, models(harness)) as runs:
+                for runnable in runs:
                     fault = find_fault(harness, runnable)
                     if fault is not None:
                         raise CheckFailed(f"{runnable.name} {fault}.", hint=hint)

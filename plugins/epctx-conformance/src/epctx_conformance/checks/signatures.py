@@ -125,10 +125,12 @@ def check_available(harness: Harness) -> None:
         Purpose.EXPORT,
         Purpose.LOAD,
     ] * harness.requirements.export:
-        found = harness.provider.availability(purpose)
-        if not found.available:
-            harness.unavailable = f"it cannot {purpose.value} here: {found.reason}"
-            raise CheckFailed(harness.unavailable, hint=found.hint)
+        availability = harness.provider.availability(purpose)
+        if not availability.available:
+            harness.unavailable = (
+                f"it cannot {purpose.value} here: {availability.reason}"
+            )
+            raise CheckFailed(harness.unavailable, hint=availability.hint)
 
 
 @check("signatures", "it accepts each choice of an option, or refuses it with a reason")
@@ -207,8 +209,8 @@ def _info(harness: Harness) -> str:
     described = (
         node for call in watch.of("get_ep_context_nodes") for node in call.result or ()
     )
-    if (own := next(described).compatibility_info) is not None:
-        return str(own)
+    if (node_info := next(described).compatibility_info) is not None:
+        return str(node_info)
     if not first:
         raise Skipped("the EP writes no compatibility info")
     return first

@@ -230,16 +230,16 @@ def _prints_json(subject: CommandSubject) -> None:
     done = subject.run_as_given("--json")
     _expect_success(subject, done)
     try:
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise CheckFailed(
             f"with --json it prints {done.stdout[:80]!r} and not one JSON object.",
             hint="Print nothing: console.say writes for people, and console.result "
             "makes the object.",
         )
-    if not found.keys() - {"schema"}:
+    if not answer.keys() - {"schema"}:
         raise CheckFailed(
             "with --json it prints an object without content.",
             hint="Call console.result({...}) with what the report says.",

@@ -79,18 +79,20 @@ class EngineSubject:
     @cached_property
     def models(self) -> list[SmallModel]:
         """Models of the kit, then those of the engine's author."""
-        own = [SmallModel(Path(path).stem, onnx.load(path)) for path in self._paths]
-        return [*_views(), *map(_single, BLOCKS), *own]
+        author_models = [
+            SmallModel(Path(path).stem, onnx.load(path)) for path in self._paths
+        ]
+        return [*_views(), *map(_single, BLOCKS), *author_models]
 
     @cached_property
     def accepted(self) -> list[SmallModel]:
         """The models that the engine accepts; Skipped if there are none."""
-        found = [model for model in self.models if self.accepts(model.proto)]
-        if not found:
+        models = [model for model in self.models if self.accepts(model.proto)]
+        if not models:
             raise Skipped(
                 "the engine accepts no model of the kit; give it one with --model"
             )
-        return found
+        return models
 
     @cached_property
     def weighted(self) -> list[SmallModel]:
@@ -98,13 +100,13 @@ class EngineSubject:
         none.
         """
         large = [_single(block, "large") for block in LARGE_BLOCKS[:2]]  # on float32
-        found = [model for model in large if self.accepts(model.proto)]
-        found += [model for model in self.accepted if _detach(model)[1]]
-        if not found:
+        models = [model for model in large if self.accepts(model.proto)]
+        models += [model for model in self.accepted if _detach(model)[1]]
+        if not models:
             raise Skipped(
                 f"the engine accepts no model with a weight of more than {INLINE} bytes"
             )
-        return found
+        return models
 
     def accepts(self, model: onnx.ModelProto) -> bool:
         """Return whether the engine prepares a model."""
@@ -230,9 +232,9 @@ def _has_kernels(subject: EngineSubject) -> None:
 @KIT.check("refusals", "preparing a model does not change it")
 def _leaves_models(subject: EngineSubject) -> None:
     for model in subject.accepted:
-        given = deepcopy(model.proto)
-        subject.engine.prepare(given)
-        if given != model.proto:
+        copy = deepcopy(model.proto)
+        subject.engine.prepare(copy)
+        if copy != model.proto:
             raise CheckFailed(
                 f"prepare changed the model {model.name}, which is the host's.",
                 hint="Copy the model before you change it.",
@@ -266,18 +268,18 @@ def _takes_weights(subject: EngineSubject) -> None:
 def _optimises(subject: EngineSubject) -> None:
     level = GraphOptimizationLevel.ORT_ENABLE_BASIC
     for model in subject.accepted:
-        given = deepcopy(model.proto)
+        copy = deepcopy(model.proto)
         try:
-            found = subject.engine.optimize_model(given, {}, level)
+            optimised = subject.engine.optimize_model(copy, {}, level)
         except NotImplementedByProvider:
             if not subject.cls.optimizes:
                 raise Skipped("it has no optimiser") from None
             continue
-        if given != model.proto:
+        if copy != model.proto:
             raise CheckFailed(f"optimize_model changed the model {model.name}.")
         feeds = model.feeds()
-        arrays = {name: view.array() for name, view in found.weights.items()}
-        results = subject.run(subject.engine.prepare(found.model, arrays), feeds)
+        arrays = {name: view.array() for name, view in optimised.weights.items()}
+        results = subject.run(subject.engine.prepare(optimised.model, arrays), feeds)
         _expect(model, results, feeds, "optimised, its results are wrong")
 
 
@@ -301,9 +303,9 @@ def _aliases_nothing(subject: EngineSubject) -> None:
 @KIT.check("memory", "it does not change inputs")
 def _leaves_inputs(subject: EngineSubject) -> None:
     for model, prepared, feeds in _prepared(subject):
-        given = {name: value.copy() for name, value in feeds.items()}
-        prepared.run(list(given.values()))
-        for name, value in given.items():
+        copies = {name: value.copy() for name, value in feeds.items()}
+        prepared.run(list(copies.values()))
+        for name, value in copies.items():
             if value.tobytes() != feeds[name].tobytes():
                 raise CheckFailed(
                     f"a run of the model {model.name} changed the input {name!r}."
@@ -314,9 +316,9 @@ def _leaves_inputs(subject: EngineSubject) -> None:
 def _writes_in_place(subject: EngineSubject) -> None:
     for model, prepared, feeds in _prepared(subject):
         expected = subject.run(prepared, feeds)
-        given = [np.zeros_like(value) for value in expected]
-        results = subject.run(prepared, feeds, outputs=given)
-        for index, (target, value) in enumerate(zip(given, expected, strict=True)):
+        targets = [np.zeros_like(value) for value in expected]
+        results = subject.run(prepared, feeds, outputs=targets)
+        for index, (target, value) in enumerate(zip(targets, expected, strict=True)):
             if target.tobytes() != value.tobytes():
                 raise CheckFailed(
                     f"output {index} of the model {model.name} is not in the array "
@@ -457,13 +459,13 @@ def _single(block: Block, name: str = "single") -> SmallModel:
 
 def _views() -> list[SmallModel]:
     """Models whose results tend to be views of their inputs."""
-    found = []
+    models = []
     for op_type, shape in (("Identity", (2, 3)), ("Flatten", (2, 3)), ("Neg", (2, 3))):
         graph = GraphBuilder()
         value = graph.node(op_type, [graph.input("x", (2, 3))])
         graph.output(value, shape)
-        found.append(graph.model(op_type.lower()))
-    return found
+        models.append(graph.model(op_type.lower()))
+    return models
 
 
 def _unknown() -> SmallModel:

@@ -29,27 +29,28 @@ def find_entry(group: str, name: str, kind: str) -> EntryPoint:
         PackageMissing: no installed package has it.
         InvalidArgument: several have it.
     """
-    found: dict[str, EntryPoint] = {}
-    known: set[str] = set()
+    entries: dict[str, EntryPoint] = {}
+    names: set[str] = set()
     for package in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
             owner = package.metadata["Name"]
             for entry in package.entry_points.select(group=group):
-                known.add(entry.name)
+                names.add(entry.name)
                 if name in (entry.name, f"{owner}:{entry.name}"):
-                    found.setdefault(owner, entry)
-    if not found:
+                    entries.setdefault(owner, entry)
+    if not entries:
         raise PackageMissing(
-            f"the {kind} {name!r} is not installed.{suggestion(name, known)}",
+            f"the {kind} {name!r} is not installed.{suggestion(name, names)}",
             hint="Install the package that has it. Installed are: "
-            f"{', '.join(sorted(known)) or 'none'}.",
+            f"{', '.join(sorted(names)) or 'none'}.",
         )
-    if len(found) > 1:
+    if len(entries) > 1:
+        owners = " and ".join(sorted(entries))
         raise InvalidArgument(
-            f"the {kind} {name!r} is ambiguous: {' and '.join(sorted(found))} have it.",
-            hint=f"Name the package, too: {min(found)}:{name}",
+            f"the {kind} {name!r} is ambiguous: {owners} have it.",
+            hint=f"Name the package, too: {min(entries)}:{name}",
         )
-    return next(iter(found.values()))
+    return next(iter(entries.values()))
 
 
 def load_entry(group: str, name: str, kind: str) -> Any:

@@ -70,8 +70,8 @@ class Kit:
         ordered = sorted(self._checks, key=lambda c: self.groups.index(c.group))
         if only is None:
             return ordered
-        known = {name for check in ordered for name in (check.group, check.name)}
-        if unknown := sorted(set(only) - known):
+        names = {name for check in ordered for name in (check.group, check.name)}
+        if unknown := sorted(set(only) - names):
             raise ValueError(
                 f"unknown group or check {', '.join(unknown)}; groups: "
                 f"{', '.join(self.groups)}"

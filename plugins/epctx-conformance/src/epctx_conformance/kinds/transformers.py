@@ -78,8 +78,10 @@ class TransformerSubject:
     @cached_property
     def models(self) -> list[SmallModel]:
         """Models of the kit, then those of the transformer's author."""
-        own = [SmallModel(Path(path).stem, onnx.load(path)) for path in self._paths]
-        return [*_sample_models(), *own]
+        author_models = [
+            SmallModel(Path(path).stem, onnx.load(path)) for path in self._paths
+        ]
+        return [*_sample_models(), *author_models]
 
     def call(self, model: onnx.ModelProto, level: int = 0) -> Any:
         """Return what the transformer gives for a copy of a model."""
@@ -91,16 +93,16 @@ class TransformerSubject:
         """The models that the transformer changes, with what it gave; Skipped if there
         are none.
         """
-        found = []
+        pairs = []
         for model in self.models:
             result = self.call(model.proto)
             if result is not None and result != detach(model.proto)[0]:
-                found.append((model, result))
-        if not found:
+                pairs.append((model, result))
+        if not pairs:
             raise Skipped(
                 "the transformer changes no model of the kit; give it one with --model"
             )
-        return found
+        return pairs
 
 
 def check_transformer(
@@ -197,8 +199,8 @@ def _is_deterministic_in_processes(subject: TransformerSubject) -> None:
         raise Skipped("another process cannot find the function by its name")
     models = [model for model, _ in subject.changed]
     digests = [_digest_in_process(path, models, seed) for seed in (1, 2)]
-    for model, *found in zip(models, *digests, strict=True):
-        if len(set(found)) > 1:
+    for model, *model_digests in zip(models, *digests, strict=True):
+        if len(set(model_digests)) > 1:
             raise CheckFailed(
                 f"the model {model.name} gives other bytes in another process.",
                 hint="Sort what you take from a set: its order depends on hashes.",
@@ -348,8 +350,10 @@ def _name_types(values: Sequence[tuple[str, bytes]]) -> str:
 def _path_of(transform: Any) -> list[str] | None:
     """Return module and name by which another process finds a function, or None."""
     module, name = (getattr(transform, each, "") for each in ("__module__", "__name__"))
-    found = getattr(sys.modules.get(module), name, None) if module and name else None
-    return [module, name] if found is transform and module != "__main__" else None
+    attribute = (
+        getattr(sys.modules.get(module), name, None) if module and name else None
+    )
+    return [module, name] if attribute is transform and module != "__main__" else None
 
 
 def _digest_in_process(
@@ -372,8 +376,8 @@ def _digest_in_process(
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2]
         raise CheckFailed(f"it failed in another process: {last}")
-    found: list[str] = json.loads(done.stdout.strip().rpartition("\n")[2])
-    return found
+    digests: list[str] = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return digests
 
 
 def digest_in_child(request: Mapping[str, Any]) -> str:
