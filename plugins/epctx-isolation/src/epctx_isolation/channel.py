@@ -178,13 +178,13 @@ class Channel:
     ) -> tuple[dict[str, Any], int | None]:
         """Return a head, and the bytes that the limit leaves for blobs."""
         longest = LONGEST_HEAD
-        most = MOST_ENTRIES
+        entry_limit = MOST_ENTRIES
         if nodes is not None:
             longest = min(longest, SMALL_HEAD + nodes * _BYTES_FOR_NODE)
-            most = min(most, SMALL_ENTRIES + nodes * _ENTRIES_FOR_NODE)
+            entry_limit = min(entry_limit, SMALL_ENTRIES + nodes * _ENTRIES_FOR_NODE)
         if self._limit is not None:
             longest = min(longest, self._limit)
-            most = min(most, (self._limit - length) // _BYTES_FOR_ENTRY)
+            entry_limit = min(entry_limit, (self._limit - length) // _BYTES_FOR_ENTRY)
         if length > longest:
             raise ProtocolError(
                 f"a head of {length:,} bytes, and {longest:,} are allowed"
@@ -193,7 +193,7 @@ class Channel:
         try:
             # Nothing else runs in this process while JSON is decoded, so what it makes
             # is counted first.
-            head = parse_json(bytes(self._exactly(length)), most)
+            head = parse_json(bytes(self._exactly(length)), entry_limit)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"a head that cannot be decoded: {error}") from None
         if type(head) is not dict:

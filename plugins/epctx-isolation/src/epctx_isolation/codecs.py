@@ -66,12 +66,12 @@ def decode_claims(
     Raises:
         ProtocolError: the message does not say.
     """
-    own: Mapping[int, Any] = {node.index: node for node in view.nodes}
+    view_nodes: Mapping[int, Any] = {node.index: node for node in view.nodes}
 
     def node(reference: object) -> Any:
         """Return a node; the core rejects what is not one of the view's."""
         if type(reference) is int:
-            return own.get(reference, reference)
+            return view_nodes.get(reference, reference)
         return (
             object()
             if reference is None
@@ -231,8 +231,8 @@ def _reader_handlers(
 
     def load(message: Message) -> Reply:
         payload = reader.payload(_look_up(nodes, message.number("node")))
-        for number, known in enumerate(sent):
-            if known is payload:
+        for number, sent_payload in enumerate(sent):
+            if sent_payload is payload:
                 return {"payload": number}, ()
         sent.append(payload)
         head, _, sizes = model_copy.pack_payload(payload)

@@ -174,7 +174,7 @@ def describe_view(view: GraphSlice) -> dict[str, Any]:
     """Return the description that `ReceivedModel.view` takes."""
     return {
         "path": view.index.path,
-        "taken": [i for i, taken in enumerate(view.taken) if taken],
+        "taken": [i for i, is_taken in enumerate(view.taken) if is_taken],
     }
 
 
@@ -266,15 +266,15 @@ class ReceivedModel:
         group nodes of it.
         """
         graph = _find_graph(self._root, description["path"])
-        taken = [False] * len(graph.nodes)
+        is_taken = [False] * len(graph.nodes)
         for index in description["taken"]:
-            taken[index] = True
+            is_taken[index] = True
         parent = (
             Node(_find_graph(self._root, graph.path[:-1]), graph.path[-1][0])
             if graph.path
             else None
         )
-        return _GraphView(group, graph, None, taken, parent, self._root)
+        return _GraphView(group, graph, None, is_taken, parent, self._root)
 
     def partitions(
         self, items: Sequence[Mapping[str, Any]], ep: str, tokens: Sequence[object]
@@ -324,8 +324,8 @@ class ReceivedModel:
         """
         if not self._weight_keys:
             for graph in self._root.walk():
-                for name, own in graph.weights.items():
-                    self._weight_keys[id(own)] = graph.path, name
+                for name, graph_weight in graph.weights.items():
+                    self._weight_keys[id(graph_weight)] = graph.path, name
         return self._weight_keys.get(id(weight))
 
 
@@ -480,19 +480,19 @@ class RemoteReader:
         self,
         host: Host,
         nodes: Sequence[ContextNode],
-        known: dict[int, RemotePayloadView],
+        views: dict[int, RemotePayloadView],
     ) -> None:
         self._host = host
         self._indices = {id(node): index for index, node in enumerate(nodes)}
-        self._known = known
+        self._payload_views = views
 
     def payload(self, node: ContextNode) -> RemotePayloadView:
         """Return the payload that holds a node's graph."""
         reply = self._host.ask("load", {"node": self._indices[id(node)]})
         number = reply.number("payload")
-        if number not in self._known:
-            self._known[number] = RemotePayloadView(self._host, reply)
-        return self._known[number]
+        if number not in self._payload_views:
+            self._payload_views[number] = RemotePayloadView(self._host, reply)
+        return self._payload_views[number]
 
     def source_tensor(self, name: str) -> TensorView:
         """Return a weight that a payload left in the source model."""

@@ -91,16 +91,16 @@ def isolate(
             ep=ep.record.name,
             hint="Set ep.isolate=all, so that it also runs in its own process.",
         )
-    own: dict[str, Any] = {
+    members: dict[str, Any] = {
         name: getattr(ep.cls, name) for name in ExecutionProvider.__annotations__
     }
     for name, hook in HOOKS.items():
         if (name in hooks or name == "shutdown") and (
             hook.works_isolated or (loads_locally and hook.in_runs)
         ):
-            own[name] = _implementation(name)
+            members[name] = _implementation(name)
     base = LoadingProxy if loads_locally else Proxy
-    return type(ep.cls.__name__, (base,), {**own, "isolated": ep})
+    return type(ep.cls.__name__, (base,), {**members, "isolated": ep})
 
 
 def _implementation(name: str) -> Callable[..., Any]:
@@ -229,10 +229,12 @@ class Proxy(ExecutionProvider):
         if outputs is None:
             return results
 
-        given = _types(results)
+        result_types = _types(results)
         expected = _types(outputs)
-        if given != expected:  # numpy would repeat and convert what does not fit
-            wrong = ProtocolError(f"results {given!r:.200} for {expected!r:.200}")
+        if result_types != expected:  # numpy would repeat and convert what does not fit
+            wrong = ProtocolError(
+                f"results {result_types!r:.200} for {expected!r:.200}"
+            )
             raise self.remote.refuse("run", wrong) from wrong
 
         for output, result in zip(outputs, results, strict=True):

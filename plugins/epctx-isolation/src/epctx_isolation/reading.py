@@ -95,8 +95,8 @@ def try_reading(
         return lines[-1].endswith(" loaded"), ""
     if not ended or -process.first.returncode == _ALARM:
         return False, f"it took longer than the {seconds:g} seconds that it had"
-    said = next((line for line in reversed(lines) if line.strip()), "")
-    return False, f"it {process.ending}" + (f": {said}" if said else "")
+    last_line = next((line for line in reversed(lines) if line.strip()), "")
+    return False, f"it {process.ending}" + (f": {last_line}" if last_line else "")
 
 
 def _select_entries(entries: Mapping[str, str]) -> dict[str, str]:

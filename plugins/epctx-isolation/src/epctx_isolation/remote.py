@@ -311,9 +311,11 @@ class RemoteProvider:
         name = message.text("logger")
         text = message.text("text")
         logger = self._context.logger
-        known = logging.Logger.manager.loggerDict.get(name)
-        if isinstance(known, logging.Logger) and name.startswith(f"{logger.name}."):
-            logger = known
+        named_logger = logging.Logger.manager.loggerDict.get(name)
+        if isinstance(named_logger, logging.Logger) and name.startswith(
+            f"{logger.name}."
+        ):
+            logger = named_logger
         elif name != logger.name:
             text = f"{name}: {text}"
 
