@@ -131,14 +131,14 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
     """
     with host_call("loading or compiling the model"):
         requests, caching = _import_cache("request"), _import_cache("caching")
-        given = (
+        host_options = (
             onnxruntime.SessionOptions() if session_options is None else session_options
         )
         name = _find_name(getattr(provider, "ep_name", provider), registry)
         request: Request = requests.Request(
             model=model,
             options=requests.cacheable(
-                translate(given, free_dimensions or {}),
+                translate(host_options, free_dimensions or {}),
                 [(name, provider_options or {})],
                 None,
             ),
@@ -149,10 +149,10 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         )
         for choice in request.choices:
             devices = _select_devices(choice, provider)
-            return _Loader(request, choice, given, devices).load()
+            return _Loader(request, choice, host_options, devices).load()
 
         # `ep.optional_providers` names the EP, and it cannot be had.
-        return _open(request.model, given, name)
+        return _open(request.model, host_options, name)
 
 
 def _find_name(name: Any, registry: Registry) -> Any:
@@ -181,7 +181,7 @@ def _import_cache(module: str) -> ModuleType:
 
 
 def translate(
-    given: onnxruntime.SessionOptions, free_dimensions: Mapping[str, int]
+    host_options: onnxruntime.SessionOptions, free_dimensions: Mapping[str, int]
 ) -> SessionOptions:
     """Return epctx's session options for a compile, from onnxruntime's.
 
@@ -189,37 +189,37 @@ def translate(
     the EP is isolated unless the entry `ep.isolate` says otherwise.
 
     Args:
-        given: of the host.
+        host_options: of onnxruntime, as the host set them.
         free_dimensions: lengths of open dimensions by name.
 
     Raises:
         InvalidArgument: they are not onnxruntime's, or an entry or length is wrong.
     """
-    if not isinstance(given, onnxruntime.SessionOptions):
+    if not isinstance(host_options, onnxruntime.SessionOptions):
         raise errors.InvalidArgument(
             "load_or_compile takes onnxruntime.SessionOptions, not "
-            f"{type(given).__name__}.",
+            f"{type(host_options).__name__}.",
             hint="For options of epctx there is epctx_core.load_or_compile.",
         )
     options = SessionOptions()
     for name in _THREADS:
-        setattr(options, name, getattr(given, name))
-    for key, value in {"ep.isolate": "compile", **_read_entries(given)}.items():
+        setattr(options, name, getattr(host_options, name))
+    for key, value in {"ep.isolate": "compile", **_read_entries(host_options)}.items():
         options.add_session_config_entry(key, value)
     for name, length in free_dimensions.items():
         options.add_free_dimension_override_by_name(name, length)
     return options
 
 
-def _read_entries(given: onnxruntime.SessionOptions) -> dict[str, str]:
+def _read_entries(host_options: onnxruntime.SessionOptions) -> dict[str, str]:
     """Return the config entries that epctx acts on: onnxruntime lists none, and tells
     those that are asked for.
     """
-    found = {}
+    entries = {}
     for key in SESSION_OPTIONS:
         with suppress(RuntimeError):  # it is not set
-            found[key] = given.get_session_config_entry(key)
-    return found
+            entries[key] = host_options.get_session_config_entry(key)
+    return entries
 
 
 def _select_devices(

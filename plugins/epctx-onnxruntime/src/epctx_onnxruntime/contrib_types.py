@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import onnxruntime
     from onnx import GraphProto, NodeProto
 
-    _Known: TypeAlias = "ValueInfoProto | TensorProto"
+    _Value: TypeAlias = "ValueInfoProto | TensorProto"
 
 _log = logging.getLogger("epctx.engines")
 _TENSOR = re.compile(r"tensor\((\w+)\)")
@@ -37,13 +37,13 @@ _ELEMENTS = {name.lower(): number for name, number in TensorProto.DataType.items
 @cache
 def has_schema(domain: str, op_type: str, version: int) -> bool:
     """Return whether onnxruntime has an operator in a version of its domain."""
-    found = [
+    versions = [
         (schema.since_version, not schema.deprecated)
         for schema in get_all_operator_schema()
         if (schema.domain, schema.name) == (domain, op_type)
         and schema.since_version <= version
     ]
-    return bool(found) and max(found)[1]
+    return bool(versions) and max(versions)[1]
 
 
 def resolve_types(inferred: ModelProto, options: onnxruntime.SessionOptions) -> None:
@@ -68,7 +68,7 @@ def _resolve(
     model: ModelProto,
     options: onnxruntime.SessionOptions,
     graph: GraphProto,
-    outer: Mapping[str, _Known],
+    outer: Mapping[str, _Value],
     versions: Mapping[str, int],
 ) -> None:
     """Resolve a graph, then its subgraphs, which may read values of the graph."""
@@ -87,20 +87,20 @@ def _resolve(
             ).type.CopyFrom(value.type)
     holders = [node for node in graph.node if any(True for _ in subgraphs(node))]
     if holders:
-        scope = {**outer, **_known(graph)}
+        scope = {**outer, **_list_values(graph)}
         for node in holders:
             for subgraph in subgraphs(node):
                 _declare_inputs(subgraph, [scope.get(name) for name in node.input])
                 _resolve(model, options, subgraph, scope, versions)
 
 
-def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> None:
+def _declare_inputs(subgraph: GraphProto, sources: Sequence[_Value | None]) -> None:
     """Set missing element types of the inputs of a subgraph to those of its node.
 
     A Loop and a Scan pass their inputs in order; a slice or a later iteration may have
     another shape.
     """
-    for value, source in zip(subgraph.input, given, strict=False):
+    for value, source in zip(subgraph.input, sources, strict=False):
         if source is None or _is_typed(value):
             continue
         if isinstance(source, TensorProto):
@@ -110,7 +110,7 @@ def _declare_inputs(subgraph: GraphProto, given: Sequence[_Known | None]) -> Non
 
 
 def _probe(
-    model: ModelProto, graph: GraphProto, outer: Mapping[str, _Known], unknown: set[str]
+    model: ModelProto, graph: GraphProto, outer: Mapping[str, _Value], unknown: set[str]
 ) -> ModelProto:
     """Return a model of one graph with its unknown values as outputs, and outer values
     of a subgraph as inputs.
@@ -122,11 +122,11 @@ def _probe(
     )
     probe.graph.CopyFrom(graph)
     for name in sorted(free_names(graph)) if outer else ():
-        given = outer.get(name)
-        if isinstance(given, TensorProto):
-            probe.graph.initializer.append(given)
-        elif given is not None:
-            probe.graph.input.append(given)
+        outer_value = outer.get(name)
+        if isinstance(outer_value, TensorProto):
+            probe.graph.initializer.append(outer_value)
+        elif outer_value is not None:
+            probe.graph.input.append(outer_value)
     for name in unknown - {value.name for value in probe.graph.output}:
         probe.graph.output.add(name=name)
     return probe
@@ -137,7 +137,7 @@ def _ask(
 ) -> list[ValueInfoProto]:
     try:
         fit_versions(probe)
-        found = load_structure(probe, options).outputs_meta
+        outputs = load_structure(probe, options).outputs_meta
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
         _log.debug(
             "onnxruntime does not resolve the types of %d values: %s",
@@ -146,7 +146,7 @@ def _ask(
         )
         return []
     declared = []
-    for value in found:
+    for value in outputs:
         match = _TENSOR.fullmatch(value.type)
         element = (
             _ELEMENTS.get(match.group(1)) if match and value.name in unknown else None
@@ -210,7 +210,7 @@ def _has_onnx(domain: str, op_type: str, version: int) -> bool:
     return True
 
 
-def _known(graph: GraphProto) -> dict[str, _Known]:
+def _list_values(graph: GraphProto) -> dict[str, _Value]:
     """Return the typed values and the initializers of a graph, which its subgraphs may
     read.
     """

@@ -108,7 +108,7 @@ def find_libraries(
         if node.domain not in _ALWAYS_KNOWN
     }
     functions = {(function.domain, function.name) for function in model.functions}
-    found: dict[str, str] = {}
+    library_paths: dict[str, str] = {}
     for domain, op_type in sorted(
         each for each in operators - functions if each not in skipped
     ):
@@ -118,8 +118,8 @@ def find_libraries(
                 for path in libraries
                 if _is_known(domain, imports.get(domain, 1), op_type, (path,))
             )
-            found[domain] = next(paths, found.get(domain, ""))
-    return found
+            library_paths[domain] = next(paths, library_paths.get(domain, ""))
+    return library_paths
 
 
 def _is_known(

@@ -308,10 +308,10 @@ class OnnxRuntimeModel:
             if self._has_foreign_types:
                 # onnxruntime's `run` supports numpy's own element types only.
                 values = {name: ort_value(array) for name, array in feeds.items()}
-                found = self._state[1].run_with_ort_values(
+                ort_values = self._state[1].run_with_ort_values(
                     self._outputs, values, options
                 )
-                results = [_array(value) for value in found]
+                results = [_array(value) for value in ort_values]
             else:
                 results = self._call(self._outputs, feeds, options)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -336,10 +336,10 @@ def place_weights(
     cannot be used in place.
     """
     arrays: dict[str, np.ndarray] = {}
-    own = type(model)()
-    own.CopyFrom(model)
-    fit_versions(own)
-    for tensor in own.graph.initializer:
+    copy = type(model)()
+    copy.CopyFrom(model)
+    fit_versions(copy)
+    for tensor in copy.graph.initializer:
         if not is_detached(tensor):
             continue
         if tensor.name not in weights:
@@ -361,7 +361,7 @@ def place_weights(
             # The location in the model (of an older payload) may not exist.
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=LOCATION)
-    return arrays, own
+    return arrays, copy
 
 
 def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:

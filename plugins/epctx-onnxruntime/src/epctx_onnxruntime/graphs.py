@@ -77,15 +77,15 @@ def rename_apart(graph: GraphProto) -> None:
     graphs = [each for _, each in all_graphs(graph)]
     if len(graphs) == 1:
         return
-    taken = {name for each in graphs for name in _names_given(each)}
+    names = {name for each in graphs for name in _names_given(each)}
     for node in (node for each in graphs for node in each.node):
-        taken.update(node.input, node.output)
+        names.update(node.input, node.output)
     # Each name counts on from its last number: thousands of bodies may share it.
     numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
 
     def rename(name: str) -> str:
-        new = next(n for i in numbers[name] if (n := f"{name}_{i}") not in taken)
-        taken.add(new)
+        new = next(n for i in numbers[name] if (n := f"{name}_{i}") not in names)
+        names.add(new)
         return new
 
     _apply_names(graph, ChainMap(), rename)
@@ -130,11 +130,11 @@ def without_weights(model: ModelProto) -> ModelProto:
     copy.CopyFrom(model)
     graph = copy.graph
     kept = [tensor for tensor in graph.initializer if not is_detached(tensor)]
-    known = {value.name for value in graph.input}
+    inputs = {value.name for value in graph.input}
     graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in graph.initializer
-        if is_detached(t) and t.name not in known
+        if is_detached(t) and t.name not in inputs
     )
     del graph.initializer[:]
     graph.initializer.extend(kept)

@@ -52,17 +52,19 @@ def guard_recurrent(model: ModelProto) -> None:
     """
     # A graph precedes its subgraphs, which are changed first.
     lists = _node_lists(model)
-    found = [
+    guarded_lists = [
         (path, nodes)
         for path, nodes in lists
         if any(node.op_type in _GUARDING for node in nodes)
     ]
     by_rank = any(
-        _GUARDING.get(node.op_type) is _ROWS for _, nodes in found for node in nodes
+        _GUARDING.get(node.op_type) is _ROWS
+        for _, nodes in guarded_lists
+        for node in nodes
     )
     ranks = _ranks(model) if by_rank else {}
     number = 0
-    for path, nodes in reversed(found):
+    for path, nodes in reversed(guarded_lists):
         guarded: list[NodeProto] = []
         for node in nodes:
             shapes = _GUARDING.get(node.op_type)
@@ -119,13 +121,13 @@ def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
     """Return the ranks of the values in the scope of each graph, as declared or
     inferred; None for an unknown one.
     """
-    known = without_weights(model)
+    inferred = without_weights(model)
     with contextlib.suppress(
         RuntimeError, ValueError, onnx.shape_inference.InferenceError
     ):
-        known = onnx.shape_inference.infer_shapes(known)
+        inferred = onnx.shape_inference.infer_shapes(inferred)
     scopes: dict[GraphPath, dict[str, int | None]] = {}
-    for path, graph in all_graphs(known.graph):
+    for path, graph in all_graphs(inferred.graph):
         values = [v for v in (*graph.input, *graph.output, *graph.value_info) if v.name]
         scopes[path] = {
             **(scopes[path[:-1]] if path else {}),
@@ -177,18 +179,23 @@ def folds_recurrent(model: ModelProto) -> bool:
     """
     # It does not compute a FeatureVectorizer.
     operators = (node.op_type for _, nodes in _node_lists(model) for node in nodes)
-    found = any(_GUARDING.get(operator) is _ROWS_AND_STEPS for operator in operators)
-    return found and _folds(model.graph, frozenset())
+    has_recurrent = any(
+        _GUARDING.get(operator) is _ROWS_AND_STEPS for operator in operators
+    )
+    return has_recurrent and _folds(model.graph, frozenset())
 
 
 def _folds(graph: GraphProto, fed: frozenset[str]) -> bool:
-    given = {tensor.name for tensor in graph.initializer}
-    known = {*fed, *(value.name for value in graph.input if value.name not in given)}
+    weights = {tensor.name for tensor in graph.initializer}
+    variables = {
+        *fed,
+        *(value.name for value in graph.input if value.name not in weights),
+    }
     for node in graph.node:
-        if not known.isdisjoint(names_read(node)):
-            known.update(node.output)
+        if not variables.isdisjoint(names_read(node)):
+            variables.update(node.output)
         elif _GUARDING.get(node.op_type) is _ROWS_AND_STEPS:
             return True
-        if any(_folds(subgraph, frozenset(known)) for subgraph in subgraphs(node)):
+        if any(_folds(subgraph, frozenset(variables)) for subgraph in subgraphs(node)):
             return True
     return False

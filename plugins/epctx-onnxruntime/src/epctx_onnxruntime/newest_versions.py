@@ -88,8 +88,10 @@ def newest_ir_version() -> int:
 def newest_opset(domain: str) -> int:
     """Return the newest opset version of an ONNX domain that onnxruntime reads."""
     schemas = onnx.defs.get_all_schemas_with_history()
-    own = "" if domain == "ai.onnx" else domain
-    newest = max(schema.since_version for schema in schemas if schema.domain == own)
+    onnx_domain = "" if domain == "ai.onnx" else domain
+    newest = max(
+        schema.since_version for schema in schemas if schema.domain == onnx_domain
+    )
     sure = SURE_OPSETS[domain]
     return next(
         (

@@ -135,12 +135,12 @@ def optimize(
     failure = NotImplementedByProvider("no level was tried")
     for attempt in _attempts(level, allowed):
         try:
-            found = _Optimisation(model, weights, *attempt).run()
-            _check_subgraphs(found.model)
+            optimised = _Optimisation(model, weights, *attempt).run()
+            _check_subgraphs(optimised.model)
         except NotImplementedByProvider as error:
             failure = error
         else:
-            return found
+            return optimised
     raise failure
 
 
@@ -160,26 +160,29 @@ def prepare_optimized(
         in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT
     ):
         allowed = Allowed(anything=True, libraries=engine.policy.custom_ops_libraries)
-        found = optimize(model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, allowed)
+        optimised = optimize(
+            model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, allowed
+        )
         return engine.prepare(
-            found.model, {name: view.array() for name, view in found.weights.items()}
+            optimised.model,
+            {name: view.array() for name, view in optimised.weights.items()},
         )
     # A session that optimises by itself copies weights in memory and maps those in
     # files. It is faster than to optimise the model first, since nothing is written in
     # between.
-    own = ModelProto()
-    own.CopyFrom(model)
-    fit_versions(own)
-    drop_empty_names(own)
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    fit_versions(copy)
+    drop_empty_names(copy)
     options = engine.session_options(
-        own, None, prepacks=engine.is_alone or engine.prepacks(size)
+        copy, None, prepacks=engine.is_alone or engine.prepacks(size)
     )
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    lent = hand_over(own, weights, options)
-    session = create_session(own, options)
+    lent = hand_over(copy, weights, options)
+    session = create_session(copy, options)
     del lent
     check_files(weights)
-    return OnnxRuntimeModel(session, own, None)
+    return OnnxRuntimeModel(session, copy, None)
 
 
 def _check_subgraphs(model: ModelProto) -> None:
@@ -382,46 +385,49 @@ class _Optimisation:
             start += len(chunk)
         return True
 
-    def _finish(self, found: ModelProto) -> OptimizedModel:
+    def _finish(self, optimised: ModelProto) -> OptimizedModel:
         blocked = (
-            any(node.domain == _NCHWC for node in found.graph.node)
+            any(node.domain == _NCHWC for node in optimised.graph.node)
             and not self.allowed.anything
         )
         if not (
-            self._has_allowed_operators(found) and (self.allowed.layouts or not blocked)
+            self._has_allowed_operators(optimised)
+            and (self.allowed.layouts or not blocked)
         ):
             raise NotImplementedByProvider(
                 "onnxruntime inserted operators that are not allowed here"
             )
-        weights = self._weights(found)
-        model = _restore_frame(found, self.source)
+        weights = self._weights(optimised)
+        model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
         if blocked:
             model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
-    def _has_allowed_operators(self, found: ModelProto) -> bool:
+    def _has_allowed_operators(self, optimised: ModelProto) -> bool:
         if self.allowed.anything:
             return True
         allowed = {"", "ai.onnx", _NCHWC} | {o.domain for o in self.source.opset_import}
         if self.allowed.contrib:
             allowed.add(CONTRIB)
-        known = {(n.domain, n.op_type) for n in _all_nodes(self.source.graph)}
+        source_operators = {
+            (n.domain, n.op_type) for n in _all_nodes(self.source.graph)
+        }
         # A model that imports com.microsoft for one operator must not get others.
         return all(
             (n.domain in allowed and (n.domain != CONTRIB or self.allowed.contrib))
-            or (n.domain, n.op_type) in known
-            for n in _all_nodes(found.graph)
+            or (n.domain, n.op_type) in source_operators
+            for n in _all_nodes(optimised.graph)
         )
 
-    def _weights(self, found: ModelProto) -> dict[str, TensorView]:
+    def _weights(self, optimised: ModelProto) -> dict[str, TensorView]:
         """Return the views behind the detached initializers of the main graph; store
         those of subgraphs in the model.
         """
         weights: dict[str, TensorView] = {}
         detached = [
             (path, t)
-            for path, g in all_graphs(found.graph)
+            for path, g in all_graphs(optimised.graph)
             for t in g.initializer
             if is_detached(t)
         ]
@@ -453,7 +459,7 @@ def _below_root(path: Path) -> str:
     return path.relative_to(path.anchor).as_posix()
 
 
-def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
+def _restore_frame(optimised: ModelProto, source: ModelProto) -> ModelProto:
     """Return a model with the optimised nodes and weights and the other properties of
     the source.
     """
@@ -462,7 +468,7 @@ def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     graph = model.graph
     for name in ("node", "initializer", "value_info"):
         graph.ClearField(name)
-        getattr(graph, name).extend(getattr(found.graph, name))
+        getattr(graph, name).extend(getattr(optimised.graph, name))
     values = {name for node in graph.node for name in (*node.input, *node.output)}
     del graph.quantization_annotation[:]
     annotations = source.graph.quantization_annotation
@@ -479,7 +485,9 @@ def _restore_frame(found: ModelProto, source: ModelProto) -> ModelProto:
     for domain in sorted(
         {n.domain for n in _all_nodes(graph)} - imported - {"ai.onnx"}
     ):
-        version = next((o.version for o in found.opset_import if o.domain == domain), 1)
+        version = next(
+            (o.version for o in optimised.opset_import if o.domain == domain), 1
+        )
         model.opset_import.add(domain=domain, version=version)
     called = {(n.domain, n.op_type) for n in _all_nodes(graph)}
     if not any((f.domain, f.name) in called for f in model.functions):

@@ -110,8 +110,12 @@ def _session_class() -> Any:
     `sys.path`.
     """
     if _SCHEMA not in sys.modules:
-        found = importlib.util.find_spec("onnxruntime")
-        folders = [] if found is None else list(found.submodule_search_locations or ())
+        package_spec = importlib.util.find_spec("onnxruntime")
+        folders = (
+            []
+            if package_spec is None
+            else list(package_spec.submodule_search_locations or ())
+        )
         inits = [
             Path(f, "tools", "ort_format_model", _SCHEMA, "__init__.py")
             for f in folders

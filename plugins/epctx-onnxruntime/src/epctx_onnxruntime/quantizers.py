@@ -32,22 +32,22 @@ def see_through_quantizers(inferred: ModelProto) -> None:
     probe = ModelProto()
     probe.CopyFrom(inferred)
     graphs = [graph for _, graph in all_graphs(probe.graph)]
-    known: dict[str, int] = {}
+    elem_types: dict[str, int] = {}
     for graph in graphs:
-        known |= {
+        elem_types |= {
             v.name: v.type.tensor_type.elem_type
             for v in (*graph.input, *graph.value_info)
         }
-        known |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    if not [node for graph in graphs for node in graph.node if _cast(node, known)]:
+        elem_types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
+    if not [node for graph in graphs for node in graph.node if _cast(node, elem_types)]:
         return
     try:
-        found = infer_safely(probe, strict=False)
+        inferred_probe = infer_safely(probe, strict=False)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         _log.debug("onnx does not infer what is behind quantizers: %s", error)
         return
     for (_, graph), (_, better) in zip(
-        all_graphs(inferred.graph), all_graphs(found.graph), strict=True
+        all_graphs(inferred.graph), all_graphs(inferred_probe.graph), strict=True
     ):
         declared = {
             value.name: value for value in chain(graph.value_info, graph.output)
@@ -62,7 +62,7 @@ def see_through_quantizers(inferred: ModelProto) -> None:
                 )
 
 
-def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
+def _cast(node: NodeProto, elem_types: Mapping[str, int]) -> bool:
     """Turn a quantizer of `com.microsoft` into a Cast in place; return whether it was
     one with known types.
     """
@@ -70,7 +70,7 @@ def _cast(node: NodeProto, known: Mapping[str, int]) -> bool:
         return False
     place = _QUANTIZERS[node.op_type]
     has_type = len(node.input) > place and node.input[place]
-    kind = known.get(node.input[place], 0) if has_type else TensorProto.UINT8
+    kind = elem_types.get(node.input[place], 0) if has_type else TensorProto.UINT8
     if not kind:
         return False
     del node.input[1:]

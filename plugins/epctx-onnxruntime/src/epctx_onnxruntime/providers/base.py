@@ -201,9 +201,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """
         (device, *_) = cls.select_devices(cls.library.list_devices(), options)
         hardware = device.device
-        known = {**dict(hardware.metadata), **dict(device.ep_metadata)}
+        metadata = {**dict(hardware.metadata), **dict(device.ep_metadata)}
         driver = next(
-            (value for key, value in sorted(known.items()) if "driver" in key.lower()),
+            (
+                value
+                for key, value in sorted(metadata.items())
+                if "driver" in key.lower()
+            ),
             "",
         )
         name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
@@ -383,10 +387,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
         is_first = binary not in payloads
         if is_first:
             # A second binary is that of another group of nodes.
-            payloads[binary] = own = writer.payload(
+            payloads[binary] = payload = writer.payload(
                 f"{len(payloads)}" if payloads else None
             )
-            _write(own, binary.content)
+            _write(payload, binary.content)
         return EPContextNode(
             partition,
             payloads[binary],
@@ -448,10 +452,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
         options.intra_op_num_threads = self.context.intra_op_num_threads or threads
-        given = self.context.options
-        devices = self.select_devices(self.library.list_devices(), given)
+        settings = self.context.options
+        devices = self.select_devices(self.library.list_devices(), settings)
         vendor = self.vendor_options if compiles else self.run_options
-        options.add_provider_for_devices(list(devices), vendor(given))
+        options.add_provider_for_devices(list(devices), vendor(settings))
         return options
 
     def open_context(
@@ -515,10 +519,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 open_model(model, partition.name, self.session_options(0))
             )
         # The vendor may have proved more than epctx.
-        known = program.shapes
+        shapes = program.shapes
         inputs, outputs = (
             [
-                v._replace(type=TensorType(v.elem_type, known.get(v.name, v.shape)))
+                v._replace(type=TensorType(v.elem_type, shapes.get(v.name, v.shape)))
                 for v in side
             ]
             for side in (partition.inputs, partition.outputs)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the EPs of the wheels in some folders; see `wheels.list_eps`."""
-    if found := list(find_infos(folders, "onnxruntime[-_.]ep[-_.]*")):
+    if infos := list(find_infos(folders, "onnxruntime[-_.]ep[-_.]*")):
         from epctx_onnxruntime.providers.wheels import list_eps
 
-        yield from list_eps(found)
+        yield from list_eps(infos)
 
 
 def find_infos(folders: Sequence[str], spelt: str) -> Iterator[Path]:

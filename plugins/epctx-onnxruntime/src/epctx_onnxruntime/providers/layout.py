@@ -59,11 +59,11 @@ def add_barriers(model: ModelProto, left: Collection[int]) -> ModelProto | None:
     if not sources or not _has_sequences(model):
         return None
 
-    own = ModelProto()
-    own.CopyFrom(model)
-    del own.graph.node[:]
+    separated = ModelProto()
+    separated.CopyFrom(model)
+    del separated.graph.node[:]
     for node, group in zip(model.graph.node, groups, strict=True):
-        made = own.graph.node.add()
+        made = separated.graph.node.add()
         made.CopyFrom(node)
         if group is None:
             continue
@@ -80,10 +80,10 @@ def add_barriers(model: ModelProto, left: Collection[int]) -> ModelProto | None:
                 if group.is_left:
                     made.output[position] = ends[1]
                     ends.reverse()
-                own.graph.node.extend(_make_barrier(*ends))
+                separated.graph.node.extend(_make_barrier(*ends))
 
-    _add_first(own)
-    return own
+    _add_first(separated)
+    return separated
 
 
 def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
@@ -99,19 +99,19 @@ def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
     if not (inputs or outputs) or not _has_sequences(model):
         return model
 
-    own = ModelProto()
-    own.CopyFrom(model)
-    del own.graph.node[:]
+    enclosed = ModelProto()
+    enclosed.CopyFrom(model)
+    del enclosed.graph.node[:]
     for name in sorted(inputs):
-        own.graph.node.extend(_make_barrier(_OUTSIDE + name, name))
-    own.graph.node.extend(graph.node)
+        enclosed.graph.node.extend(_make_barrier(_OUTSIDE + name, name))
+    enclosed.graph.node.extend(graph.node)
     for name in sorted(outputs):
-        own.graph.node.extend(_make_barrier(name, _OUTSIDE + name))
-    for value in (*own.graph.input, *own.graph.output):
+        enclosed.graph.node.extend(_make_barrier(name, _OUTSIDE + name))
+    for value in (*enclosed.graph.input, *enclosed.graph.output):
         if value.name in inputs | outputs:
             value.name = _OUTSIDE + value.name
-    _add_first(own)
-    return own
+    _add_first(enclosed)
+    return enclosed
 
 
 def strip_barrier(name: str) -> str:

@@ -56,13 +56,13 @@ class PluginLibrary:
             NotImplementedByProvider: the package or its library is missing or does not
                 load, or there is no device.
         """
-        if found := self._registered():
-            return found
+        if devices := self._registered():
+            return devices
         with _LOCK:
-            if not (found := self._registered()):
+            if not (devices := self._registered()):
                 self._register()
-                found = self._registered()
-        if not found:
+                devices = self._registered()
+        if not devices:
             raise NotImplementedByProvider(
                 f"the library of {self.ep} loads, but lists no device on this machine"
                 + (f": it lists {self.devices}." if self.devices else "."),
@@ -71,7 +71,7 @@ class PluginLibrary:
                 f"{self.distribution or self.path or 'onnxruntime'} supports, and "
                 "their drivers.",
             )
-        return found
+        return devices
 
     def _registered(self) -> list[OrtEpDevice]:
         import onnxruntime

@@ -111,9 +111,9 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
         """Return the options as text, without `device_type`: a device is chosen by
         listing it.
         """
-        given = super().vendor_options(options)
-        given.pop("device_type", None)
-        return given
+        settings = super().vendor_options(options)
+        settings.pop("device_type", None)
+        return settings
 
     @classmethod
     def select_devices(

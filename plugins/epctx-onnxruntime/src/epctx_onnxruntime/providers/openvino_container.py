@@ -69,10 +69,10 @@ def _read_table(path: Path) -> Table | None:
     # ValueError: an empty file cannot be mapped.
     except (InvalidGraph, ValueError):
         return None
-    known = table.fields.keys() == _FIELDS and all(
+    is_whole = table.fields.keys() == _FIELDS and all(
         entry.keys() == _ENTRY for entry in table.entries.values()
     )
-    return table if known else None
+    return table if is_whole else None
 
 
 def _write(

@@ -228,11 +228,11 @@ class ProgramMaker:
         made_by_others = {
             name for index in left for name in model.graph.node[index].output
         }
-        own = [node for node in nodes if made_by_others.isdisjoint(node.outputs)]
-        if len(own) in (0, len(nodes)):
+        ep_nodes = [node for node in nodes if made_by_others.isdisjoint(node.outputs)]
+        if len(ep_nodes) in (0, len(nodes)):
             claims = self._claim_all(programs, strict=strict)
         else:
-            claims = self._compile_groups(own)
+            claims = self._compile_groups(ep_nodes)
         return self._refuse_rest(nodes, claims)
 
     def _read_programs(
@@ -262,13 +262,13 @@ class ProgramMaker:
         claims: list[ComputeCapability | Refusal] = []
         for program in programs:
             inputs = tuple(map(strip_barrier, program.inputs))
-            own = replace(program, inputs=inputs)
+            stripped = replace(program, inputs=inputs)
             try:
-                claim = self._claim(own)
+                claim = self._claim(stripped)
             except VendorRefusal as error:
                 if strict:
                     raise
-                claims.append(Refusal(str(error), self._enclosed(own)))
+                claims.append(Refusal(str(error), self._enclosed(stripped)))
                 continue
             if inputs == program.inputs:
                 claims.append(claim)
@@ -355,12 +355,14 @@ class ProgramMaker:
         """Declare the known types of inner values: onnxruntime infers fewer, and EPs
         take an unknown shape for a scalar.
         """
-        known = {value.name for value in (*model.graph.value_info, *model.graph.output)}
+        typed_names = {
+            value.name for value in (*model.graph.value_info, *model.graph.output)
+        }
         for name in (
             name
             for node in model.graph.node
             for name in node.output
-            if name and name not in known
+            if name and name not in typed_names
         ):
             value = self.graph.value(strip_barrier(name))
             if value.elem_type is not None:
@@ -380,13 +382,13 @@ class ProgramMaker:
             t.name: self.graph.initializer(t.name) for t in model.graph.initializer
         }
         lent = {name: view.array() for name, view in views.items() if view is not None}
-        arrays, own = place_weights(model, lent)
-        self._declare_types(own)
-        keep_distinct_names(own.graph)
+        arrays, copy = place_weights(model, lent)
+        self._declare_types(copy)
+        keep_distinct_names(copy.graph)
         values = [ort_value(array) for array in arrays.values()]
         if values:
             options.add_external_initializers(list(arrays), values)
-        return own.SerializeToString(), (lent, arrays, values)
+        return copy.SerializeToString(), (lent, arrays, values)
 
     def _claim(self, program: Program) -> ComputeCapability:
         """Return the claim of the nodes behind an EPContext node.
@@ -414,17 +416,17 @@ class ProgramMaker:
         has, in order.
         """
         ends = {"", *program.inputs}
-        found: dict[int, NodeView] = {}
+        enclosed: dict[int, NodeView] = {}
         ahead = [name for name in program.outputs if name not in ends]
         while ahead:
             producer = self.graph.producer(ahead.pop())
             if (
                 producer is None
-                or producer.index in found
+                or producer.index in enclosed
                 or producer.index in self._claimed
             ):
                 continue
-            found[producer.index] = producer
+            enclosed[producer.index] = producer
             ahead += [
                 n
                 for n in (*producer.inputs, *producer.implicit_inputs)
@@ -435,10 +437,10 @@ class ProgramMaker:
         # it as a weight.
         shared = {
             node.index
-            for node in found.values()
-            if self._is_shared_constant(node, found)
+            for node in enclosed.values()
+            if self._is_shared_constant(node, enclosed)
         }
-        return [found[index] for index in sorted(found) if index in free - shared]
+        return [enclosed[index] for index in sorted(enclosed) if index in free - shared]
 
     def _is_shared_constant(
         self, node: NodeView, inside: Mapping[int, NodeView]
@@ -526,19 +528,19 @@ class ProgramMaker:
         names = [
             [by_output.get(name) for name in node.output] for node in model.graph.node
         ]
-        taken = {
-            found.index
+        assigned = {
+            node.index
             for number in self._ask_assignment(model)
-            for found in names[number]
-            if found is not None
+            for node in names[number]
+            if node is not None
         }
-        own = [
+        ep_nodes = [
             node
             for node in nodes
-            if node.index in taken and self.can_take(node) is True
+            if node.index in assigned and self.can_take(node) is True
         ]
         claims: list[ComputeCapability | Refusal] = []
-        for group in self.graph.convex_groups(own) if own else ():
+        for group in self.graph.convex_groups(ep_nodes) if ep_nodes else ():
             self.context.cancel.raise_if_requested()
             try:
                 content = self._optimise(self._extract(group))
@@ -553,15 +555,15 @@ class ProgramMaker:
 
     def _ask_assignment(self, model: ModelProto) -> set[int]:
         """Return the numbers of a model's nodes that onnxruntime gives to the EP."""
-        own = ModelProto()
-        own.CopyFrom(model)
-        number = number_nodes(own)
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        number = number_nodes(copy)
         options = self.options(False)
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        content, kept = self._feed(own, options)
+        content, kept = self._feed(copy, options)
         try:
             session = onnxruntime.InferenceSession(content, options, enable_fallback=0)
         except MemoryError:
@@ -575,9 +577,9 @@ class ProgramMaker:
             for part in session.get_provider_graph_assignment_info()
             if part.ep_name == self.ep
         ]
-        found = {number(node.name) for part in parts for node in part.get_nodes()}
+        numbers = {number(node.name) for part in parts for node in part.get_nodes()}
         del kept
-        return {index for index in found if index is not None}
+        return {index for index in numbers if index is not None}
 
     def _optimise(self, model: ModelProto) -> bytes:
         """Return an equivalent model with its weights, as onnxruntime optimises it for

@@ -225,18 +225,20 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         """Create a session over one EPContext node; say which SoCs its payload is for
         where several, and it does not load.
         """
-        own = {k: value for k, value in attributes.items() if k != targets.TARGETS}
+        vendor_attributes = {
+            k: value for k, value in attributes.items() if k != targets.TARGETS
+        }
         try:
-            return super().open_context(name, own, boundary, content)
+            return super().open_context(name, vendor_attributes, boundary, content)
         except InvalidGraph as error:
-            if own.get(targets.MULTI):
+            if vendor_attributes.get(targets.MULTI):
                 error.hint = self._advise(content)
             raise
 
     def _advise(self, content: Path | bytes) -> str:
         """Return what to do about a payload of several SoCs that does not load."""
         try:
-            found = f"is for the SoCs {_join(targets.list_targets(content))}"
+            socs = _join(targets.list_targets(content))
         except ValueError as error:
             return (
                 f"Its payload is for several SoCs, but {error}: fetch the context "
@@ -244,26 +246,27 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
             )
         if self._has_npu(self.context.options):
             return (
-                f"Its payload {found}: if this device has another, compile the model "
-                "for it; else compile it again with the versions installed here."
+                f"Its payload is for the SoCs {socs}: if this device has another, "
+                "compile the model for it; else compile it again with the versions "
+                "installed here."
             )
         return (
-            f"Its payload {found}, and Qualcomm's simulator, which runs here, loads "
-            "none of several SoCs: load it on a device with one of them, or compile "
-            "the model for one SoC."
+            f"Its payload is for the SoCs {socs}, and Qualcomm's simulator, which runs "
+            "here, loads none of several SoCs: load it on a device with one of them, "
+            "or compile the model for one SoC."
         )
 
     def describe_program(self, program: Program) -> Mapping[str, Any]:
         """Return the attributes of a program's EPContext node: those of the vendor and,
         of a payload of several SoCs, their names.
         """
-        own = super().describe_program(program)
-        if own.get(targets.MULTI):
+        description = super().describe_program(program)
+        if description.get(targets.MULTI):
             # A later onnxruntime-qnn may write another format.
             with suppress(ValueError):
                 listed = ", ".join(targets.list_targets(program.binary.content))
-                return {**own, targets.TARGETS: listed}
-        return own
+                return {**description, targets.TARGETS: listed}
+        return description
 
     def _start_simulator(self) -> None:
         """Have the simulator compile a node, once in a process.
@@ -282,10 +285,12 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         """Return the options as text; without a back end, with the path of the
         HTP's.
         """
-        given = super().vendor_options(options)
-        if "backend_path" not in given and "backend_type" not in given:
-            given["backend_path"] = str(cls.library.import_module().get_qnn_htp_path())
-        return given
+        settings = super().vendor_options(options)
+        if "backend_path" not in settings and "backend_type" not in settings:
+            settings["backend_path"] = str(
+                cls.library.import_module().get_qnn_htp_path()
+            )
+        return settings
 
     @classmethod
     def run_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
@@ -381,7 +386,7 @@ def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
             node=node.name,
         )
     try:
-        found = targets.list_targets(payload.view)
+        socs = targets.list_targets(payload.view)
     except ValueError as error:
         return Finding(
             Severity.ERROR,
@@ -393,7 +398,7 @@ def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
     return Finding(
         severity,
         code,
-        f"{payload.name!r} is for the SoCs {_join(found)}; no more than its list of "
+        f"{payload.name!r} is for the SoCs {_join(socs)}; no more than its list of "
         "entries was read.",
         node=node.name,
         hint="Load it on a device with one of them; Qualcomm's simulator loads none "

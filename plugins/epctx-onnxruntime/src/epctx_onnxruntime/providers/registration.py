@@ -72,14 +72,14 @@ def register_plugin_ep(
         raise InvalidArgument(
             f"{name}: give either the path of its library or its module.", ep=name
         )
-    found = PluginLibrary(
+    plugin_library = PluginLibrary(
         ep=name,
         distribution=distribution,
         module=module,
         # Another process may work in another folder.
         path=str(Path(library).absolute()) if library else "",
     )
-    made = _make_class(found, tuple(options))
+    made = _make_class(plugin_library, tuple(options))
     (registry or default_registry).register(made)
     return made
 

@@ -72,15 +72,15 @@ def check_targets(ep: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def select_target(given: dict[str, str], *, on_device: bool) -> dict[str, str]:
+def select_target(options: dict[str, str], *, on_device: bool) -> dict[str, str]:
     """Return options for a session that is not to compile a context model, where
     onnxruntime-qnn refuses lists: the device knows its SoC, and the simulator gets the
     first of those listed.
     """
-    listed = {name for name in _OPTIONS if "," in given.get(name, "")}
+    listed = {name for name in _OPTIONS if "," in options.get(name, "")}
     return {
         name: text.partition(",")[0] if name in listed else text
-        for name, text in given.items()
+        for name, text in options.items()
         if not (on_device and name in listed)
     }
 
@@ -130,12 +130,12 @@ def list_targets(content: Path | bytes | memoryview) -> Sequence[str]:
     if any(entry.header_offset < 0 for entry in entries):
         raise ValueError("its list of entries names some before its beginning")
     names = (_CACHE.fullmatch(entry.filename) for entry in entries)
-    found = {match[1] for match in names if match}
-    if not 0 < len(found) <= _MOST_SOCS:
+    targets = {match[1] for match in names if match}
+    if not 0 < len(targets) <= _MOST_SOCS:
         raise ValueError(
-            f"its list of entries names {len(found)} SoCs, not 1 to {_MOST_SOCS}"
+            f"its list of entries names {len(targets)} SoCs, not 1 to {_MOST_SOCS}"
         )
-    return sorted(found)
+    return sorted(targets)
 
 
 class _PayloadFile(io.BytesIO):
@@ -170,6 +170,6 @@ class _PayloadFile(io.BytesIO):
         count = rest if size is None or size < 0 else min(size, rest)
         if count > _LONGEST_LIST:
             raise ValueError(f"it has {count:,} bytes, of {_LONGEST_LIST:,} at most")
-        found = bytes(self._view[self._at : self._at + count])
+        chunk = bytes(self._view[self._at : self._at + count])
         self._at += count
-        return found
+        return chunk

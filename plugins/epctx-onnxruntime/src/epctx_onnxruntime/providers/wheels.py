@@ -78,8 +78,8 @@ def find_module(distribution: str) -> str:
     """
     from importlib_metadata import distributions
 
-    found = next(iter(distributions(name=distribution)), None)
-    return (found and _find_module(found)) or _underscored(distribution)
+    package = next(iter(distributions(name=distribution)), None)
+    return (package and _find_module(package)) or _underscored(distribution)
 
 
 def __getattr__(name: str) -> SimpleNamespace:
@@ -112,12 +112,12 @@ def __getattr__(name: str) -> SimpleNamespace:
 
 def _read_wheels(infos: Iterable[Path]) -> dict[str, Wheel]:
     """Return wheels by their names; of one found twice, the first."""
-    found: dict[str, Wheel] = {}
+    wheels: dict[str, Wheel] = {}
     for info in infos:
         with suppress(Exception):  # metadata of other packages fails in many ways
             if (wheel := _read_wheel(info)) is not None:
-                found.setdefault(_normalise(wheel.distribution), wheel)
-    return found
+                wheels.setdefault(_normalise(wheel.distribution), wheel)
+    return wheels
 
 
 def _read_wheel(info: Path) -> Wheel | None:
@@ -146,8 +146,8 @@ def _find_module(distribution: IDistribution) -> str:
         for parts in (file.parts for file in distribution.files or ())
         if parts[-1] == "__init__.py" or (len(parts) == 1 and parts[0].endswith(".py"))
     ]
-    own = _underscored(distribution.metadata["Name"])
-    return own if own in names else next(iter(names), "")
+    default = _underscored(distribution.metadata["Name"])
+    return default if default in names else next(iter(names), "")
 
 
 def _find_source(distribution: IDistribution, module: str) -> Path | None:
@@ -166,8 +166,8 @@ def _list_required() -> set[str]:
     for package in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
             if EP_GROUP in (package.read_text("entry_points.txt") or ""):
-                found = map(_REQUIRED.match, package.requires or ())
-                required |= {_normalise(match[1]) for match in found if match}
+                matches = map(_REQUIRED.match, package.requires or ())
+                required |= {_normalise(match[1]) for match in matches if match}
     return required
 
 
@@ -201,8 +201,8 @@ def _read_names(source: str) -> tuple[str, ...]:
             assigned |= {node.target.id: node.value} if node.value else {}
         elif isinstance(node, ast.FunctionDef):
             assigned |= _read_return(node)
-    found = next((assigned[name] for name in _NAMING if name in assigned), None)
-    names = [] if found is None else list(_list_constants(found, assigned))
+    expression = next((assigned[name] for name in _NAMING if name in assigned), None)
+    names = [] if expression is None else list(_list_constants(expression, assigned))
     if not all(_EP_NAME.fullmatch(name) for name in names):
         return ()
     return tuple(dict.fromkeys(names))
@@ -237,8 +237,8 @@ def _list_constants(
         return
     if isinstance(expression, ast.Call) and not expression.args:
         expression = expression.func
-    known = assigned.get(expression.id) if isinstance(expression, ast.Name) else None
-    if known is None or depth <= 0:
+    value = assigned.get(expression.id) if isinstance(expression, ast.Name) else None
+    if value is None or depth <= 0:
         yield ""
     else:
-        yield from _list_constants(known, assigned, depth - 1)
+        yield from _list_constants(value, assigned, depth - 1)
