@@ -82,7 +82,7 @@ def _decode_document(data: bytes, start: int, end: int, levels: int) -> dict[str
     if size < _EMPTY_DOCUMENT or _INT.unpack_from(data, start)[0] != size:
         raise ValueError(f"no document of {size:,} bytes begins at byte {start:,}")
 
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     at = start + _INT.size
     last = end - 1
     while at < last:
@@ -90,16 +90,16 @@ def _decode_document(data: bytes, start: int, end: int, levels: int) -> dict[str
         if key_end < 0:
             raise ValueError(f"the key at byte {at + 1:,} does not end")
         key = data[at + 1 : key_end].decode()
-        if key in found:
+        if key in document:
             raise ValueError(f"the key {key!r:.200} is there twice")
         kind = data[at]
         at = key_end + 1
         value_end = _find_end(data, kind, at, last)
-        found[key] = _decode_value(data, kind, at, value_end, levels)
+        document[key] = _decode_value(data, kind, at, value_end, levels)
         at = value_end
     if data[last] != 0:
         raise ValueError(f"the document at byte {start:,} does not end with a NUL")
-    return found
+    return document
 
 
 def _find_end(data: bytes, kind: int, start: int, last: int) -> int:

@@ -161,9 +161,9 @@ def _check_places(entries: Mapping[str, Any], length: int, name: str) -> None:
     """
     places = []
     for blob, entry in entries.items():
-        found = entry if isinstance(entry, dict) else {}
-        offset = found.get("data_offset")
-        size = found.get("size")
+        fields = entry if isinstance(entry, dict) else {}
+        offset = fields.get("data_offset")
+        size = fields.get("size")
         if type(offset) is not int or type(size) is not int:
             raise make_error(
                 name, f"its table has no offset and size of the blob {blob!r:.200}"

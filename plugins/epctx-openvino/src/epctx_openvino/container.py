@@ -96,9 +96,11 @@ class Container(Mapping[str, Blob]):
             for name, entry in table.entries.items()
         }
         if payload.digest is None and not payload.verified:
-            found = {name: entry.get("sha256") for name, entry in table.entries.items()}
+            digests = {
+                name: entry.get("sha256") for name, entry in table.entries.items()
+            }
             self._unchecked = {
-                name: digest for name, digest in found.items() if digest is not None
+                name: digest for name, digest in digests.items() if digest is not None
             }
 
     def __getitem__(self, name: str) -> Blob:

@@ -90,7 +90,7 @@ def _cast_to_bool_by_float(model: onnx.ModelProto, partition: Partition) -> None
         model.graph.node.extend(copies)
 
 
-def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
+def casts_to_bool(values: Partition | GraphView, source: str, made: str) -> bool:
     """Return whether a Cast makes booleans of integers of which OpenVINO does not look
     at all bits.
     """
@@ -102,7 +102,7 @@ def casts_to_bool(values: Partition | GraphView, given: str, made: str) -> bool:
     }
     return (
         values.value(made).elem_type == TensorProto.BOOL
-        and values.value(given).elem_type in wide
+        and values.value(source).elem_type in wide
     )
 
 
@@ -124,13 +124,15 @@ def find_unconverted(graph: GraphView) -> dict[int | None, str]:
         model.graph.initializer.remove(tensor)
     frontend = import_openvino().frontend.FrontEndManager().load_by_framework("onnx")
     try:
-        found = frontend.convert_partially(
+        operators = frontend.convert_partially(
             frontend.load(io.BytesIO(model.SerializeToString()))
         ).get_ops()
     except Exception as error:  # noqa: BLE001 - its errors have no common type
         reason = f"OpenVINO's frontend refuses the graph: {shorten(error)}"
         return dict.fromkeys(range(len(model.graph.node)), reason)
-    left = [each for each in found if each.get_type_name() == "NotSupportedONNXNode"]
+    left = [
+        each for each in operators if each.get_type_name() == "NotSupportedONNXNode"
+    ]
     reasons = {
         number(each.get_friendly_name()): "OpenVINO's frontend does not convert it"
         for each in left
@@ -169,15 +171,15 @@ def _list_unranked(
     }
     typed = (*graph.value_info, *graph.output)
     ranked = {value.name for value in typed if value.type.tensor_type.HasField("shape")}
-    found = []
+    indices = []
     for index, node in enumerate(graph.node):
         leaves = not unranked.isdisjoint(node.input)
         if leaves:
-            found.append(index)
+            indices.append(index)
         if (
             leaves
             or index in unconverted
             or any(attribute.HasField("g") for attribute in node.attribute)
         ):
             unranked.update(name for name in node.output if name not in ranked)
-    return found
+    return indices

@@ -86,10 +86,10 @@ def _skips_the_end(_graph: GraphView, node: NodeView) -> bool:
 
 
 def _resizes_otherwise(_graph: GraphView, node: NodeView) -> bool:
-    given = node.attributes
-    policy = given.get("keep_aspect_ratio_policy", "stretch")
+    attributes = node.attributes
+    policy = attributes.get("keep_aspect_ratio_policy", "stretch")
     return (
-        bool(given.get("antialias", 0) or given.get("exclude_outside", 0))
+        bool(attributes.get("antialias", 0) or attributes.get("exclude_outside", 0))
         or policy != "stretch"
     )
 

@@ -43,11 +43,14 @@ def check_program(node: ContextNode, blob: Blob, device: str) -> None:
         return
     expected = read_requirements(device).encode()
     _, _, length = _HEADER.unpack(blob.data[: _HEADER.size])
-    found = bytes(blob.data[_HEADER.size : _HEADER.size + min(length, _LONGEST_TEXT)])
-    if found != expected:
+    versions = bytes(
+        blob.data[_HEADER.size : _HEADER.size + min(length, _LONGEST_TEXT)]
+    )
+    if versions != expected:
         raise InvalidGraph(
             f"OpenVINO here imports programs for {expected.decode()!r}, and that of "
-            f"the node {node.name!r} is for {found.decode(errors='replace')!r:.200}.",
+            f"the node {node.name!r} is for "
+            f"{versions.decode(errors='replace')!r:.200}.",
             node=node.name,
             hint=_HINT,
         )

@@ -135,10 +135,12 @@ class Widths:
 
     def __init__(self, graph: GraphView) -> None:
         self._graph = graph
-        self._known: dict[str, Width] = {}
+        self._widths: dict[str, Width] = {}
         for node in graph.nodes:
             for position, name in enumerate(node.outputs):
-                self._known[name] = max(self._find(name), self._compute(node, position))
+                self._widths[name] = max(
+                    self._find(name), self._compute(node, position)
+                )
 
     def explain_narrowing(self, node: NodeView) -> str:
         """Return why OpenVINO would compute a node in too few bits; an empty text if it
@@ -196,7 +198,7 @@ class Widths:
         """Return the width of a value: by its type or, where that says less, by what it
         is computed of.
         """
-        if name not in self._known:
+        if name not in self._widths:
             weight = self._graph.initializer(name)
             width = _width_of_type((weight or self._graph.value(name)).elem_type)
             if weight and (
@@ -204,8 +206,8 @@ class Widths:
                 or weight.nbytes <= _SMALL_CONSTANT
             ):
                 width = max(width, _width_of_constant(weight.array()))
-            self._known[name] = width
-        return self._known[name]
+            self._widths[name] = width
+        return self._widths[name]
 
     def _compute(self, node: NodeView, position: int) -> Width:
         """Return the width of a result by the operator and the widths of its inputs."""

@@ -28,14 +28,14 @@ def import_openvino() -> ModuleType:
     """
     with _importing:
         if "openvino" not in sys.modules:
-            found = sys.modules.get(_TELEMETRY)
+            telemetry = sys.modules.get(_TELEMETRY)
             sys.modules[_TELEMETRY] = None  # type: ignore[assignment] # import's own mark for: cannot be imported
             try:
                 import openvino
             finally:
                 del sys.modules[_TELEMETRY]
-                if found is not None:
-                    sys.modules[_TELEMETRY] = found
+                if telemetry is not None:
+                    sys.modules[_TELEMETRY] = telemetry
     import openvino
 
     package: ModuleType = openvino

@@ -87,7 +87,7 @@ class OpenVINOExecutionProvider(ExecutionProvider):
     def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003 - a device is needed for each of them
         """Return whether OpenVINO finds a device."""
         try:
-            found = list_devices()
+            devices = list_devices()
         except (ImportError, OSError, RuntimeError) as error:
             return Availability(
                 False,
@@ -100,7 +100,7 @@ class OpenVINOExecutionProvider(ExecutionProvider):
                 "session."
             )
             return Availability(False, reason=FORKED, hint=hint)
-        if found:
+        if devices:
             return Availability(True)
         return Availability(
             False,

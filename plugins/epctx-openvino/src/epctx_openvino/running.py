@@ -123,18 +123,20 @@ class RunnableModel:
                 if port is not None:
                     native.set_input_tensor(port.place, self._wrap(port, array))
             for position, port in enumerate(self._outputs):
-                given = self._make_array(port) if outputs is None else outputs[position]
-                made = self._wrap(port, given)
+                target = (
+                    self._make_array(port) if outputs is None else outputs[position]
+                )
+                made = self._wrap(port, target)
                 if port.place not in self._passed:
                     native.set_output_tensor(port.place, made)
-                results.append((made, given))
+                results.append((made, target))
             native.infer(share_inputs=True, share_outputs=True)
         finally:
-            for index, own in enumerate(request.inputs):
-                native.set_input_tensor(index, own)
-            for index, own in enumerate(request.outputs):
+            for index, tensor in enumerate(request.inputs):
+                native.set_input_tensor(index, tensor)
+            for index, tensor in enumerate(request.outputs):
                 if index not in self._passed:
-                    native.set_output_tensor(index, own)
+                    native.set_output_tensor(index, tensor)
         self._idle.append(request)
         return [
             self._unwrap(port, *result)
@@ -174,11 +176,15 @@ class RunnableModel:
             if port is not None
             for name in model.inputs[port.place].get_names()
         }
-        found = {
+        inputs_of_outputs = {
             place: [inputs[name] for name in output.get_names() if name in inputs]
             for place, output in enumerate(model.outputs)
         }
-        return {place: positions[0] for place, positions in found.items() if positions}
+        return {
+            place: positions[0]
+            for place, positions in inputs_of_outputs.items()
+            if positions
+        }
 
     @staticmethod
     def _make_array(port: _Port) -> np.ndarray | None:
@@ -233,8 +239,10 @@ def _match_ports(
     if len(ports) != len(values) or any(
         v.name not in names[i] for i, v in enumerate(values)
     ):
-        found = {name: index for index, known in enumerate(names) for name in known}
-        by_name = [found.get(value.name) for value in values]
+        positions = {
+            name: index for index, port_names in enumerate(names) for name in port_names
+        }
+        by_name = [positions.get(value.name) for value in values]
         if sorted(index for index in by_name if index is not None) == order:
             order = by_name
     if len(order) != len(values):
@@ -247,10 +255,10 @@ def _match_ports(
 
 def _describe(index: int, port: Any, value: ValueInfo) -> _Port:
     expected = ELEMENT_TYPES.get(value.elem_type or 0)
-    found = port.element_type.get_type_name()
-    if expected != found:
+    port_type = port.element_type.get_type_name()
+    if expected != port_type:
         raise ValueError(
-            f"{value.name!r} has the type {found} in it, and {expected} in the node"
+            f"{value.name!r} has the type {port_type} in it, and {expected} in the node"
         )
     shape = port.partial_shape
     if shape.rank.is_dynamic:

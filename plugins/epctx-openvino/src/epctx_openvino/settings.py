@@ -83,17 +83,17 @@ def choose_device(context: ProviderContext) -> str:
         InvalidArgument: OpenVINO does not find it on this machine.
     """
     device = context.target or context.options["device_type"]
-    found = list_devices()
+    devices = list_devices()
     missing = [
         name
         for name in _name_devices(device)
-        if not any(_is_same(name, known) for known in found)
+        if not any(_is_same(name, device_name) for device_name in devices)
     ]
     if missing:
         raise InvalidArgument(
             f"device_type is {device!r}, but OpenVINO does not find "
             f"{', '.join(missing)} on this machine; it finds "
-            f"{', '.join(found) or 'no device'}.",
+            f"{', '.join(devices) or 'no device'}.",
             hint="Choose one that it finds, or install the driver of the device.",
         )
     return device
@@ -109,11 +109,11 @@ def _name_devices(device: str) -> list[str]:
     return [device]
 
 
-def _is_same(name: str, found: str) -> bool:
+def _is_same(name: str, device: str) -> bool:
     """Return whether a name means a device: `GPU` means `GPU.0`, and `GPU.0` a single
     `GPU`.
     """
-    return name == found or found.startswith(f"{name}.") or name == f"{found}.0"
+    return name == device or device.startswith(f"{name}.") or name == f"{device}.0"
 
 
 def make_config(
@@ -146,11 +146,11 @@ def parse_load_config(text: str) -> Mapping[str, dict[str, Any]]:
         InvalidArgument: the text is not a JSON object of objects.
     """
     try:
-        found = json.loads(text or "{}")
-        if isinstance(found, dict) and all(
-            isinstance(each, dict) for each in found.values()
+        config = json.loads(text or "{}")
+        if isinstance(config, dict) and all(
+            isinstance(each, dict) for each in config.values()
         ):
-            return found
+            return config
     except (ValueError, RecursionError):
         pass
     raise InvalidArgument(

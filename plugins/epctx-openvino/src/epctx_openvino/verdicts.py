@@ -53,7 +53,7 @@ def judge_text(text: str, device: str) -> Compatibility:
 
 def _read(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
