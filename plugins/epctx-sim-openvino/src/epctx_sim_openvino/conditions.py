@@ -23,8 +23,11 @@ _ACTIVATIONS = frozenset({"sigmoid", "tanh", "relu"})
 
 def inference_only(node: NodeView, graph: GraphView) -> str | None:
     """Training is refused, and so is what a run could switch to training."""
-    given = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else ""  # noqa: PLR2004
-    flag = constant(graph, given) if given else np.False_
+    flag_name = ""
+    if node.op_type == "Dropout":
+        flag_name = next(iter(node.inputs[2:]), "")
+
+    flag = constant(graph, flag_name) if flag_name else np.False_
     if node.attributes.get("training_mode") or flag is None or flag.any():
         return f"{node.op_type}: OpenVINO does not train"
     return None

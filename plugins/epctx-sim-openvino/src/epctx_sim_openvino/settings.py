@@ -188,9 +188,9 @@ def facts(options: Mapping[str, Any], target: str | None = None) -> dict[str, st
     from epctx_sim_sdk.versions import DRIVER_VERSION, SDK_VERSION, stated_facts
 
     device = chosen_device(options, target).name
-    known = stated_facts(
+    versions = stated_facts(
         EP, "OpenVINO", options, {"sdk": SDK_VERSION, "driver": DRIVER_VERSION}
     )
     if device != "NPU":
-        del known["driver"]
-    return known | {"device": device}
+        del versions["driver"]
+    return versions | {"device": device}

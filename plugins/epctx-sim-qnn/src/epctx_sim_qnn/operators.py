@@ -247,7 +247,7 @@ class Support(NodeSupport):
         )
         for fusion in find_fusions(graph):
             if self._takes(fusion):
-                self._known.update((node.index, None) for node in fusion.nodes)
+                self._refusals.update((node.index, None) for node in fusion.nodes)
 
     def _takes(self, fusion: Fusion) -> bool:
         """Return whether QNN takes what a group becomes, with the values around it.
@@ -290,8 +290,8 @@ class Support(NodeSupport):
         """Return whether a node has a constant result that only nodes read which QNN
         takes.
         """
-        given = [name for name in node.inputs if name]
-        if not given or not all(is_constant(self._graph, name) for name in given):
+        inputs = [name for name in node.inputs if name]
+        if not inputs or not all(is_constant(self._graph, name) for name in inputs):
             return False
         readers = [
             reader for name in node.outputs for reader in self._graph.consumers(name)
@@ -304,7 +304,7 @@ class Support(NodeSupport):
             and self._results.isdisjoint(node.outputs)
             and not any(
                 self._bad_value(node, name, CASTABLE)
-                for name in (*given, *filter(None, node.outputs))
+                for name in (*inputs, *filter(None, node.outputs))
             )
             and all(self.refusal(reader) is None for reader in readers)
         )
@@ -324,8 +324,8 @@ class Support(NodeSupport):
                 "offload_graph_io_quantization is 1"
             )
         for position in operator.constant:
-            given = node.inputs[position] if position < len(node.inputs) else ""
-            if given and not is_constant(self._graph, given):
+            input_name = node.inputs[position] if position < len(node.inputs) else ""
+            if input_name and not is_constant(self._graph, input_name):
                 return f"{node.op_type}: QNN needs input {position} to be a constant"
         results = node.outputs[: operator.used_outputs]
         for names, special in (

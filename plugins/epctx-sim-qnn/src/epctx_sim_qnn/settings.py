@@ -174,9 +174,9 @@ def target_architecture(options: Mapping[str, Any], target: str | None) -> int:
         return int(options["htp_arch"])
     match = _TARGET.fullmatch(target)
     if match is None or int(match[1]) not in ARCHITECTURES:
-        known = ", ".join(f"htp-v{number}" for number in ARCHITECTURES)
+        targets = ", ".join(f"htp-v{number}" for number in ARCHITECTURES)
         raise InvalidArgument(
-            f"{EP} has no target {target!r}.", ep=EP, hint=f"Its targets: {known}."
+            f"{EP} has no target {target!r}.", ep=EP, hint=f"Its targets: {targets}."
         )
     return int(match[1])
 
