@@ -105,10 +105,10 @@ def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _size(tensor: onnx.TypeProto.Tensor) -> int:
-    known = tensor.HasField("shape") and all(
+    is_static = tensor.HasField("shape") and all(
         dim.HasField("dim_value") for dim in tensor.shape.dim
     )
-    if not known or tensor.elem_type in (
+    if not is_static or tensor.elem_type in (
         onnx.TensorProto.UNDEFINED,
         onnx.TensorProto.STRING,
     ):
@@ -341,9 +341,9 @@ class SimCompiler:
         small = not weights or all(
             weight.nbytes <= SMALL for weight in weights.values()
         )
-        known = self._structures.get(partition.digest) if small else None
-        if known is not None:
-            return SimGraph(structure=known, weights={}, partition=partition)
+        structure = self._structures.get(partition.digest) if small else None
+        if structure is not None:
+            return SimGraph(structure=structure, weights={}, partition=partition)
         engine = (
             self._engine
             if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition)
@@ -423,21 +423,25 @@ def _optimized(
     """
     from epctx_sim_sdk.blocked_layout import has_way_back, read_mark
 
-    found = engine.optimize(model, weights, layouts=True)
-    if found is None or read_mark(found.model) is None or has_way_back(found.model):
-        return found
+    blocked = engine.optimize(model, weights, layouts=True)
+    if (
+        blocked is None
+        or read_mark(blocked.model) is None
+        or has_way_back(blocked.model)
+    ):
+        return blocked
     return engine.optimize(model, weights)
 
 
 def _detach_small(
-    model: onnx.ModelProto, own: Mapping[str, TensorView]
+    model: onnx.ModelProto, views: Mapping[str, TensorView]
 ) -> dict[str, TensorView]:
     """Take the values of the source's weights that are inline out of a model; return
     the weights by name.
     """
     detached: dict[str, TensorView] = {}
     for tensor in model.graph.initializer:
-        view = own.get(tensor.name)
+        view = views.get(tensor.name)
         if (
             view is None
             or view.source_name is None
@@ -459,12 +463,15 @@ def _detach_small(
 
 
 def _check_boundary(partition: Partition, model: onnx.ModelProto, ep: str) -> None:
-    given = ([v.name for v in model.graph.input], [v.name for v in model.graph.output])
+    boundary = (
+        [v.name for v in model.graph.input],
+        [v.name for v in model.graph.output],
+    )
     declared = ([v.name for v in partition.inputs], [v.name for v in partition.outputs])
-    if given != declared:
+    if boundary != declared:
         raise EPFail(
             f"{ep} cannot compile partition {partition.name!r}: its model has inputs "
-            f"and outputs {given}, the partition {declared}.",
+            f"and outputs {boundary}, the partition {declared}.",
             ep=ep,
             node=partition.name,
         )

@@ -121,29 +121,29 @@ class _Graphs(Mapping[str, GraphEntry]):
     few. To ask for one may raise BadTablesError.
 
     Args:
-        found: what the file has under each name.
+        entries: what the file has under each name.
         structures, weights: how many there are to refer to.
     """
 
-    def __init__(self, found: dict[str, Any], structures: int, weights: int) -> None:
-        self._found = found
+    def __init__(self, entries: dict[str, Any], structures: int, weights: int) -> None:
+        self._entries = entries
         self._counts = structures, weights
         self._types: dict[str, TensorType] = {}
 
     def __getitem__(self, name: str) -> GraphEntry:
-        found = self._found[name]
-        if not isinstance(found, GraphEntry):
-            found = self._found[name] = _graph(found, *self._counts, self._types)
-        return found
+        entry = self._entries[name]
+        if not isinstance(entry, GraphEntry):
+            entry = self._entries[name] = _graph(entry, *self._counts, self._types)
+        return entry
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
 
 Extents: TypeAlias = tuple[int, int]
@@ -164,20 +164,20 @@ def decode(content: bytes, extents: Extents) -> Tables:
         BadTablesError: anything is not as `writing` writes it, or points outside.
     """
     try:
-        found = read_json(content)
+        tables = read_json(content)
     except (ValueError, RecursionError) as error:
         raise BadTablesError(f"its tables are not JSON ({error})") from error
     structures = tuple(
-        _structure(item, extents[0]) for item in _list(found, "structures")
+        _structure(item, extents[0]) for item in _list(tables, "structures")
     )
-    weights = tuple(_weight(item, extents[1]) for item in _list(found, "weights"))
+    weights = tuple(_weight(item, extents[1]) for item in _list(tables, "weights"))
     graphs: dict[str, Any] = {}
-    for item in _list(found, "graphs"):
+    for item in _list(tables, "graphs"):
         name = _text(_get(item, "name"), "a graph's name")
         if name in graphs:
             raise BadTablesError(f"two graphs are called {name!r}")
         graphs[name] = item
-    made_by = _get(found, "made_by")
+    made_by = _get(tables, "made_by")
     if not isinstance(made_by, dict) or not all(
         isinstance(value, str) for value in made_by.values()
     ):
@@ -202,8 +202,8 @@ def read_json(content: bytes) -> object:
         and sum(map(content.count, (b",", b":", b"[", b"{"))) > MAX_PARTS
     ):
         raise ValueError(f"more than {MAX_PARTS:,} entries")
-    found: object = json.loads(content)
-    return found
+    value: object = json.loads(content)
+    return value
 
 
 def _get(table: object, key: str) -> object:
@@ -325,24 +325,24 @@ def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
         key = repr(kind)
     except RecursionError as error:
         raise BadTablesError("a value's type is nested too deeply") from error
-    known = types.get(key)
-    if known is None:
-        known = types[key] = _type(*kind)
-    return ValueInfo(_text(name, "a value's name"), known)
+    tensor_type = types.get(key)
+    if tensor_type is None:
+        tensor_type = types[key] = _type(*kind)
+    return ValueInfo(_text(name, "a value's name"), tensor_type)
 
 
 def _type(elem_type: object, shape: object) -> TensorType:
-    known = (
+    element_type = (
         None
         if elem_type is None
         else _number(elem_type, "an element type", _MAX_ELEM_TYPE)
     )
-    if known is not None and known not in _element_types():
+    if element_type is not None and element_type not in _element_types():
         raise BadTablesError(
-            f"a value has the element type {known}, which ONNX does not have"
+            f"a value has the element type {element_type}, which ONNX does not have"
         )
     return TensorType(
-        known,
+        element_type,
         None if shape is None else tuple(map(_dimension, _as_list(shape, "a shape"))),
     )
 
@@ -478,12 +478,12 @@ class Container:
 
     def _array(self, weight: Weight | SourceWeight, name: str) -> np.ndarray:
         return (
-            self._own(weight, name)
+            self._read_weight(weight, name)
             if isinstance(weight, Weight)
             else _checked(self._source, weight).array()
         )
 
-    def _own(self, weight: Weight, name: str) -> np.ndarray:
+    def _read_weight(self, weight: Weight, name: str) -> np.ndarray:
         dtype = _dtype(weight.elem_type)
         count = math.prod(weight.shape)
         fits = dtype is not None and count * dtype.itemsize == weight.length
@@ -524,8 +524,8 @@ class Container:
 
 def _checked(source: FromSource, weight: SourceWeight) -> TensorView:
     view = source(weight.source)
-    found = (view.elem_type, tuple(view.shape), view.nbytes, view.digest)
-    if found != (weight.elem_type, weight.shape, weight.length, weight.digest):
+    facts = (view.elem_type, tuple(view.shape), view.nbytes, view.digest)
+    if facts != (weight.elem_type, weight.shape, weight.length, weight.digest):
         raise InvalidGraph(
             f"the weight {weight.source!r} of the source model is not the one that "
             "was compiled.",

@@ -271,20 +271,20 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
             )
 
 
-def _hidden_outside_data(model: onnx.ModelProto, known: int) -> bool:
+def _hidden_outside_data(model: onnx.ModelProto, initializers: int) -> bool:
     """Return whether tensors other than the main graph's initializers claim to lie in a
     file.
     """
-    found = 0
+    count = 0
     pending: list[object] = [model]
     while pending:
         message = pending.pop()
         if isinstance(message, onnx.TensorProto):
-            found += message.data_location == onnx.TensorProto.EXTERNAL or bool(
+            count += message.data_location == onnx.TensorProto.EXTERNAL or bool(
                 message.external_data
             )
             continue
         for descriptor, value in message.ListFields():  # type: ignore[attr-defined]
             if descriptor.message_type is not None:
                 pending.extend(value if descriptor.is_repeated else [value])
-    return found != known
+    return count != initializers

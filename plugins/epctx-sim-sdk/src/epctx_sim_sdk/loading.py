@@ -69,15 +69,15 @@ class ContextLoader:
         """
         workspace = self._context.workspace
         workspace.get_or_create(_OPENED, lambda: self._open_first(nodes, reader))
-        taken = {} if self._opened else self._taken(nodes)
-        if len(taken) < len(nodes):
+        containers = {} if self._opened else self._take_containers(nodes)
+        if len(containers) < len(nodes):
             self._open_all(nodes, reader)
         try:
-            return self._load_all(nodes, taken)
+            return self._load_all(nodes, containers)
         except BaseException:
             # What was not made runnable here is there for another session still.
-            for name, found in taken.items():
-                workspace.put(name, found)
+            for name, container in containers.items():
+                workspace.put(name, container)
             raise
 
     def _open_first(self, nodes: Sequence[ContextNode], reader: ContextReader) -> bool:
@@ -85,10 +85,10 @@ class ContextLoader:
         for this one.
         """
         self._open_all(nodes, reader)
-        own = {node.partition_name for node in nodes}
+        partition_names = {node.partition_name for node in nodes}
         for _, container in self._opened.values():
             for name in container.tables.graphs:
-                if name not in own:
+                if name not in partition_names:
                     self._context.workspace.put(name, container)
         return True
 
@@ -97,28 +97,28 @@ class ContextLoader:
             if node.main_context and node.name not in self._containers:
                 self.open(node, reader)
 
-    def _taken(self, nodes: Sequence[ContextNode]) -> dict[str, Container]:
+    def _take_containers(self, nodes: Sequence[ContextNode]) -> dict[str, Container]:
         """Return what other sessions left of these nodes' graphs; it is gone from
         there.
         """
-        found = (
+        pairs = (
             (n.partition_name, self._context.workspace.take(n.partition_name))
             for n in nodes
         )
         return {
             name: cast("Container", holder)
-            for name, holder in found
+            for name, holder in pairs
             if holder is not None
         }
 
     def _load_all(
-        self, nodes: Sequence[ContextNode], taken: Mapping[str, Container]
+        self, nodes: Sequence[ContextNode], containers: Mapping[str, Container]
     ) -> list[CompiledPartition]:
         loaded = []
         for done, node in enumerate(nodes):
             self._context.cancel.raise_if_requested()
             self._context.progress("load", done, len(nodes))
-            holder = taken.get(node.partition_name)
+            holder = containers.get(node.partition_name)
             container, name = (
                 self._find(node) if holder is None else (holder, node.partition_name)
             )
@@ -134,8 +134,10 @@ class ContextLoader:
                 runtime.
         """
         payload = reader.payload(node)
-        known = self._opened.get(id(payload))
-        container = known[1] if known is not None else self._open(node, payload, reader)
+        opened = self._opened.get(id(payload))
+        container = (
+            opened[1] if opened is not None else self._open(node, payload, reader)
+        )
         self._containers[node.name] = container
         return container
 
@@ -201,8 +203,8 @@ class ContextLoader:
         """Judge what the node itself states; equal statements about one payload are
         judged once.
         """
-        given = map(node.attributes.get, self._policy.claims)
-        texts = tuple([value if isinstance(value, str) else "" for value in given])
+        values = map(node.attributes.get, self._policy.claims)
+        texts = tuple([value if isinstance(value, str) else "" for value in values])
         if (container, texts) in self._accepted:
             return
         made_by = container.tables.made_by
@@ -221,14 +223,22 @@ class ContextLoader:
         one payload that has it.
         """
         primary = node if node.main_context else node.primary
-        own = None if primary is None else self._containers.get(primary.name)
-        if own is not None and node.partition_name in own.tables.graphs:
-            return own, node.partition_name
+        primary_container = (
+            None if primary is None else self._containers.get(primary.name)
+        )
+        if (
+            primary_container is not None
+            and node.partition_name in primary_container.tables.graphs
+        ):
+            return primary_container, node.partition_name
         every = [container for _, container in self._opened.values()]
-        candidates = every if primary is None else [own] if own is not None else []
-        found = [c for c in candidates if node.partition_name in c.tables.graphs]
-        if len(found) == 1:
-            return found[0], node.partition_name
+        if primary is None:
+            candidates = every
+        else:
+            candidates = [] if primary_container is None else [primary_container]
+        holders = [c for c in candidates if node.partition_name in c.tables.graphs]
+        if len(holders) == 1:
+            return holders[0], node.partition_name
         if (
             self._policy.lone_graph_fits
             and len(candidates) == 1
@@ -237,7 +247,7 @@ class ContextLoader:
             # Old writers gave node and graph different names; with one graph there is
             # no doubt.
             return candidates[0], next(iter(candidates[0].tables.graphs))
-        raise self._not_found(node, candidates, len(found))
+        raise self._not_found(node, candidates, len(holders))
 
     def _not_found(
         self, node: ContextNode, candidates: list[Container], hits: int

@@ -211,7 +211,7 @@ class SimulatedProvider(ExecutionProvider, ABC):
         payload = writer.payload()
         if writer.final:
             self.write(payload, graphs, writer)
-        own = zip(
+        pairs = zip(
             self._session.graphs, self.node_attributes(graphs, writer), strict=True
         )
         return [
@@ -222,7 +222,7 @@ class SimulatedProvider(ExecutionProvider, ABC):
                 attributes,
                 self.notes,
             )
-            for number, (graph, attributes) in enumerate(own)
+            for number, (graph, attributes) in enumerate(pairs)
             for refers in [self.one_primary and number > 0]
         ]
 

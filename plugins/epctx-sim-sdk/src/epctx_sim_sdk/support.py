@@ -21,7 +21,7 @@ class NodeSupport:
     def __init__(self, graph: GraphView) -> None:
         self._graph = graph
         self._results = {value.name for value in graph.outputs}
-        self._known: dict[int, str | None] = {}
+        self._refusals: dict[int, str | None] = {}
 
     def __call__(self, node: NodeView) -> bool | str:
         """Return True, or the reason for which the node is refused."""
@@ -29,9 +29,9 @@ class NodeSupport:
 
     def refusal(self, node: NodeView) -> str | None:
         """Return the reason for which a node is refused, or None."""
-        if node.index not in self._known:
-            self._known[node.index] = self._refusal(node)
-        return self._known[node.index]
+        if node.index not in self._refusals:
+            self._refusals[node.index] = self._refusal(node)
+        return self._refusals[node.index]
 
     def _refusal(self, node: NodeView) -> str | None:
         raise NotImplementedError

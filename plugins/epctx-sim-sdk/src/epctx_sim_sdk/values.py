@@ -30,9 +30,10 @@ def constant(graph: GraphView, name: str) -> np.ndarray | None:
     if weight is not None:
         return weight.array()
     node = _constant_node(graph, name)
-    given = node.attributes if node is not None else {}
+    attributes = node.attributes if node is not None else {}
     return next(
-        (np.asarray(given[key]) for key in _CONSTANT_VALUES if key in given), None
+        (np.asarray(attributes[key]) for key in _CONSTANT_VALUES if key in attributes),
+        None,
     )
 
 

@@ -84,9 +84,9 @@ def verify_nodes(
     for payload, node in {
         id(p): (p, n) for n in reversed(holders) for p in [reader.payload(n)]
     }.values():
-        found = list(_faults(ep, payload, node, reader, loader))
-        findings += found
-        if found:
+        faults = list(_faults(ep, payload, node, reader, loader))
+        findings += faults
+        if faults:
             shut.add(id(payload))
     for node in nodes:
         owners = (

@@ -152,19 +152,19 @@ class Judgement:
     relation: Relation = Relation.SAME
 
 
-def relation(found: str | None, needed: str | None) -> Relation:
+def relation(fact: str | None, needed: str | None) -> Relation:
     """Compare one fact: versions as versions, whole numbers as numbers, everything else
     as text.
 
     A runtime without a wish (`needed` is None) is content with anything.
     """
-    if needed is None or found == needed:
+    if needed is None or fact == needed:
         return Relation.SAME
-    if found is None:
+    if fact is None:
         return Relation.MISSING
-    if _NUMBER.fullmatch(found) and _NUMBER.fullmatch(needed):
-        return _order((int(found),), (int(needed),), Relation.OLDER, Relation.NEWER)
-    theirs = Version.parse(found)
+    if _NUMBER.fullmatch(fact) and _NUMBER.fullmatch(needed):
+        return _order((int(fact),), (int(needed),), Relation.OLDER, Relation.NEWER)
+    theirs = Version.parse(fact)
     ours = Version.parse(needed)
     if theirs is None or ours is None:
         return Relation.OTHER
@@ -176,11 +176,11 @@ def relation(found: str | None, needed: str | None) -> Relation:
 
 
 def _order(
-    found: tuple[int, ...], needed: tuple[int, ...], older: Relation, newer: Relation
+    fact: tuple[int, ...], needed: tuple[int, ...], older: Relation, newer: Relation
 ) -> Relation:
-    if found == needed:
+    if fact == needed:
         return Relation.SAME
-    return older if found < needed else newer
+    return older if fact < needed else newer
 
 
 def judge(
@@ -191,15 +191,15 @@ def judge(
     """
     worst = Judgement(verdict=OPTIMAL)
     for field in dict.fromkeys(field for field, _ in rules):
-        found = made_by.get(field)
+        fact = made_by.get(field)
         needed = runtime.get(field)
-        related = relation(found, needed)
+        related = relation(fact, needed)
         verdict = rules.get((field, related), OPTIMAL)
         if verdict > worst.verdict:
             worst = Judgement(
                 verdict=verdict,
                 field=field,
-                found=found or "missing",
+                found=fact or "missing",
                 needed=needed or "",
                 relation=related,
             )

@@ -70,18 +70,20 @@ class Description:
         text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         return text + b" " * (-(len(text) + 2 * tar.BLOCK) % PAGE)
 
-    def missing(self, found: Container[int]) -> int | None:
+    def missing(self, places: Container[int]) -> int | None:
         """Return the first place that a model with these places lacks; None if it is
         complete.
 
         A model has all graphs, or those of one or more of the archive's models.
         """
         models = self.models or (tuple(range(len(self.graphs))),)
-        complete = [model for model in models if all(place in found for place in model)]
+        complete = [
+            model for model in models if all(place in places for place in model)
+        ]
         whole = {place for model in complete for place in model}
         for model in models:
-            if any(place in found and place not in whole for place in model):
-                return next(place for place in model if place not in found)
+            if any(place in places and place not in whole for place in model):
+                return next(place for place in model if place not in places)
         return None
 
     @property
@@ -178,8 +180,8 @@ def open_archive(view: memoryview, *, node: str, name: str) -> Archive:
     """
     try:
         _check_origin(view)
-        found = _read(view)
-        context = bytes(found[CONTEXT])
+        members = _read(view)
+        context = bytes(members[CONTEXT])
         description = _decode(context)
     except tar.BadTarError as error:
         raise InvalidGraph(
@@ -190,7 +192,10 @@ def open_archive(view: memoryview, *, node: str, name: str) -> Archive:
         ) from error
     digest = hashlib.sha256(context).hexdigest()
     return Archive(
-        name=name, description=description, context_digest=digest, view=found[COMPILED]
+        name=name,
+        description=description,
+        context_digest=digest,
+        view=members[COMPILED],
     )
 
 
@@ -222,16 +227,16 @@ def check_belongs_together(
 
 
 def _read(view: memoryview) -> Mapping[str, memoryview]:
-    found = tar.members(view)
-    if found.keys() != {CONTEXT, COMPILED}:
+    members = tar.members(view)
+    if members.keys() != {CONTEXT, COMPILED}:
         raise tar.BadTarError(
-            f"is damaged: its members are {', '.join(map(repr, found)) or 'none'}"
+            f"is damaged: its members are {', '.join(map(repr, members)) or 'none'}"
         )
-    if len(found[CONTEXT]) > MAX_CONTEXT:
+    if len(members[CONTEXT]) > MAX_CONTEXT:
         raise tar.BadTarError(
             f"is damaged: its {CONTEXT!r} has more than {MAX_CONTEXT:,} bytes"
         )
-    return found
+    return members
 
 
 def is_own(view: memoryview) -> bool:
@@ -263,11 +268,11 @@ def _check_origin(view: memoryview) -> None:
 
 def _decode(content: bytes) -> Description:
     try:
-        found: Any = read_json(content)
-        prefix = found["cache_file_prefix"]
-        key = found["cache_key"]
-        graphs = found["graphs"]
-        models = tuple(map(tuple, found.get("models", ())))
+        fields: Any = read_json(content)
+        prefix = fields["cache_file_prefix"]
+        key = fields["cache_key"]
+        graphs = fields["graphs"]
+        models = tuple(map(tuple, fields.get("models", ())))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise tar.BadTarError(f"is damaged: its {CONTEXT!r} cannot be read") from error
     places = [place for model in models for place in model]

@@ -194,17 +194,18 @@ class NodeLoader:
                     f"its index {index} is also that of {twin.name!r}.",
                     _RECOMPILE,
                 )
-        for prefix, found in placed.items():
+        for prefix, nodes_of_places in placed.items():
             description = self._archives[prefix].description
-            missing = description.missing(found)
+            missing = description.missing(nodes_of_places)
             # What is read back before it is published are some of the nodes.
             if missing is not None and self._gets_all:
-                first = next(iter(found.values()))
+                first = next(iter(nodes_of_places.values()))
                 count = len(description.graphs)
                 yield _refused(
                     first,
-                    f"the model has nodes for {len(found)} of the {count} graphs that "
-                    f"the archive {prefix!r} holds; index {missing} is missing.",
+                    f"the model has nodes for {len(nodes_of_places)} of the {count} "
+                    f"graphs that the archive {prefix!r} holds; index {missing} is "
+                    "missing.",
                     _RECOMPILE,
                 )
 

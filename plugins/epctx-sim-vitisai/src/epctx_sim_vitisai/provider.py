@@ -122,15 +122,15 @@ class VitisAIProvider(SimulatedProvider):
         from epctx_core.plugin import CompiledPartition
 
         self.context.cancel.raise_if_requested()
-        known = cache.get(partition)
-        if known is None:
+        graph = cache.get(partition)
+        if graph is None:
             (compiled,) = self._session.compile([partition])
             cache.put(self._session.graphs[-1])
             return compiled
-        self._session.graphs.append(known)
+        self._session.graphs.append(graph)
         if self.context.purpose is Purpose.EXPORT:
             return CompiledPartition(None)
-        return self._session.device.compile(known)
+        return self._session.device.compile(graph)
 
     @cached_property
     def _cache(self) -> CompileCache | None:

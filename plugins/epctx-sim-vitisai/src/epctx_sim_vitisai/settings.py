@@ -138,15 +138,15 @@ def check_config_file(options: Mapping[str, Any]) -> None:
         return
     path = Path(options["config_file"])
     try:
-        found = json.loads(path.read_bytes())
+        config = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise NoSuchFile(
             f"{EP}: option 'config_file' names {str(path)!r}, which does not exist."
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise _bad_config(path, str(error)) from error
-    if not isinstance(found, dict):
-        raise _bad_config(path, f"it holds a {type(found).__name__}")
+    if not isinstance(config, dict):
+        raise _bad_config(path, f"it holds a {type(config).__name__}")
 
 
 def _bad_config(path: Path, why: str) -> InvalidArgument:

@@ -65,13 +65,13 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
         BadTarError: truncated, altered, or holding anything but regular files with
             harmless names.
     """
-    found: dict[str, memoryview] = {}
+    views: dict[str, memoryview] = {}
     offset = 0
     while (block := bytes(view[offset : offset + BLOCK])) != bytes(BLOCK):
-        if len(found) == MAX_MEMBERS:
+        if len(views) == MAX_MEMBERS:
             raise BadTarError(f"holds more than {MAX_MEMBERS} members")
         name, size = _read_header(block, offset)
-        if name in found:
+        if name in views:
             raise BadTarError(f"holds two members called {name!r}")
         start = offset + BLOCK
         offset = offset + BLOCK + size + len(padding(size))
@@ -83,13 +83,13 @@ def members(view: memoryview) -> Mapping[str, memoryview]:
             raise BadTarError(
                 f"is damaged: what fills the last block of {name!r} is not zero"
             )
-        found[name] = view[start : start + size]
+        views[name] = view[start : start + size]
     if bytes(view[offset : offset + len(END) + 1]) != END:
         raise BadTarError(
             "does not end with two blocks of zeros: it is truncated, or something "
             "follows them"
         )
-    return found
+    return views
 
 
 def _read_header(block: bytes, offset: int) -> tuple[str, int]:

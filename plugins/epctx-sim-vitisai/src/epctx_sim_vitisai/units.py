@@ -55,14 +55,14 @@ class Support(NodeSupport):
     def __init__(self, graph: GraphView) -> None:
         super().__init__(graph)
         self._free = {node.index for node in graph.nodes}
-        self._taken: set[int] = set()
+        self._claimed: set[int] = set()
         self._reasons: dict[int, str] = {}
         for node in graph.nodes:
-            if node.op_type not in _GLUE and node.index not in self._taken:
+            if node.op_type not in _GLUE and node.index not in self._claimed:
                 self._consider(node)
 
     def _refusal(self, node: NodeView) -> str | None:
-        if node.index in self._taken:
+        if node.index in self._claimed:
             return None
         return self._reasons.get(node.index) or f"{node.op_type}: {_GLUE[node.op_type]}"
 
@@ -72,7 +72,7 @@ class Support(NodeSupport):
         except _RefusedError as error:
             self._reasons[node.index] = f"{node.op_type}: {error}"
         else:
-            self._taken.update(unit)
+            self._claimed.update(unit)
 
     def _unit(self, node: NodeView) -> set[int]:
         """Return the places of all nodes of an operator's unit."""
@@ -140,10 +140,10 @@ class Support(NodeSupport):
         self, source: NodeView, types: frozenset[int], what: str
     ) -> set[int]:
         """Check a dequantised constant; return the nodes that give it."""
-        given = source.inputs[0]
-        if not is_constant(self._graph, given):
+        source_name = source.inputs[0]
+        if not is_constant(self._graph, source_name):
             raise _RefusedError(f"its {what} is no constant")
-        kind = self._graph.value(given)
+        kind = self._graph.value(source_name)
         if kind.elem_type not in types:
             raise _RefusedError(
                 f"its {what} is {_named(kind.elem_type)} before DequantizeLinear"
@@ -153,7 +153,7 @@ class Support(NodeSupport):
         zero_point = constant(self._graph, name) if name else None
         if zero_point is not None and np.any(zero_point != 0):
             raise _RefusedError(f"its {what} has a zero point other than 0")
-        return self._constant_nodes([given])
+        return self._constant_nodes([source_name])
 
     def _scales(self, node: NodeView) -> int:
         """Return how many scales a QuantizeLinear or DequantizeLinear has."""

@@ -42,9 +42,9 @@ def verify_archives(
     for node in nodes:
         if not node.main_context:
             continue
-        found = _look(node, reader, loader, members, locked=locked)
-        if found is not None:
-            findings.append(found)
+        finding = _look(node, reader, loader, members, locked=locked)
+        if finding is not None:
+            findings.append(finding)
             shut.add(_prefix(node))
     # Of an archive that could not be opened, no node can be judged.
     rest = [node for node in nodes if _prefix(node) not in shut]
