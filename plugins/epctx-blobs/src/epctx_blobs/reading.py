@@ -54,7 +54,7 @@ class Blobs(Mapping[str, memoryview]):
             AttributeError,
             RecursionError,
         ) as error:
-            raise self._error(f"its table cannot be read ({error})") from error
+            raise self._make_error(f"its table cannot be read ({error})") from error
 
     def __getitem__(self, name: str) -> memoryview:
         """Return a blob.
@@ -62,13 +62,13 @@ class Blobs(Mapping[str, memoryview]):
         Raises:
             InvalidGraph: there is none of that name, or it was changed.
         """
-        entry = self._entry(name)
+        entry = self._get_entry(name)
         offset, length, digest = entry["offset"], entry["length"], entry["sha256"]
         blob = self._view[offset : offset + length]
         extent = offset, length, digest
         if not self._trusted and extent not in self._checked:
             if hashlib.sha256(blob).hexdigest() != digest:
-                raise self._error(
+                raise self._make_error(
                     f"the blob {name!r:.200} does not have the digest that its table "
                     "says"
                 )
@@ -94,10 +94,10 @@ class Blobs(Mapping[str, memoryview]):
         Raises:
             InvalidGraph: there is none of that name.
         """
-        facts: Mapping[str, Any] = self._entry(name)["facts"]
+        facts: Mapping[str, Any] = self._get_entry(name)["facts"]
         return facts
 
-    def _entry(self, name: str) -> dict[str, Any]:
+    def _get_entry(self, name: str) -> dict[str, Any]:
         try:
             return self._table[name]
         except KeyError:
@@ -107,7 +107,7 @@ class Blobs(Mapping[str, memoryview]):
 
     def _read(self, kind: str) -> _Table:
         if len(self._view) < FOOTER.size or bytes(self._view[-len(MAGIC) :]) != MAGIC:
-            raise self._error("it does not end as a container of blobs does")
+            raise self._make_error("it does not end as a container of blobs does")
 
         length, digest, _ = FOOTER.unpack(self._view[-FOOTER.size :])
         end = len(self._view) - FOOTER.size
@@ -119,7 +119,7 @@ class Blobs(Mapping[str, memoryview]):
 
         content = json.loads(text)
         if content["kind"] != kind:
-            raise self._error(
+            raise self._make_error(
                 f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}"
             )
         table: _Table = content["blobs"]
@@ -127,7 +127,7 @@ class Blobs(Mapping[str, memoryview]):
         _refuse_overlaps(table)
         return table
 
-    def _error(self, fault: str) -> InvalidGraph:
+    def _make_error(self, fault: str) -> InvalidGraph:
         return InvalidGraph(
             f"the payload {self._name} is damaged or another EP's: {fault}.",
             hint=_HINT,

@@ -124,7 +124,7 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].upper()]
 
 
-def _request(  # noqa: PLR0913 - public: the parameters of InferenceSession and ModelCompiler
+def _make_request(  # noqa: PLR0913 - public: the parameters of InferenceSession and ModelCompiler
     model: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
@@ -149,7 +149,7 @@ def _request(  # noqa: PLR0913 - public: the parameters of InferenceSession and 
     )
 
 
-def _with_parameters_of(
+def _copy_parameters(
     make: Callable[P, Request], doing: str
 ) -> Callable[[Callable[[Request], R]], Callable[P, R]]:
     """Make a function of a request take the parameters that the request is made of."""
@@ -171,7 +171,7 @@ def _with_parameters_of(
     return decorate
 
 
-@_with_parameters_of(_request, "loading or compiling the model")
+@_copy_parameters(_make_request, "loading or compiling the model")
 def load_or_compile(request: Request) -> InferenceSession:
     """Return a session for a model, compiled once and found in the cache by content
     from then on.
@@ -211,7 +211,7 @@ def load_or_compile(request: Request) -> InferenceSession:
     return request.session()
 
 
-@_with_parameters_of(_request, "compiling the model into the cache")
+@_copy_parameters(_make_request, "compiling the model into the cache")
 def compile_cached(request: Request) -> Path:
     """Return the context model of a model in the cache, compiled first if it is not
     there.

@@ -56,7 +56,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     if entries:
         console.table(
             ("key", "model", "EPs", "size", "last use"),
-            [_row(entry) for entry in entries],
+            [_make_row(entry) for entry in entries],
         )
     for holder in compiling:
         console.say(f"compiling: {holder}")
@@ -64,7 +64,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     console.say(
         f"{gap}{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}"
     )
-    facts = [_entry_json(entry) for entry in entries]
+    facts = [_describe_entry(entry) for entry in entries]
     console.result(
         {
             "cache": str(settings.folder),
@@ -136,7 +136,7 @@ def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
         ) from error
 
 
-def _row(entry: Stored) -> tuple[str, str, str, str, str]:
+def _make_row(entry: Stored) -> tuple[str, str, str, str, str]:
     record = entry.record
     model, eps = (
         ("(damaged)", "-")
@@ -148,7 +148,7 @@ def _row(entry: Stored) -> tuple[str, str, str, str, str]:
         model,
         eps,
         byte_size(entry.bytes),
-        _ago(time.time() - entry.last_use),
+        _format_age(time.time() - entry.last_use),
     )
 
 
@@ -156,7 +156,7 @@ def _count_entries(number: int) -> str:
     return "1 entry" if number == 1 else f"{number:,} entries"
 
 
-def _ago(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     """Return a time ago in words."""
     for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
         if seconds >= unit:
@@ -164,7 +164,7 @@ def _ago(seconds: float) -> str:
     return "just now"
 
 
-def _entry_json(entry: Stored) -> dict[str, Any]:
+def _describe_entry(entry: Stored) -> dict[str, Any]:
     record = entry.record
     facts = {
         "key": entry.key,

@@ -94,7 +94,7 @@ def ingredients(
         "version": VERSION,
         "core": [epctx_core.__version__, core_state, PLUGIN_API],
         "model": content,
-        "eps": [_provider(choice, seal) for choice in choices],
+        "eps": [_describe_provider(choice, seal) for choice in choices],
         "distributions": installed_states(
             [*distributions, *_LIBRARIES, *helping], besides=["epctx-core"]
         ),
@@ -109,11 +109,11 @@ def ingredients(
         },
         "dimensions": [dict(overrides.dimensions), dict(overrides.denotations)],
         "custom_operators": [
-            [path.name, _library_digest(path, path.stat().st_mtime_ns)]
+            [path.name, _digest_library(path, path.stat().st_mtime_ns)]
             for path in libraries
         ],
         "initializers": {
-            name: _array_digest(array) for name, array in overrides.initializers.items()
+            name: _digest_array(array) for name, array in overrides.initializers.items()
         },
         "graph_transformers": [
             [name, getattr(transformer, "version", None)]
@@ -172,7 +172,9 @@ def key_of(parts: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
-def _provider(choice: ProviderChoice, seal: Callable[[bytes], str]) -> dict[str, Any]:
+def _describe_provider(
+    choice: ProviderChoice, seal: Callable[[bytes], str]
+) -> dict[str, Any]:
     public = choice.public_options()
     hidden = {
         name: value for name, value in choice.options.items() if name not in public
@@ -196,14 +198,14 @@ def _provider(choice: ProviderChoice, seal: Callable[[bytes], str]) -> dict[str,
     }
 
 
-def _array_digest(array: np.ndarray) -> str:
+def _digest_array(array: np.ndarray) -> str:
     sha = hashlib.sha256(f"{array.dtype} {list(array.shape)} ".encode())
     sha.update(array.reshape(-1).view("u1").data if array.size else b"")
     return sha.hexdigest()
 
 
 @cache
-def _library_digest(path: Path, _changed: int) -> str:
+def _digest_library(path: Path, _changed: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -250,7 +252,7 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         package = distribution(name)
     except PackageNotFoundError:
         return "", (), ()
-    folder = _editable_folder(package)
+    folder = _find_editable_folder(package)
     try:
         version = str(package.version)
         requires = package.requires or ()
@@ -275,7 +277,7 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     )
 
 
-def _editable_folder(package: IDistribution) -> Path | None:
+def _find_editable_folder(package: IDistribution) -> Path | None:
     """Return the folder of an editable installation's code (PEP 610), or None."""
     try:
         origin = json.loads(package.read_text("direct_url.json") or "{}")

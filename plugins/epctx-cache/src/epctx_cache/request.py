@@ -137,7 +137,7 @@ class Request:
 
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
-        return self.load(self._session_of_entry, self._session_of_source)
+        return self.load(self._open_entry, self._open_source)
 
     def load(self, entry: Callable[[store.Lease], T], source: Callable[[], T]) -> T:
         """Return what a host loads: the model's entry, compiled first if there is none,
@@ -160,7 +160,7 @@ class Request:
                 bool(self.choices)
                 or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
             )
-            for lease in self._leases() if gains else ():
+            for lease in self._lease_entries() if gains else ():
                 with lease:
                     try:
                         loaded = entry(lease)
@@ -184,12 +184,12 @@ class Request:
             )
         return source()
 
-    def _session_of_entry(self, lease: store.Lease) -> InferenceSession:
+    def _open_entry(self, lease: store.Lease) -> InferenceSession:
         return InferenceSession(
             lease.model, self._load_options(), registry=self.registry
         )
 
-    def _session_of_source(self) -> InferenceSession:
+    def _open_source(self) -> InferenceSession:
         """Return a session with the host's options that writes nothing."""
         options = self.options.copy()
         options.add_session_config_entry("ep.context_enable", "0")
@@ -200,7 +200,7 @@ class Request:
     def path(self) -> Path:
         """Return the context model's path; see `compile_cached`."""
         try:
-            for lease in self._leases():
+            for lease in self._lease_entries():
                 with lease:
                     return lease.model
         except _UnusableError as error:
@@ -220,7 +220,7 @@ class Request:
             hint="Wait until nothing writes to it, then try again.",
         )
 
-    def _leases(self) -> Iterator[store.Lease]:
+    def _lease_entries(self) -> Iterator[store.Lease]:
         """Yield the model's entry, again after each that cannot be loaded; none for a
         context model or a changing one.
 
@@ -256,9 +256,9 @@ class Request:
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
                 return lease
-        return self._new_entry(key, parts, state)
+        return self._make_entry(key, parts, state)
 
-    def _new_entry(
+    def _make_entry(
         self, key: str, parts: Mapping[str, Any], state: str
     ) -> store.Lease | None:
         def write(folder: Path) -> store.EntryRecord | None:
