@@ -184,8 +184,8 @@ class EpctxBackend(Backend):
             model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
         )
         chosen = _split(cls.providers if providers is None else providers)
-        session_options = _session_options(chosen, {**cls.options, **options})
-        registry = _registry_of([ep for ep, _ in chosen])
+        session_options = _make_session_options(chosen, {**cls.options, **options})
+        registry = _make_registry([ep for ep, _ in chosen])
         if through == "direct":
             return _open(source, session_options, registry)
         return _compile_and_open(source, session_options, registry, through)
@@ -223,7 +223,7 @@ class EpctxBackend(Backend):
         version = kwargs.pop("opset_version", None)
         feeds = dict(zip(filter(None, node.input), inputs, strict=True))
         outputs = cls.run_model(
-            _model_of(node, feeds, outputs_info, version), feeds, device, **kwargs
+            _make_model(node, feeds, outputs_info, version), feeds, device, **kwargs
         )
         return namedtupledict("Outputs", [name for name in node.output if name])(
             *outputs
@@ -262,7 +262,7 @@ def _split(providers: Providers | None) -> list[tuple[Provider, Mapping[str, obj
     ]
 
 
-def _session_options(
+def _make_session_options(
     providers: Sequence[tuple[Provider, Mapping[str, object]]],
     options: Mapping[str, Any],
 ) -> SessionOptions:
@@ -277,7 +277,7 @@ def _session_options(
     return result
 
 
-def _registry_of(providers: Sequence[Provider]) -> Registry:
+def _make_registry(providers: Sequence[Provider]) -> Registry:
     """Return the default registry, or one that has the given classes, too."""
     classes = [ep for ep in providers if not isinstance(ep, str)]
     if not classes:
@@ -330,7 +330,7 @@ def _compile_and_open(
     return EpctxBackendRep(session, operators, folder)
 
 
-def _model_of(
+def _make_model(
     node: onnx.NodeProto,
     feeds: Mapping[str, Any],
     outputs_info: Sequence[Any] | None,

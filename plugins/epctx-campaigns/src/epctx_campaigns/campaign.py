@@ -122,23 +122,27 @@ def run_all(
     children = _Children()
 
     def run_batch(batch: Sequence[Task]) -> None:
-        for result in _in_children(batch, catalogue, seconds, children):
+        for result in _run_in_children(batch, catalogue, seconds, children):
             with lock, kept.open("a", encoding="utf-8") as file:
                 done[result.case, result.route] = result
-                file.write(_line(result))
+                file.write(_format_line(result))
                 if progress is not None:
                     progress(result)
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            list(pool.map(run_batch, _batches(left, min(BATCH, -(-len(left) // jobs)))))
+            list(
+                pool.map(
+                    run_batch, _make_batches(left, min(BATCH, -(-len(left) // jobs)))
+                )
+            )
         except BaseException:
             children.end()
             raise
     return compared_with_direct([done[task] for task in tasks])
 
 
-def _batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
+def _make_batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
     """Yield batches of about a size, none of which ends within a case."""
     batch: list[Task] = []
     for task in tasks:
@@ -190,7 +194,7 @@ def _cut_tail(path: Path) -> None:
         ) from error
 
 
-def _line(result: Result) -> str:
+def _format_line(result: Result) -> str:
     return json.dumps(result.as_dict()) + "\n"
 
 
@@ -231,7 +235,7 @@ def _kill(child: subprocess.Popen[str]) -> None:
             os.killpg(child.pid, signal.SIGKILL)
 
 
-def _in_children(
+def _run_in_children(
     tasks: Sequence[Task], catalogue: str, seconds: float, children: _Children
 ) -> Iterator[Result]:
     """Yield results of a child for each task; what ends a child is a result, and
@@ -281,10 +285,10 @@ def _in_children(
         if not ready:
             raise RuntimeError(f"a child did not start: {error_output}")
         if left:
-            yield _ended(left.pop(0), child.returncode, error_output)
+            yield _explain_end(left.pop(0), child.returncode, error_output)
 
 
-def _ended(task: Task, code: int, error_output: str) -> Result:
+def _explain_end(task: Task, code: int, error_output: str) -> Result:
     case, route = task
     if "Timeout (" in error_output:
         return Result(case=case, route=route, outcome="hung")

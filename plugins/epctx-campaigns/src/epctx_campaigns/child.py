@@ -34,7 +34,7 @@ def main() -> None:
     _silence()
     catalogue = load_catalogue(asked["catalogue"])
     find: Callable[[str], Case] = lru_cache(maxsize=1)(
-        lambda name: _made_once(catalogue.find(name))
+        lambda name: _cache_data(catalogue.find(name))
     )
     os.fsync = _do_not_sync
     direct = Result(case="", route="", outcome="")
@@ -43,7 +43,7 @@ def main() -> None:
         case = find(name)
         route = catalogue.routes[name_of_route]
         faulthandler.dump_traceback_later(asked["seconds"], exit=True)
-        with _own_folder():
+        with _use_folder():
             result = _skip_route(route, direct, name) or catalogue.run(case, route)
         direct = result if route.through == "direct" else direct
         print(json.dumps(result.as_dict()), file=lines, flush=True)
@@ -57,7 +57,7 @@ def _do_not_sync(fd: object) -> None:
 
 
 @contextmanager
-def _own_folder() -> Iterator[None]:
+def _use_folder() -> Iterator[None]:
     """Have temporary files and receipts in a folder that goes with its case: receipts
     are listed at each new one.
     """
@@ -79,7 +79,7 @@ def _silence() -> None:
         onnxruntime.set_default_logger_severity(4)
 
 
-def _made_once(case: Case) -> Case:
+def _cache_data(case: Case) -> Case:
     return replace(case, model=cache(case.model), data=cache(case.data))
 
 

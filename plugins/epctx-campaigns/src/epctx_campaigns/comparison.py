@@ -36,10 +36,10 @@ def difference(result: Any, expected: Any, case: Case) -> str:
         )
     if expected is None or isinstance(expected, dict) or result is None:
         return "" if result == expected else "another value"
-    return _difference_of_arrays(np.asarray(result), np.asarray(expected), case)
+    return _compare_arrays(np.asarray(result), np.asarray(expected), case)
 
 
-def _difference_of_arrays(result: np.ndarray, expected: np.ndarray, case: Case) -> str:
+def _compare_arrays(result: np.ndarray, expected: np.ndarray, case: Case) -> str:
     if result.shape != expected.shape:
         return f"shape {result.shape} instead of {expected.shape}"
     if expected.dtype.kind in "OUST":

@@ -110,10 +110,12 @@ def run_case(case: Case, route: Route) -> Result:
         finally:
             getattr(rep, "close", _do_nothing)()
     except EpctxError as error:
-        return _failed(result, "refused", error, "")
+        return _note_failure(result, "refused", error, "")
     except Exception as error:  # noqa: BLE001 - that it comes is the outcome
         place = traceback.extract_tb(error.__traceback__)[-1]
-        return _failed(result, "raised", error, f" in {Path(place.filename).name}")
+        return _note_failure(
+            result, "raised", error, f" in {Path(place.filename).name}"
+        )
 
 
 def _do_nothing() -> None:
@@ -176,17 +178,17 @@ def _find_difference(
     return ""
 
 
-def _failed(result: Result, outcome: str, error: Exception, place: str) -> Result:
+def _note_failure(result: Result, outcome: str, error: Exception, place: str) -> Result:
     kind = type(error).__name__
     return replace(
         result,
         outcome=outcome,
         kind=kind,
-        reason=f"{kind}{place}: {_plain(str(error))}",
+        reason=f"{kind}{place}: {_simplify(str(error))}",
     )
 
 
-def _plain(text: str) -> str:
+def _simplify(text: str) -> str:
     """Return the beginning of a message without parts that change each time."""
     folder = re.escape(tempfile.gettempdir()) + rf"/{FOLDER_PREFIX}\w+"
     text = re.sub(r"0x[0-9a-f]{6,}", "0x...", re.sub(folder, ".", text))

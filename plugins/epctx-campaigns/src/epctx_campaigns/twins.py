@@ -150,7 +150,7 @@ def make_twins(cases: Mapping[str, Case], folder: Path) -> Index:
     if written_index is not None and written_index.key == key:
         return written_index
     index = Index(key=key, asked=0, twins={}, failed={})
-    with _quiet():
+    with _silence_quantizer():
         for name, case in cases.items():
             index = _add_twins(index, name, case, folder)
     written = json.dumps(asdict(index), indent=1) + "\n"
@@ -176,7 +176,7 @@ def _compute_key(cases: Mapping[str, Case]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_quantizer() -> Iterator[None]:
     """Silence the quantiser, which warns about models that are as they should be."""
     import onnxruntime
 
@@ -226,7 +226,7 @@ def _check_case(case: Case) -> None:
     """
     for data in case.data():
         try:
-            outputs = _run(case.model(), _copied(data.inputs))
+            outputs = _run(case.model(), _copy_arrays(data.inputs))
         except Exception:  # noqa: BLE001 - what it does not run may be newer operators in the twin
             return
         for number, pair in enumerate(zip(outputs, data.outputs, strict=True)):
@@ -240,7 +240,7 @@ def _make_twin(case: Case, source: ModelProto, end: str, path: Path) -> Twin:
     model, constants = with_constant_weights(source, sets[0])
     sets = sets[:1] if constants else sets
     quantised = quantise(
-        model, [_without(each, constants) for each in sets], PRECISIONS[end]
+        model, [_leave_out(each, constants) for each in sets], PRECISIONS[end]
     )
     pairs = [node for node in quantised.graph.node if node.op_type in {_INTO, _OUT_OF}]
     before = [node for node in model.graph.node if node.op_type in {_INTO, _OUT_OF}]
@@ -252,7 +252,7 @@ def _make_twin(case: Case, source: ModelProto, end: str, path: Path) -> Twin:
     return Twin(
         of=case.name,
         inputs=inputs,
-        atol=_tolerances(quantised, truth.outputs, case),
+        atol=_compute_tolerances(quantised, truth.outputs, case),
         layers=_count_layers(model, quantised),
     )
 
@@ -279,7 +279,7 @@ def quantise(
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.left = map(_copied, sets)
+            self.left = map(_copy_arrays, sets)
 
         def get_next(self) -> Any:
             return next(self.left, None)
@@ -350,7 +350,7 @@ def _make_data(case: Case, path: Path, names: frozenset[str]) -> list[Data]:
     made = []
     for each in sets[:1] if folded else sets:
         inputs = {name: value for name, value in each.items() if name in names}
-        made.append(Data(inputs=inputs, outputs=_run(model, _copied(inputs))))
+        made.append(Data(inputs=inputs, outputs=_run(model, _copy_arrays(inputs))))
     return made
 
 
@@ -369,7 +369,7 @@ def _run(model: bytes, inputs: Mapping[str, Any]) -> list[Any]:
     return list(session.run(None, inputs))
 
 
-def _copied(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _copy_arrays(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return copies of arrays: onnxruntime's BatchNormalization in training mode writes
     into its inputs.
     """
@@ -378,11 +378,13 @@ def _copied(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _without(inputs: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def _leave_out(inputs: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in inputs.items() if name not in names}
 
 
-def _tolerances(model: ModelProto, truth: Sequence[Any], case: Case) -> list[float]:
+def _compute_tolerances(
+    model: ModelProto, truth: Sequence[Any], case: Case
+) -> list[float]:
     """Return for each output how far it may be from the truth.
 
     As many steps as quantised operators are before it, `LONGEST_WAY` at most. A float
@@ -405,11 +407,11 @@ def _tolerances(model: ModelProto, truth: Sequence[Any], case: Case) -> list[flo
             step = float(numpy_helper.to_array(scales[node.input[1]]).max())
             tolerances.append(step * min(max(depths[value.name], 1), LONGEST_WAY))
         else:
-            tolerances.append(_own_tolerance(result, case))
+            tolerances.append(_compute_tolerance(result, case))
     return tolerances
 
 
-def _own_tolerance(result: Any, case: Case) -> float:
+def _compute_tolerance(result: Any, case: Case) -> float:
     if not (
         isinstance(result, np.ndarray)
         and result.dtype.kind == "f"
@@ -449,12 +451,12 @@ def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
             if name
         )
         and readers[node.output[0]] == {_INTO}
-        and static.issuperset(_values_of(node, producers))
+        and static.issuperset(_list_values(node, producers))
         for node in quantised.graph.node
     )
 
 
-def _values_of(node: NodeProto, producers: Mapping[str, NodeProto]) -> Iterator[str]:
+def _list_values(node: NodeProto, producers: Mapping[str, NodeProto]) -> Iterator[str]:
     """Yield the names that the inputs and the result of a layer had before
     quantisation, or those of quantised weights.
     """

@@ -124,7 +124,7 @@ class Subject:
             "driver": info.driver,
         }
         facts["simulated"] = "yes" if provider.simulated else ""
-        facts |= {name: _version(name) for name in _PACKAGES}
+        facts |= {name: _find_version(name) for name in _PACKAGES}
         facts |= {
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
@@ -156,7 +156,7 @@ def find_subject() -> tuple[Subject, str]:
     return Subject(**{**fields, "without": tuple(fields["without"])}), fingerprint
 
 
-def _version(name: str) -> str:
+def _find_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
