@@ -139,7 +139,7 @@ def _declare_cases(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--tolerance",
-        type=_number,
+        type=_parse_number,
         default=0.0,
         metavar="SHARE",
         help=(
@@ -149,7 +149,7 @@ def _declare_cases(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seconds",
-        type=_time_limit,
+        type=_parse_time_limit,
         metavar="N",
         help="time limit of a case in one way (default: 120)",
     )
@@ -163,7 +163,7 @@ def _declare_cases(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -173,8 +173,8 @@ def _number(text: str) -> float:
     return number
 
 
-def _time_limit(text: str) -> float:
-    if (number := _number(text)) == 0:
+def _parse_time_limit(text: str) -> float:
+    if (number := _parse_number(text)) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: give a number above 0")
     return number
 

@@ -94,11 +94,11 @@ class Audit:
     seen: list[tuple[str, str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._core = tuple(_folders_of(("epctx_core", __package__)))
+        self._core = tuple(_find_folders(("epctx_core", __package__)))
         paths = sysconfig.get_paths()
         self._python = tuple({paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep})
         self._libraries = tuple({paths["purelib"] + os.sep, paths["platlib"] + os.sep})
-        self._neutral = ("<frozen ", *_folders_of(_NEUTRAL_PACKAGES))
+        self._neutral = ("<frozen ", *_find_folders(_NEUTRAL_PACKAGES))
         self._busy = False
 
     def install(self) -> None:
@@ -110,19 +110,19 @@ class Audit:
             return
         self._busy = True
         try:
-            kind = self._kind(event, arguments)
+            kind = self._classify(event, arguments)
             if kind and self._is_of_the_ep(sys._getframe(1)):  # noqa: SLF001 - nothing else says whose event it is
                 shown = ", ".join(str(a) for a in arguments[:2] if a is not None)
                 self.seen.append((self.phase, kind, f"{event}({shown:.200})"))
         finally:
             self._busy = False
 
-    def _kind(self, event: str, arguments: tuple[Any, ...]) -> str | None:
+    def _classify(self, event: str, arguments: tuple[Any, ...]) -> str | None:
         """Return the kind of side effect that an event is, or None for a harmless
         one.
         """
         if event == "open":
-            return self._kind_of_open(*arguments[:3])
+            return self._classify_open(*arguments[:3])
         kind = _KINDS.get(event)
         harmless = (kind == "write" and self._is_scratch(arguments[0])) or (
             event in {"socket.connect", "socket.bind"}
@@ -130,7 +130,7 @@ class Audit:
         )
         return None if harmless else kind
 
-    def _kind_of_open(self, path: object, _mode: object, flags: object) -> str | None:
+    def _classify_open(self, path: object, _mode: object, flags: object) -> str | None:
         if isinstance(path, int):
             return None
         name = os.path.abspath(os.fsdecode(path))  # type: ignore[arg-type]  # noqa: PTH100 - also of bytes
@@ -164,7 +164,7 @@ class Audit:
         return False
 
 
-def _folders_of(packages: tuple[str, ...]) -> list[str]:
+def _find_folders(packages: tuple[str, ...]) -> list[str]:
     folders = []
     for package in packages:
         try:
@@ -206,8 +206,8 @@ def process_state() -> dict[str, str]:
         "the filters of warnings": [str(entry) for entry in warnings.filters],
         "numpy's floating point errors": np.geterr(),
         "numpy's print options": sorted(np.get_printoptions().items(), key=str),
-        "the random numbers of `random`": _short(random.getstate()),
-        "the random numbers of `numpy.random`": _short(np.random.get_state()),  # noqa: NPY002
+        "the random numbers of `random`": _shorten(random.getstate()),
+        "the random numbers of `numpy.random`": _shorten(np.random.get_state()),  # noqa: NPY002
         "the locale": locale.setlocale(locale.LC_ALL),
         "the recursion limit": sys.getrecursionlimit(),
         "the garbage collector": (gc.isenabled(), gc.get_threshold()),
@@ -244,5 +244,5 @@ def describe_changes(before: dict[str, str], after: dict[str, str]) -> list[str]
     return changes
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()

@@ -70,7 +70,7 @@ def run_kit(arguments: argparse.Namespace, console: Console, name: str) -> int:
     require_plugin(name)
     cls = default_registry.load(default_registry.resolve(name))
     options = provider_options(arguments.provider_option, [name])[name]
-    with console.progress() as line, _only_errors(console):
+    with console.progress() as line, _hide_warnings(console):
         report = check_provider(
             cls,
             requirements=requirements,
@@ -78,7 +78,7 @@ def run_kit(arguments: argparse.Namespace, console: Console, name: str) -> int:
             models=arguments.model,
             only=only,
             full=arguments.full,
-            progress=_progress(line, console, chosen_checks(only)),
+            progress=_make_progress(line, console, chosen_checks(only)),
         )
     return _conclude(report, console, name)
 
@@ -103,9 +103,9 @@ def run_kind(
         plugin_arguments: the arguments that name the plugin.
     """
     chosen = make_run(arguments)
-    with console.progress() as line, _only_errors(console):
+    with console.progress() as line, _hide_warnings(console):
         checks = chosen.kit.choose(chosen.only)
-        report = chosen.check(_progress(line, console, checks))
+        report = chosen.check(_make_progress(line, console, checks))
     return _conclude(report, console, plugin_arguments)
 
 
@@ -136,7 +136,7 @@ def _conclude(
 
 
 @contextmanager
-def _only_errors(console: Console) -> Iterator[None]:
+def _hide_warnings(console: Console) -> Iterator[None]:
     """Hide warnings unless `-v` asks for them: the kit makes hundreds of models, many
     of them odd on purpose.
     """
@@ -150,7 +150,7 @@ def _only_errors(console: Console) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _progress(
+def _make_progress(
     line: Callable[[str, int, int], None], console: Console, checks: Sequence[Check]
 ) -> Callable[[CheckResult], None]:
     """Return a function that shows how far the kit is: the group of the next check,

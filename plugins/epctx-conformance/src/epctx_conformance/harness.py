@@ -287,7 +287,7 @@ class Harness:
             )
         return self._takes_by_block[block]
 
-    def _first(self, blocks: Iterable[Block], what: str) -> Block:
+    def _find_first(self, blocks: Iterable[Block], what: str) -> Block:
         block = next(filter(self.takes, blocks), None)
         if block is None:
             raise Skipped(f"the EP takes none of the kit's {what}")
@@ -303,12 +303,12 @@ class Harness:
         """The block that shows most of those that the EP takes; Skipped if it takes
         none.
         """
-        return self._first(BLOCKS, "blocks")
+        return self._find_first(BLOCKS, "blocks")
 
     @property
     def weighted_block(self) -> Block:
         """The first block with weights that the EP takes; Skipped if it takes none."""
-        return self._first(
+        return self._find_first(
             (block for block in BLOCKS if block.weighted), "blocks with weights"
         )
 
@@ -317,7 +317,7 @@ class Harness:
         """The first block with a large weight that the EP takes; Skipped if it takes
         none.
         """
-        return self._first(LARGE_BLOCKS, "blocks with a large weight")
+        return self._find_first(LARGE_BLOCKS, "blocks with a large weight")
 
     @cached_property
     def own_models(self) -> tuple[SmallModel, ...]:

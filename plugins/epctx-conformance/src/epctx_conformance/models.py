@@ -58,13 +58,13 @@ class SmallModel:
         numbers = np.random.default_rng(seed)
         filled = {weight.name for weight in self.proto.graph.initializer}
         return {
-            value.name: _random(numbers, value.type.tensor_type, length)
+            value.name: _draw(numbers, value.type.tensor_type, length)
             for value in self.proto.graph.input
             if value.name not in filled
         }
 
 
-def _random(
+def _draw(
     numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, length: int
 ) -> np.ndarray:
     shape = [
@@ -191,15 +191,15 @@ _WIDE = (2, 1024)
 SCALE = np.float32(0.05)
 
 
-def _unchanged(_graph: GraphBuilder, value: str) -> str:
+def _pass_through(_graph: GraphBuilder, value: str) -> str:
     return value
 
 
-def _sum(graph: GraphBuilder, left: str, right: str) -> str:
+def _add_values(graph: GraphBuilder, left: str, right: str) -> str:
     return graph.node("Add", [left, right])
 
 
-def _operator(
+def _make_step(
     op_type: str,
     *weights: tuple[int, ...],
     dtype: np.typing.DTypeLike = np.float32,
@@ -233,10 +233,10 @@ class Block:
 
     name: str
     add: Step
-    join: Callable[[GraphBuilder, str, str], str] = _sum
+    join: Callable[[GraphBuilder, str, str], str] = _add_values
     shape: tuple[int, ...] = IMAGE
-    enter: Step = _unchanged
-    leave: Step = _unchanged
+    enter: Step = _pass_through
+    leave: Step = _pass_through
     weighted: bool = False
     step: float = 0.0
 
@@ -250,13 +250,13 @@ class Block:
         return self.leave(graph, self.add(graph, self.enter(graph, value)))
 
 
-def _float(
+def _make_float_block(
     op_type: str,
     *weights: tuple[int, ...],
     shape: tuple[int, ...] = IMAGE,
     **attributes: Any,
 ) -> Block:
-    add = _operator(op_type, *weights, **attributes)
+    add = _make_step(op_type, *weights, **attributes)
     return Block(name=op_type, add=add, shape=shape, weighted=bool(weights))
 
 
@@ -266,26 +266,26 @@ def _reshape(graph: GraphBuilder, value: str) -> str:
 
 _WINDOW: Mapping[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
 FLOAT_BLOCKS = (
-    _float("Conv", (4, 4, 3, 3), (4,), **_WINDOW),
-    _float("Add", IMAGE),
-    _float("Mul", IMAGE),
-    _float("MatMul", (6, 6)),
-    _float("Gemm", (6, 6), (6,), shape=(4, 6)),
-    _float("Sub", IMAGE),
-    _float("Div", IMAGE),
-    _float("LayerNormalization", (6,), (6,)),
-    _float("PRelu", (4, 1, 1)),
-    _float("Max", IMAGE),
+    _make_float_block("Conv", (4, 4, 3, 3), (4,), **_WINDOW),
+    _make_float_block("Add", IMAGE),
+    _make_float_block("Mul", IMAGE),
+    _make_float_block("MatMul", (6, 6)),
+    _make_float_block("Gemm", (6, 6), (6,), shape=(4, 6)),
+    _make_float_block("Sub", IMAGE),
+    _make_float_block("Div", IMAGE),
+    _make_float_block("LayerNormalization", (6,), (6,)),
+    _make_float_block("PRelu", (4, 1, 1)),
+    _make_float_block("Max", IMAGE),
     *(
-        _float(name)
+        _make_float_block(name)
         for name in (
             "Relu", "LeakyRelu", "Sigmoid", "Tanh", "Elu", "HardSwish", "Softmax",
             "Abs", "Neg", "Floor", "Sqrt", "Exp", "Erf", "Sin", "Softplus", "Identity",
         )
     ),
-    _float("MaxPool", **_WINDOW),
-    _float("AveragePool", **_WINDOW),
-    _float("Transpose", perm=[0, 1, 3, 2]),
+    _make_float_block("MaxPool", **_WINDOW),
+    _make_float_block("AveragePool", **_WINDOW),
+    _make_float_block("Transpose", perm=[0, 1, 3, 2]),
     Block(name="Reshape", add=_reshape),
 )  # fmt: skip
 
@@ -302,13 +302,13 @@ def _dequantize(graph: GraphBuilder, value: str) -> str:
     )
 
 
-def _quantized_sum(graph: GraphBuilder, left: str, right: str) -> str:
+def _add_quantized(graph: GraphBuilder, left: str, right: str) -> str:
     return _quantize(
-        graph, _sum(graph, _dequantize(graph, left), _dequantize(graph, right))
+        graph, _add_values(graph, _dequantize(graph, left), _dequantize(graph, right))
     )
 
 
-def _quantized(
+def _make_quantized_block(
     op_type: str,
     *weights: tuple[int, ...],
     shape: tuple[int, ...] = IMAGE,
@@ -322,7 +322,7 @@ def _quantized(
     return Block(
         name=f"{op_type} of 8 bits",
         add=add,
-        join=_quantized_sum,
+        join=_add_quantized,
         shape=shape,
         enter=_quantize,
         leave=_dequantize,
@@ -332,19 +332,19 @@ def _quantized(
 
 
 QUANTIZED_BLOCKS = (
-    _quantized("Conv", (4, 4, 3, 3), **_WINDOW),
-    _quantized("MatMul", (6, 6)),
-    _quantized("Relu"),
+    _make_quantized_block("Conv", (4, 4, 3, 3), **_WINDOW),
+    _make_quantized_block("MatMul", (6, 6)),
+    _make_quantized_block("Relu"),
 )
 
 
-def _typed(elem_type: int) -> Block:
+def _make_typed_block(elem_type: int) -> Block:
     dtype = helper.tensor_dtype_to_np_dtype(elem_type)
     return Block(
         name=f"Add of {TensorProto.DataType.Name(elem_type).lower()}",
-        add=_operator("Add", IMAGE, dtype=dtype),
-        enter=_operator("Cast", to=elem_type),
-        leave=_operator("Cast", to=TensorProto.FLOAT),
+        add=_make_step("Add", IMAGE, dtype=dtype),
+        enter=_make_step("Cast", to=elem_type),
+        leave=_make_step("Cast", to=TensorProto.FLOAT),
         weighted=True,
         # 16 bits keep three digits of sums below 8.
         step=0.05 if dtype.itemsize == 2 else 0.0,  # noqa: PLR2004 - bytes
@@ -352,7 +352,7 @@ def _typed(elem_type: int) -> Block:
 
 
 TYPED_BLOCKS = tuple(
-    _typed(elem_type)
+    _make_typed_block(elem_type)
     for elem_type in (
         TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE,
         TensorProto.INT32, TensorProto.INT64,
@@ -360,9 +360,9 @@ TYPED_BLOCKS = tuple(
 )  # fmt: skip
 
 LARGE_BLOCKS = (
-    _float("MatMul", (1024, 1024), shape=_WIDE),
-    _float("Add", (1024, 1024), shape=(1024, 1024)),
-    _quantized("MatMul", (1024, 1024), shape=_WIDE),
+    _make_float_block("MatMul", (1024, 1024), shape=_WIDE),
+    _make_float_block("Add", (1024, 1024), shape=(1024, 1024)),
+    _make_quantized_block("MatMul", (1024, 1024), shape=_WIDE),
 )
 """Blocks with a weight of a megabyte or more."""
 
@@ -370,23 +370,23 @@ BLOCKS = (*FLOAT_BLOCKS, *QUANTIZED_BLOCKS, *TYPED_BLOCKS)
 """All blocks; those that show most come first."""
 
 
-def _through_text(graph: GraphBuilder, value: str) -> str:
+def _cast_to_text_and_back(graph: GraphBuilder, value: str) -> str:
     text = graph.node("Cast", [value], to=TensorProto.STRING)
     return graph.node("Cast", [text], to=TensorProto.FLOAT)
 
 
-def _through_sequence(graph: GraphBuilder, value: str) -> str:
+def _pass_through_sequence(graph: GraphBuilder, value: str) -> str:
     sequence = graph.node("SequenceConstruct", [value])
     return graph.node("SequenceAt", [sequence, graph.constant(np.array(0, np.int64))])
 
 
 BARRIERS: Mapping[str, Step] = {
     **{
-        name: _operator(name)
+        name: _make_step(name)
         for name in ("Sin", "Erf", "Softplus", "Celu", "Shrink", "ThresholdedRelu")
     },
-    "text": _through_text,
-    "sequence": _through_sequence,
+    "text": _cast_to_text_and_back,
+    "sequence": _pass_through_sequence,
 }
 """Steps between two blocks on float32: one that an EP does not take keeps its blocks
 apart.
@@ -546,14 +546,14 @@ def in_subgraphs(block: Block, *, seed: int = 0) -> SmallModel:
     graph.input("condition", [], TensorProto.BOOL)
     graph.input("x", block.shape)
     branches = {
-        branch: _subgraph(block, branch, seed + number)
+        branch: _make_subgraph(block, branch, seed + number)
         for number, branch in enumerate(("then_branch", "else_branch"), 1)
     }
     graph.output(graph.node("If", ["condition"], **branches), block.shape)
     return graph.model("in_subgraphs", step=block.step)
 
 
-def _subgraph(block: Block, name: str, seed: int) -> onnx.GraphProto:
+def _make_subgraph(block: Block, name: str, seed: int) -> onnx.GraphProto:
     """Return a graph that reads `x` of the graph around it; all other names begin with
     its own.
     """

@@ -89,7 +89,7 @@ def _run_job(
     whole = {
         **job,
         "path": path,
-        "provider": _address(harness.provider),
+        "provider": _find_address(harness.provider),
         "options": harness.options,
     }
     source.write_text(json.dumps(whole), encoding="utf-8")
@@ -115,7 +115,7 @@ def _run_job(
     return json.loads(result.read_text("utf-8")), printed
 
 
-def _address(provider: type[Any]) -> dict[str, str | None]:
+def _find_address(provider: type[Any]) -> dict[str, str | None]:
     """Return the module, file and name by which another process finds a class.
 
     Raises:

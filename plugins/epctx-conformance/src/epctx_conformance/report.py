@@ -100,7 +100,7 @@ class ConformanceReport:
             f"Conformance of {name}" + (f" ({self.vendor})" if self.vendor else "")
         ]
         for group, results in groupby(self.results, key=lambda result: result.group):
-            lines += ["", group, *map(_line, results)]
+            lines += ["", group, *map(_format_line, results)]
         if self.failed:
             lines += ["", "failed", *(f"  {result.name}" for result in self.failed)]
         lines += ["", *(f"Note: {limit}" for limit in self.limits), self.summary()]
@@ -142,6 +142,6 @@ _MARKS = {
 }
 
 
-def _line(result: CheckResult) -> str:
+def _format_line(result: CheckResult) -> str:
     lines = [f"  {_MARKS[result.outcome]} {result.title}", *result.text.splitlines()]
     return "\n            ".join(lines)

@@ -92,7 +92,7 @@ def run_check(check: Check, harness: Harness) -> CheckResult:
     if harness.unavailable:
         return make_result(check, (Outcome.SKIPPED, harness.unavailable, ""))
     return run_in_thread(
-        check, lambda: _outcome(check, harness), harness.requirements.seconds
+        check, lambda: _find_outcome(check, harness), harness.requirements.seconds
     )
 
 
@@ -148,7 +148,7 @@ _UNDECLARED = (
 _CONTEXT_HOOKS = frozenset({"compile", "get_ep_context_nodes", "load_context"})
 
 
-def _outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
+def _find_outcome(check: Check, harness: Harness) -> tuple[Outcome, str, str]:
     """Return how a check of an EP ended, why, and what to do."""
 
     def explain(error: BaseException) -> str:
@@ -217,7 +217,7 @@ class ProviderConformance:
         if not hasattr(cls, "provider"):
             return
         for check in chosen_checks(cls.only):
-            setattr(cls, f"test_{check.name}", _method(check))
+            setattr(cls, f"test_{check.name}", _make_method(check))
 
     @classmethod
     def setup_class(cls) -> None:
@@ -238,7 +238,7 @@ class ProviderConformance:
         cls._harness.close()
 
 
-def _method(check: Check) -> Callable[[ProviderConformance], None]:
+def _make_method(check: Check) -> Callable[[ProviderConformance], None]:
     def method(self: ProviderConformance) -> None:
         result = run_check(check, self._harness)
         if result.outcome is Outcome.PASSED:

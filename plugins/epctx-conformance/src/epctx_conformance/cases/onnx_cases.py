@@ -38,31 +38,31 @@ def load_cases(kinds: Iterable[str] = KINDS) -> dict[str, Case]:
 
 
 def _as_case(case: TestCase) -> Case:
-    model = partial(_model_bytes, case)
-    data = partial(_data_of, case)
+    model = partial(_read_model, case)
+    data = partial(_read_data, case)
     return Case(name=case.name, model=model, data=data, rtol=case.rtol, atol=case.atol)
 
 
-def _model_bytes(case: TestCase) -> bytes:
+def _read_model(case: TestCase) -> bytes:
     if case.model is not None:
         return bytes(case.model.SerializeToString())
     return Path(str(case.model_dir), "model.onnx").read_bytes()
 
 
-def _data_of(case: TestCase) -> list[Data]:
+def _read_data(case: TestCase) -> list[Data]:
     model = case.model or onnx.load(Path(str(case.model_dir), "model.onnx"))
     names = [value.name for value in model.graph.input]
     if case.data_sets is not None:
         sets = [
-            ([_array(x) for x in inputs], [_array(x) for x in outputs])
+            ([_make_array(x) for x in inputs], [_make_array(x) for x in outputs])
             for inputs, outputs in case.data_sets
         ]
     else:
         folders = sorted(Path(str(case.model_dir)).glob("test_data_set_*"))
         sets = [
             (
-                _stored(folder, "input", model.graph.input),
-                _stored(folder, "output", model.graph.output),
+                _read_stored(folder, "input", model.graph.input),
+                _read_stored(folder, "output", model.graph.output),
             )
             for folder in folders
         ]
@@ -72,7 +72,7 @@ def _data_of(case: TestCase) -> list[Data]:
     ]
 
 
-def _array(value: Any) -> Any:
+def _make_array(value: Any) -> Any:
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     return (
@@ -80,7 +80,7 @@ def _array(value: Any) -> Any:
     )  # onnxruntime takes no scalars
 
 
-def _stored(
+def _read_stored(
     folder: Path, start: str, declared: Sequence[onnx.ValueInfoProto]
 ) -> list[Any]:
     readings: dict[str, tuple[Any, Callable[[Any], Any]]] = {

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OPSETS = (13, 14, 15, 16, 17, 18, 19, 20, 21)
 
 
-def _structures(harness: Harness) -> list[SmallModel]:
+def _make_structures(harness: Harness) -> list[SmallModel]:
     block = harness.block
     barrier = harness.barrier_or_none
     models = [
@@ -71,7 +71,7 @@ def check_valid(harness: Harness) -> None:
     """The core refuses anything else, so that an assignment without an error is
     valid.
     """
-    for model in (*_structures(harness), *harness.claimed_models()):
+    for model in (*_make_structures(harness), *harness.claimed_models()):
         ask(harness, model)
 
 
@@ -82,7 +82,7 @@ def check_pure(harness: Harness) -> None:
     """
 
     def twice(honest: Any, graph: GraphView, **_others: Any) -> Any:
-        before = _content(graph)
+        before = _digest_content(graph)
         first = honest()
         second = honest()
         if comparable(first) != comparable(second):
@@ -90,21 +90,21 @@ def check_pure(harness: Harness) -> None:
                 "get_capability gave two answers to the same graph.",
                 hint="Decide by the graph alone, and keep nothing from call to call.",
             )
-        if _content(graph) != before:
+        if _digest_content(graph) != before:
             raise CheckFailed(
                 "get_capability changed the graph or one of its weights.",
                 hint="Views are read-only; work on copies.",
             )
         return second
 
-    for model in _structures(harness):
+    for model in _make_structures(harness):
         ask(harness, model, twice)
 
 
 @check("claims", "two instances claim the same nodes")
 def check_instances_agree(harness: Harness) -> None:
     """Once in another order: the class does not remember earlier graphs."""
-    models = _structures(harness)
+    models = _make_structures(harness)
     first, second = (
         {
             model.name: [comparable(call.result) for call in ask(harness, model)]
@@ -119,7 +119,7 @@ def check_instances_agree(harness: Harness) -> None:
         )
 
 
-def _content(graph: GraphView) -> tuple[Any, ...]:
+def _digest_content(graph: GraphView) -> tuple[Any, ...]:
     names = sorted({name for node in graph.nodes for name in node.inputs})
     weights = [
         weight
@@ -147,11 +147,11 @@ def check_exact(harness: Harness) -> None:
     """
     if not any(
         item.exact
-        for model in _structures(harness)
+        for model in _make_structures(harness)
         for item in claims(ask(harness, model))
     ):
         raise Skipped("the EP claims no set exactly")
-    for model in (*_structures(harness), *map(structures.single, BLOCKS)):
+    for model in (*_make_structures(harness), *map(structures.single, BLOCKS)):
         refused = {
             n.name: n.refusals
             for n in harness.explain(model).nodes
@@ -175,7 +175,7 @@ def check_exact(harness: Harness) -> None:
 def check_refusals(harness: Harness) -> None:
     """Users read them in reports."""
     refusals = 0
-    for model in (*_structures(harness), structures.beside_foreign(harness.block)):
+    for model in (*_make_structures(harness), structures.beside_foreign(harness.block)):
         for call in ask(harness, model):
             claimed = {node.index for item in claims([call]) for node in item.nodes}
             for item in (item for item in call.result if isinstance(item, Refusal)):
@@ -245,7 +245,7 @@ def check_subgraphs(harness: Harness) -> None:
         raise Skipped("the core showed it no subgraph")
 
 
-def _of_all_versions(harness: Harness) -> list[SmallModel]:
+def _make_versions(harness: Harness) -> list[SmallModel]:
     """Return the same nodes under versions from 13 on."""
     models = [
         structures.chain(harness.block).copy(f"opset_{version}") for version in OPSETS
@@ -265,12 +265,12 @@ _ODD: tuple[tuple[str, Callable[[Harness], list[SmallModel]]], ...] = (
         lambda _harness: [structures.with_omitted_inputs()],
     ),
     # An EP refuses what it does not know.
-    ("it does not fail on any version of the operator set", _of_all_versions),
+    ("it does not fail on any version of the operator set", _make_versions),
 )
 """Title, and models of which the EP is asked what it takes."""
 
 
-def _asking(models: Callable[[Harness], list[SmallModel]]) -> CheckFunction:
+def _make_check(models: Callable[[Harness], list[SmallModel]]) -> CheckFunction:
     def function(harness: Harness) -> None:
         for model in models(harness):
             ask(harness, model)
@@ -279,7 +279,7 @@ def _asking(models: Callable[[Harness], list[SmallModel]]) -> CheckFunction:
 
 
 for _title, _models in _ODD:
-    check("claims", _title)(_asking(_models))
+    check("claims", _title)(_make_check(_models))
 
 
 # --- partitions -----------------------------------------------------------------------
@@ -307,7 +307,7 @@ class _FirstComer(ExecutionProvider):
         )
 
 
-def _first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
+def _make_first_comer(nodes: frozenset[str]) -> type[ExecutionProvider]:
     """Return an EP that takes the nodes of these names."""
     return type("FirstComerOfNodes", (_FirstComer,), {"nodes": nodes})
 
@@ -317,7 +317,7 @@ def check_only_shown(harness: Harness) -> None:
     """Another EP, asked first, has some of the nodes."""
     # The first branch's nodes have the names that they have in a model of one branch.
     names = harness.claimed_names(structures.side_by_side(harness.block, 1))
-    other = harness.like(before=(_first_comer(names),))
+    other = harness.like(before=(_make_first_comer(names),))
     for call in ask(other, structures.side_by_side(harness.block, 2)):
         shown = {node.index for node in call.arguments["graph"].nodes}
         hidden = [
@@ -354,7 +354,7 @@ def check_around_another(harness: Harness) -> None:
         raise Skipped("the EP takes too little of a chain")
     parts = names[:third], names[third : 2 * third], names[2 * third :]
     first, middle, last = map(frozenset, parts)
-    other = harness.like(before=(_first_comer(middle),))
+    other = harness.like(before=(_make_first_comer(middle),))
     ask(other, model)
     if any(
         partition & first and partition & last
@@ -428,7 +428,7 @@ def check_maximal(harness: Harness) -> None:
 # --- kernels --------------------------------------------------------------------------
 
 
-def _definitions(harness: Harness) -> list[KernelDef]:
+def _get_definitions(harness: Harness) -> list[KernelDef]:
     """Return the EP's kernels as one instance gives them, asked twice."""
     if "get_kernel_registry" not in implemented_hooks(harness.provider):
         raise Skipped("the EP has no kernels")
@@ -438,7 +438,7 @@ def _definitions(harness: Harness) -> list[KernelDef]:
     def twice(honest: Any, **_arguments: Any) -> Any:
         for _ in range(2):
             results.append(honest())
-            keys.append([_key(definition) for definition in results[-1] or ()])
+            keys.append([_make_key(definition) for definition in results[-1] or ()])
         return results[-1]
 
     other, _ = harness.observed(get_kernel_registry=twice)
@@ -455,7 +455,7 @@ def _definitions(harness: Harness) -> list[KernelDef]:
     return list(results[0])
 
 
-def _key(definition: KernelDef) -> str:
+def _make_key(definition: KernelDef) -> str:
     constraints = sorted(
         (name, sorted(types)) for name, types in definition.type_constraints.items()
     )
@@ -470,12 +470,12 @@ def check_versions(harness: Harness) -> None:
     """A range that ends before it begins, or before the operator exists, matches
     nothing.
     """
-    for definition in _definitions(harness):
+    for definition in _get_definitions(harness):
         first = definition.since_version
         end = definition.end_version
         if not definition.domain:
             first = max(
-                first, min(schema.since_version for schema in _schemas(definition))
+                first, min(schema.since_version for schema in _find_schemas(definition))
             )
         if definition.since_version < 1 or (end is not None and end < first):
             raise CheckFailed(
@@ -488,7 +488,7 @@ def check_versions(harness: Harness) -> None:
             )
 
 
-def _schemas(definition: KernelDef) -> list[Any]:
+def _find_schemas(definition: KernelDef) -> list[Any]:
     """Return every version of an operator of onnx's."""
     schemas = [
         schema
@@ -508,12 +508,12 @@ def check_constraints(harness: Harness) -> None:
     """A name that the operator does not have restricts nothing, and the kernel gets
     types it cannot compute.
     """
-    for definition in _definitions(harness):
+    for definition in _get_definitions(harness):
         if definition.domain:
             continue
         variables = {
             c.type_param_str
-            for schema in _schemas(definition)
+            for schema in _find_schemas(definition)
             for c in schema.type_constraints
         }
         for variable, types in definition.type_constraints.items():
@@ -538,7 +538,7 @@ def check_kernel_results(harness: Harness) -> None:
     """One model for each of the kit's operators that it has a kernel for; its inputs
     stay as they are.
     """
-    _definitions(harness)
+    _get_definitions(harness)
     models = [
         m
         for m in harness.claimed_models()

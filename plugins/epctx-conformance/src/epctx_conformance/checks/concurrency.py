@@ -44,7 +44,7 @@ def _run_together(work: Callable[[int], T], count: int = THREADS) -> list[T]:
         ]
 
 
-def _expectation(
+def _make_expectation(
     harness: Harness, model: SmallModel
 ) -> Callable[[InferenceSession, int, str], None]:
     """Return a function that runs one of several inputs and raises CheckFailed if its
@@ -71,13 +71,13 @@ def _expectation(
     return expect
 
 
-def _many_runs(count: int, *, loaded: bool) -> CheckFunction:
+def _make_check_of_runs(count: int, *, loaded: bool) -> CheckFunction:
     """Return a check in which threads run so many sessions of the network; each thread
     uses one of them.
     """
 
     def function(harness: Harness) -> None:
-        expect = _expectation(harness, harness.network)
+        expect = _make_expectation(harness, harness.network)
         source = harness.compile(harness.network) if loaded else harness.network
         with ExitStack() as stack:
             sessions = [
@@ -104,17 +104,17 @@ for _title, _count, _loaded in (
     ("two loaded sessions of one context model run at the same time", 2, True),
 ):
     check("concurrency", _title, needs=["concurrency", *["export"] * _loaded])(
-        _many_runs(_count, loaded=_loaded)
+        _make_check_of_runs(_count, loaded=_loaded)
     )
 
 
-def _come_and_go(
+def _open_and_close(
     harness: Harness, models: list[SmallModel], sources: list[SmallModel] | list[Path]
 ) -> None:
     """Make, run and close sessions in as many threads as there are models, three times
     each.
     """
-    expected = [_expectation(harness, model) for model in models]
+    expected = [_make_expectation(harness, model) for model in models]
 
     def work(number: int) -> None:
         for _ in range(3):
@@ -134,7 +134,7 @@ def _come_and_go(
 def check_made_together(harness: Harness) -> None:
     """Each is run and closed while others are made."""
     models = [harness.network, *harness.claimed_models()][:THREADS]
-    _come_and_go(harness, models, models)
+    _open_and_close(harness, models, models)
 
 
 @check(
@@ -155,7 +155,7 @@ def check_compiled_together(harness: Harness) -> None:
 )
 def check_loaded_together(harness: Harness) -> None:
     """All sessions map the same files."""
-    _come_and_go(
+    _open_and_close(
         harness,
         [harness.network] * THREADS,
         [harness.compile(harness.network)] * THREADS,

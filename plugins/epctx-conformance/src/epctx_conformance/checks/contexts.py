@@ -56,7 +56,7 @@ def written(harness: Harness, *, embed: bool = False) -> dict[str, str]:
     }
 
 
-def _written_in_processes(harness: Harness) -> list[dict[str, str]]:
+def _write_in_processes(harness: Harness) -> list[dict[str, str]]:
     """The order of sets of texts differs from process to process."""
     seeds = ({"PYTHONHASHSEED": seed} for seed in ("1", "2"))
     return [
@@ -65,14 +65,14 @@ def _written_in_processes(harness: Harness) -> list[dict[str, str]]:
     ]
 
 
-def _written_after_others(harness: Harness) -> list[dict[str, str]]:
+def _write_after_others(harness: Harness) -> list[dict[str, str]]:
     first = written(harness)
     for model in harness.claimed_models()[:3]:
         harness.compile(model)
     return [first, written(harness)]
 
 
-def _written_in_threads(harness: Harness) -> list[dict[str, str]]:
+def _write_in_threads(harness: Harness) -> list[dict[str, str]]:
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(lambda _: written(harness), range(2)))
 
@@ -94,19 +94,19 @@ _COMPILES: tuple[
     ),
     (
         "another process with another hash seed gives the same files",
-        _written_in_processes,
+        _write_in_processes,
         "in another process",
         DETERMINISTIC,
     ),
     (
         "earlier compiles make no difference",
-        _written_after_others,
+        _write_after_others,
         "after other models",
         DETERMINISTIC,
     ),
     (
         "compiles in two threads at once give the same files",
-        _written_in_threads,
+        _write_in_threads,
         "in another thread",
         (*DETERMINISTIC, "concurrency"),
     ),
@@ -114,7 +114,7 @@ _COMPILES: tuple[
 """Title, equal compiles, their place in messages, and the abilities needed."""
 
 
-def _equal(
+def _make_equality_check(
     compiles: Callable[[Harness], list[dict[str, str]]], where: str
 ) -> CheckFunction:
     def function(harness: Harness) -> None:
@@ -131,7 +131,7 @@ def _equal(
 
 
 for _title, _compiles, _where, _needs in _COMPILES:
-    check("determinism", _title, needs=_needs)(_equal(_compiles, _where))
+    check("determinism", _title, needs=_needs)(_make_equality_check(_compiles, _where))
 
 
 @check("determinism", "its files contain no trace of the machine", needs=NEEDS)
@@ -351,7 +351,7 @@ def check_callbacks(harness: Harness) -> None:
 
 @check("contexts", "a session may run after its context model is written", needs=NEEDS)
 def check_runs_after_describing(harness: Harness) -> None:
-    """A session that writes a context model beside running goes on."""
+    """A session that writes a context model while it runs goes on."""
     model = harness.network
     target = harness.folder() / "m_ctx.onnx"
     config = {"ep.context_enable": "1", "ep.context_file_path": str(target)}

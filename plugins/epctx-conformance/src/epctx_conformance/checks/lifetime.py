@@ -174,7 +174,7 @@ abilities needed.
 """
 
 
-def _ending(what: str, work: str, acts: Mapping[str, Any]) -> CheckFunction:
+def _make_ending_check(what: str, work: str, acts: Mapping[str, Any]) -> CheckFunction:
     def function(harness: Harness) -> None:
         require_hooks(harness, "shutdown")
         model = harness.network
@@ -198,7 +198,7 @@ def _ending(what: str, work: str, acts: Mapping[str, Any]) -> CheckFunction:
 
 
 for _title, _what, _work, _acts, _needs in _ENDS:
-    check("export", _title, needs=_needs)(_ending(_what, _work, _acts))
+    check("export", _title, needs=_needs)(_make_ending_check(_what, _work, _acts))
 
 
 @check("export", "its compiled partitions close without an error")
@@ -215,7 +215,7 @@ def check_close(harness: Harness) -> None:
         results = honest()
         for close in (made.close for made in results):
             if close not in recording:
-                recording[close] = _recording(close, raised)
+                recording[close] = _record_errors(close, raised)
         return [
             CompiledPartition(made.run, close=recording[made.close]) for made in results
         ]
@@ -235,7 +235,7 @@ def check_close(harness: Harness) -> None:
         )
 
 
-def _recording(
+def _record_errors(
     close: Callable[[], None], raised: list[BaseException]
 ) -> Callable[[], None]:
     def closing() -> None:
@@ -437,7 +437,7 @@ def _expect_cancelled(cancelled: _Cancelled, what: str, *, finished: bool) -> No
         expect_shutdown(cancelled.watch, "after a cancellation")
 
 
-def _compiling(harness: Harness) -> Attempt:
+def _make_compile(harness: Harness) -> Attempt:
     """Return a compile to a file, which leaves nothing if it fails: neither a context
     model nor a binary.
     """
@@ -463,7 +463,7 @@ def _compiling(harness: Harness) -> Attempt:
     return attempt
 
 
-def _opening(model: Path | bytes) -> Attempt:
+def _make_opening(model: Path | bytes) -> Attempt:
     return lambda harness, options: InferenceSession(
         model, options, registry=harness.registry
     ).close()
@@ -477,7 +477,7 @@ _CANCELLATIONS: tuple[
         "a session",
         "compile",
         True,
-        lambda harness: _opening(harness.network.data),
+        lambda harness: _make_opening(harness.network.data),
         ("partitions",),
     ),
     (
@@ -485,7 +485,7 @@ _CANCELLATIONS: tuple[
         "a load",
         "load_context",
         True,
-        lambda harness: _opening(harness.compile(harness.network)),
+        lambda harness: _make_opening(harness.compile(harness.network)),
         ("export",),
     ),
     (
@@ -493,7 +493,7 @@ _CANCELLATIONS: tuple[
         "`compile`",
         "compile",
         False,
-        lambda harness: _opening(harness.network.data),
+        lambda harness: _make_opening(harness.network.data),
         ("partitions",),
     ),
     (
@@ -501,7 +501,7 @@ _CANCELLATIONS: tuple[
         "`compile` under EXPORT",
         "compile",
         False,
-        _compiling,
+        _make_compile,
         NEEDS,
     ),
     (
@@ -509,7 +509,7 @@ _CANCELLATIONS: tuple[
         "`get_ep_context_nodes`",
         "get_ep_context_nodes",
         False,
-        _compiling,
+        _make_compile,
         ("export",),
     ),
     (
@@ -517,7 +517,7 @@ _CANCELLATIONS: tuple[
         "`load_context`",
         "load_context",
         False,
-        lambda harness: _opening(harness.compile(harness.network)),
+        lambda harness: _make_opening(harness.compile(harness.network)),
         ("export",),
     ),
     (
@@ -525,7 +525,7 @@ _CANCELLATIONS: tuple[
         "`get_capability`",
         "get_capability",
         False,
-        lambda harness: _opening(harness.network.data),
+        lambda harness: _make_opening(harness.network.data),
         (),
     ),
 )
@@ -534,7 +534,7 @@ attempt, abilities needed.
 """
 
 
-def _cancelling(
+def _make_cancellation_check(
     what: str, hook: str, before: bool, attempt: Callable[[Harness], Attempt]
 ) -> CheckFunction:
     def function(harness: Harness) -> None:
@@ -546,14 +546,14 @@ def _cancelling(
 
 for _title, _what, _hook, _before, _attempt, _needs in _CANCELLATIONS:
     check("cancellation", _title, needs=_needs)(
-        _cancelling(_what, _hook, _before, _attempt)
+        _make_cancellation_check(_what, _hook, _before, _attempt)
     )
 
 
 @check("cancellation", "it compiles after a cancellation", needs=["partitions"])
 def check_again(harness: Harness) -> None:
     """A model compiled after the compile of another was cancelled."""
-    _Cancelled(harness, "compile", _opening(harness.network.data))
+    _Cancelled(harness, "compile", _make_opening(harness.network.data))
     try:
         harness.expect_run(
             harness.network, "a model compiled after another was cancelled"

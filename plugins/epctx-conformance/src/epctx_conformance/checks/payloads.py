@@ -106,13 +106,13 @@ def take_apart(path: Path) -> Parts:
     )
     return Parts(
         name=path.name,
-        proto=_without_manifest(proto),
+        proto=_remove_manifest(proto),
         payloads=payloads,
         weights=weights,
     )
 
 
-def _without_manifest(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _remove_manifest(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Take the manifest out of a model; return the model."""
     kept = [entry for entry in proto.metadata_props if entry.key != _MANIFEST]
     del proto.metadata_props[:]
@@ -120,7 +120,7 @@ def _without_manifest(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def _context_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+def _list_context_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in proto.graph.node if node.op_type == "EPContext"]
 
 
@@ -197,7 +197,7 @@ def _run_intact(harness: Harness, parts: Parts, inputs: str) -> dict[str, Any]:
     }
 
 
-def _compiled(harness: Harness) -> dict[str, str]:
+def _compile(harness: Harness) -> dict[str, str]:
     """Compile; return where the context model and inputs for it are, for another
     process.
     """
@@ -318,7 +318,7 @@ def _try_row(cases: Callable[..., Cases], number: int, harness: Harness) -> None
     """Try the row of a table with a context model; what is no damage in `_EDITS` no
     digest covers.
     """
-    arguments = {**_compiled(harness), "number": number}
+    arguments = {**_compile(harness), "number": number}
     try_cases(harness, cases, arguments, of_payloads=cases is damaged_payloads)
 
 
@@ -459,7 +459,7 @@ def edited_nodes(harness: Harness, path: str, inputs: str, number: int) -> Cases
     _, edit, what = _EDITS[number]
     parts = take_apart(Path(path))
     proto = deepcopy(parts.proto)
-    for node in _context_nodes(proto):
+    for node in _list_context_nodes(proto):
         edit(node)
     edited = parts.write(harness.folder(), proto=proto)
     yield (
@@ -491,10 +491,10 @@ def check_embedded(harness: Harness) -> None:
 
 def embedded_payloads(harness: Harness, path: str) -> Cases:
     """Yield the load of a damaged embedded payload."""
-    proto = _without_manifest(onnx.load(path))
+    proto = _remove_manifest(onnx.load(path))
     what = "a damaged payload inside the model"
     for attribute in (
-        attribute for node in _context_nodes(proto) for attribute in node.attribute
+        attribute for node in _list_context_nodes(proto) for attribute in node.attribute
     ):
         if attribute.name == "ep_cache_context" and attribute.s:
             attribute.s = _flip(attribute.s, 0)
@@ -504,7 +504,7 @@ def embedded_payloads(harness: Harness, path: str) -> Cases:
 @check("payloads", "it loads a good payload after a refusal", needs=["export"])
 def check_good_after_bad(harness: Harness) -> None:
     """Until then nothing was compiled or run."""
-    try_cases(harness, good_after_bad, _compiled(harness))
+    try_cases(harness, good_after_bad, _compile(harness))
 
 
 def good_after_bad(harness: Harness, path: str, inputs: str) -> Cases:

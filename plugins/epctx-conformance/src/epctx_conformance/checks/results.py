@@ -158,12 +158,12 @@ _STRUCTURES: tuple[
 """Title, the model, and the abilities needed."""
 
 
-def _agreeing(model: Callable[[Harness], SmallModel]) -> CheckFunction:
+def _make_agreement_check(model: Callable[[Harness], SmallModel]) -> CheckFunction:
     return lambda harness: expect_agreement(harness, model(harness))
 
 
 for _title, _model, _needs in _STRUCTURES:
-    check("boundaries", _title, needs=_needs)(_agreeing(_model))
+    check("boundaries", _title, needs=_needs)(_make_agreement_check(_model))
 
 
 @check("boundaries", "an input with a default may be given or left out")
@@ -266,12 +266,14 @@ def exacting_feeds(model: SmallModel) -> dict[str, np.ndarray]:
     """
     numbers = np.random.default_rng(0)
     return {
-        value.name: _exacting(numbers, value.type.tensor_type, small=index > 0)
+        value.name: _make_exacting_values(
+            numbers, value.type.tensor_type, small=index > 0
+        )
         for index, value in enumerate(model.proto.graph.input)
     }
 
 
-def _exacting(
+def _make_exacting_values(
     numbers: np.random.Generator, tensor: onnx.TypeProto.Tensor, *, small: bool
 ) -> np.ndarray:
     shape = [d.dim_value for d in tensor.shape.dim]
@@ -289,19 +291,19 @@ def _exacting(
     return array
 
 
-def _special_feeds(model: SmallModel) -> dict[str, np.ndarray]:
-    return _filled(model, [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5])
+def _make_special_feeds(model: SmallModel) -> dict[str, np.ndarray]:
+    return _fill(model, [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5])
 
 
-def _extreme_feeds(model: SmallModel) -> dict[str, np.ndarray]:
+def _make_extreme_feeds(model: SmallModel) -> dict[str, np.ndarray]:
     limits = np.finfo(np.float32)
-    return _filled(
+    return _fill(
         model,
         [float(limit) for limit in (limits.max, limits.min, limits.tiny, -limits.tiny)],
     )
 
 
-def _filled(model: SmallModel, values: Sequence[float]) -> dict[str, np.ndarray]:
+def _fill(model: SmallModel, values: Sequence[float]) -> dict[str, np.ndarray]:
     """Return inputs made of some values, in another order for each input."""
     return {
         name: np.resize(np.roll(np.asarray(values), index), array.shape).astype(
@@ -311,13 +313,13 @@ def _filled(model: SmallModel, values: Sequence[float]) -> dict[str, np.ndarray]
     }
 
 
-def _same_array(model: SmallModel) -> dict[str, np.ndarray]:
+def _repeat_array(model: SmallModel) -> dict[str, np.ndarray]:
     return dict.fromkeys(
         [value.name for value in model.proto.graph.input], exacting_feeds(model)["a"]
     )
 
 
-def _claimed(
+def _list_claimed(
     harness: Harness,
     operators: Sequence[str],
     types: Sequence[int] = _FLOATS[:1],
@@ -333,7 +335,7 @@ def _claimed(
             )
 
 
-def _some(candidates: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
+def _require(candidates: Iterable[SmallModel], nothing: str) -> list[SmallModel]:
     """Return models; raise Skipped if there is none."""
     models = list(candidates)
     if not models:
@@ -380,28 +382,30 @@ _EXACT: tuple[
     (
         ("NaN, infinities and signed zeros give the right results"),
         "no operator whose result for NaN is agreed upon",
-        lambda harness: _claimed(harness, EXACT_SPECIAL, _FLOATS),
-        _special_feeds,
+        lambda harness: _list_claimed(harness, EXACT_SPECIAL, _FLOATS),
+        _make_special_feeds,
         (),
     ),
     (
         ("very large and very small floats give the right results"),
         "no operator that moves floats",
-        lambda harness: _claimed(harness, MOVING),
-        _extreme_feeds,
+        lambda harness: _list_claimed(harness, MOVING),
+        _make_extreme_feeds,
         (),
     ),
     (
         "scalars give the right results",
         "no operator on scalars",
-        lambda harness: _claimed(harness, ("Identity", *COMPUTING), _FLOATS[:1], ()),
+        lambda harness: _list_claimed(
+            harness, ("Identity", *COMPUTING), _FLOATS[:1], ()
+        ),
         exacting_feeds,
         ("scalars",),
     ),
     (
         "tensors without elements give the right results",
         "no operator on tensors without elements",
-        lambda harness: _claimed(harness, _OPERATORS, _FLOATS[:1], (0, 4), (3, 0)),
+        lambda harness: _list_claimed(harness, _OPERATORS, _FLOATS[:1], (0, 4), (3, 0)),
         exacting_feeds,
         ("zero_size",),
     ),
@@ -409,7 +413,7 @@ _EXACT: tuple[
         "tensors of a million elements give the right results",
         "none of the kit's operators on a large tensor",
         lambda harness: islice(
-            _claimed(harness, _OPERATORS, _FLOATS[:1], (1024, 1024)), 1
+            _list_claimed(harness, _OPERATORS, _FLOATS[:1], (1024, 1024)), 1
         ),
         exacting_feeds,
         (),
@@ -417,8 +421,8 @@ _EXACT: tuple[
     (
         "one array may be given for several inputs",
         "no operator of two operands",
-        lambda harness: _claimed(harness, COMPUTING),
-        _same_array,
+        lambda harness: _list_claimed(harness, COMPUTING),
+        _repeat_array,
         (),
     ),
 )
@@ -427,23 +431,23 @@ abilities needed.
 """
 
 
-def _exact(
+def _make_exact_check(
     nothing: str,
     models: Callable[[Harness], Iterator[SmallModel]],
     feeds: Callable[[SmallModel], Feeds],
 ) -> CheckFunction:
     def function(harness: Harness) -> None:
-        for model in _some(models(harness), nothing):
+        for model in _require(models(harness), nothing):
             _expect_exact(harness, model, feeds(model))
 
     return function
 
 
-def _of_type(elem_type: int) -> CheckFunction:
+def _make_type_check(elem_type: int) -> CheckFunction:
     nothing = "none of the kit's operators on this type"
-    return _exact(
+    return _make_exact_check(
         nothing,
-        lambda harness: _claimed(harness, _OPERATORS, [elem_type]),
+        lambda harness: _list_claimed(harness, _OPERATORS, [elem_type]),
         exacting_feeds,
     )
 
@@ -451,16 +455,16 @@ def _of_type(elem_type: int) -> CheckFunction:
 for _elem_type in ELEMENT_TYPES:
     _name = TensorProto.DataType.Name(_elem_type).lower()
     check("values", f"{_name}: what it claims gives the right results")(
-        _of_type(_elem_type)
+        _make_type_check(_elem_type)
     )
 for _title, _nothing, _models, _feeds, _needs in _EXACT:
-    check("values", _title, needs=_needs)(_exact(_nothing, _models, _feeds))
+    check("values", _title, needs=_needs)(_make_exact_check(_nothing, _models, _feeds))
 
 
 def _open_models(harness: Harness) -> list[SmallModel]:
     blocks = (block for block in harness.claimed_blocks if block.name in _ANY_LENGTH)
     models = (structures.single(block, ("n", *block.shape[1:])) for block in blocks)
-    return _some(filter(harness.claimed, models), "nothing with an open dimension")[
+    return _require(filter(harness.claimed, models), "nothing with an open dimension")[
         :_SAMPLE
     ]
 
@@ -494,7 +498,7 @@ def check_lengths(harness: Harness) -> None:
 # --- one run after another ------------------------------------------------------------
 
 
-def _sample(harness: Harness) -> list[SmallModel]:
+def _choose_sample(harness: Harness) -> list[SmallModel]:
     models = harness.claimed_models()
     return models if harness.full else models[:_SAMPLE]
 
@@ -514,7 +518,7 @@ def check_all_models(harness: Harness) -> None:
 @check("values", "a run does not depend on earlier runs")
 def check_stateless(harness: Harness) -> None:
     """The same inputs before and after others."""
-    for model in _sample(harness):
+    for model in _choose_sample(harness):
         with harness.session(model) as session:
             for seed in (1, 2, 1):
                 results = session.run(None, model.feeds(seed))
@@ -528,7 +532,7 @@ def check_stateless(harness: Harness) -> None:
 @check("values", "inputs may be views of larger arrays, or be strided")
 def check_views(harness: Harness) -> None:
     """Memory in which an input is not alone, or not in order."""
-    for model in _sample(harness):
+    for model in _choose_sample(harness):
         feeds = model.feeds(3)
         with harness.session(model) as session:
             for what, view in _VIEWS.items():
@@ -579,7 +583,7 @@ class Runnable:
         return arrays
 
 
-def _array(value: ValueInfo) -> np.ndarray:
+def _make_array(value: ValueInfo) -> np.ndarray:
     return np.full(
         [int(length) for length in value.shape or () if length is not None],
         3,
@@ -607,8 +611,8 @@ def runnables(
             Runnable(
                 name=f"{boundary.name!r}, {way},",
                 run=result.run,
-                inputs=[_array(value) for value in boundary.inputs],
-                outputs=[_array(value) for value in boundary.outputs],
+                inputs=[_make_array(value) for value in boundary.inputs],
+                outputs=[_make_array(value) for value in boundary.outputs],
             )
             for hook, boundaries, way in (
                 ("compile", "partitions", "compiled"),
@@ -632,7 +636,9 @@ def runnables(
 
 
 def _check_runnables(
-    title: str, hint: str, models: Callable[[Harness], Sequence[SmallModel]] = _sample
+    title: str,
+    hint: str,
+    models: Callable[[Harness], Sequence[SmallModel]] = _choose_sample,
 ) -> Callable[[Callable[[Harness, Runnable], str | None]], None]:
     """Put a check of each runnable into the table; the function returns the fault of
     one, or None.
@@ -668,8 +674,8 @@ def _find_changed_input(_harness: Harness, runnable: Runnable) -> str | None:
     "results do not share memory with inputs",
     "Copy it: the caller may change its input at once.",
     lambda harness: [
-        *_sample(harness),
-        *_claimed(harness, (*MOVING, "Relu", "Abs", "Max")),
+        *_choose_sample(harness),
+        *_list_claimed(harness, (*MOVING, "Relu", "Abs", "Max")),
     ],
 )
 def _find_shared_memory(_harness: Harness, runnable: Runnable) -> str | None:

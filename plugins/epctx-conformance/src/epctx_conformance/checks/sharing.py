@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEEDS = ("partitions", "export", "share_groups")
 
 
-def _members(harness: Harness, count: int = 2) -> list[SmallModel]:
+def _make_members(harness: Harness, count: int = 2) -> list[SmallModel]:
     """Return different models that have weights in common: chains of one to `count`
     blocks.
     """
@@ -40,7 +40,7 @@ def _members(harness: Harness, count: int = 2) -> list[SmallModel]:
     ]
 
 
-def _grouped(
+def _compile_group(
     harness: Harness, models: Sequence[SmallModel]
 ) -> tuple[Path, ShareReport]:
     """Compile models into one group; return the folder and what was written."""
@@ -60,18 +60,18 @@ def _expect_loads(
         )
 
 
-def _twice(harness: Harness) -> list[SmallModel]:
+def _make_twins(harness: Harness) -> list[SmallModel]:
     return [single(harness.block).copy(name) for name in ("first", "second")]
 
 
-def _several(harness: Harness) -> list[SmallModel]:
+def _make_several(harness: Harness) -> list[SmallModel]:
     return [
         separated(harness.block, harness.barrier, 3, seed=seed).copy(f"m{seed}")
         for seed in (1, 2)
     ]
 
 
-def _with_idle(harness: Harness) -> list[SmallModel]:
+def _add_idle(harness: Harness) -> list[SmallModel]:
     """Return a model, and one of which the EP takes nothing."""
     busy = single(harness.block)
     for operator in ("NonZero", "Shape", "Size", "Erf", "Sin"):
@@ -97,7 +97,7 @@ _GROUPS: tuple[
 ] = (
     (
         "a group of five loads in any order",
-        lambda harness: _members(harness, 5),
+        lambda harness: _make_members(harness, 5),
         slice(None, None, -1),
         "a share group of five",
         NEEDS,
@@ -105,7 +105,7 @@ _GROUPS: tuple[
     # Its context model is removed before the second one is loaded.
     (
         "a member loads without the others' models",
-        _members,
+        _make_members,
         slice(1, 2),
         "a share group without its first model",
         NEEDS,
@@ -113,7 +113,7 @@ _GROUPS: tuple[
     # Each with numbers of its own.
     (
         "members may have several partitions",
-        _several,
+        _make_several,
         slice(None),
         "a share group with several partitions",
         (*NEEDS, "several_partitions"),
@@ -121,7 +121,7 @@ _GROUPS: tuple[
     # Equal work under two names.
     (
         "one model may be a member twice",
-        _twice,
+        _make_twins,
         slice(None),
         "a share group that has it twice",
         NEEDS,
@@ -129,7 +129,7 @@ _GROUPS: tuple[
     # The last member is the idle one.
     (
         "a member may have no partition",
-        _with_idle,
+        _add_idle,
         slice(1),
         "a share group with an idle member",
         NEEDS,
@@ -140,12 +140,12 @@ about the group, abilities needed.
 """
 
 
-def _loading(
+def _make_load_check(
     members: Callable[[Harness], list[SmallModel]], loaded: slice, what: str
 ) -> CheckFunction:
     def function(harness: Harness) -> None:
         models = members(harness)
-        folder, _ = _grouped(harness, models)
+        folder, _ = _compile_group(harness, models)
         for model in models:
             if model not in models[loaded]:
                 (folder / f"{model.name}_ctx.onnx").unlink(missing_ok=True)
@@ -157,8 +157,8 @@ def _loading(
 @check("sharing", "a group of two is three files, and both models load", needs=NEEDS)
 def check_two(harness: Harness) -> None:
     """N models and one binary."""
-    models = _members(harness)
-    folder, report = _grouped(harness, models)
+    models = _make_members(harness)
+    folder, report = _compile_group(harness, models)
     files = sorted(path.name for path in folder.iterdir())
     if len(report.binaries) != 1 or len(files) != len(models) + 1:
         raise CheckFailed(
@@ -169,7 +169,7 @@ def check_two(harness: Harness) -> None:
 
 
 for _title, _models, _loaded, _what, _needs in _GROUPS:
-    check("sharing", _title, needs=_needs)(_loading(_models, _loaded, _what))
+    check("sharing", _title, needs=_needs)(_make_load_check(_models, _loaded, _what))
 
 
 @check("sharing", "its names of graphs are unique in a group", needs=NEEDS)
@@ -178,9 +178,9 @@ def check_graph_names(harness: Harness) -> None:
     partitions.
     """
     other, watch = harness.observed()
-    models = _members(other)
+    models = _make_members(other)
     try:
-        folder, _ = _grouped(other, models)
+        folder, _ = _compile_group(other, models)
     except EpctxError as error:
         graph_names(watch)
         raise CheckFailed(
@@ -203,8 +203,8 @@ def check_together(harness: Harness) -> None:
     """All sessions open at once, with `ep.share_ep_contexts=1`; one ends before the
     others run.
     """
-    models = _members(harness, 3)
-    folder, _ = _grouped(harness, models)
+    models = _make_members(harness, 3)
+    folder, _ = _compile_group(harness, models)
     config = {"ep.share_ep_contexts": "1"}
     first, *others = (
         harness.session(folder / f"{model.name}_ctx.onnx", config) for model in models
@@ -229,8 +229,8 @@ def check_not_final(harness: Harness) -> None:
         return honest(**arguments)
 
     other, _ = harness.observed(get_ep_context_nodes=not_final)
-    models = _members(other)
-    folder, _ = _grouped(other, models)
+    models = _make_members(other)
+    folder, _ = _compile_group(other, models)
     _expect_loads(other, folder, models, "a share group that was asked once more")
     if any(written):
         raise CheckFailed(
@@ -247,11 +247,11 @@ def check_not_final(harness: Harness) -> None:
 )
 def check_deterministic(harness: Harness) -> None:
     """In two folders."""
-    models = _members(harness)
+    models = _make_members(harness)
     first, second = (
         {
             (path.name, path.read_bytes())
-            for path in _grouped(harness, models)[0].iterdir()
+            for path in _compile_group(harness, models)[0].iterdir()
         }
         for _ in range(2)
     )
@@ -271,8 +271,8 @@ def check_weights_once(harness: Harness) -> None:
     """
     alone = single(harness.large_block).copy("first")
     one, both = (
-        sum(file.bytes for file in _grouped(harness, models)[1].binaries)
-        for models in ([alone], [alone, _with_a_second_output(alone)])
+        sum(file.bytes for file in _compile_group(harness, models)[1].binaries)
+        for models in ([alone], [alone, _add_output(alone)])
     )
     if both / one > 1.5:  # noqa: PLR2004 - one weight twice would be 2, once about 1
         raise CheckFailed(
@@ -285,7 +285,7 @@ def check_weights_once(harness: Harness) -> None:
         )
 
 
-def _with_a_second_output(model: SmallModel) -> SmallModel:
+def _add_output(model: SmallModel) -> SmallModel:
     """Return a model of more work on the same weights."""
     second = model.copy("second")
     again = model.copy("again").proto.graph
@@ -304,7 +304,7 @@ def check_discarded(harness: Harness) -> None:
     folder = harness.folder()
     other, watch = harness.observed()
     group = ShareGroup(folder, registry=other.registry)
-    for model in _members(other):
+    for model in _make_members(other):
         group.compile(model.data, other.session_options(), name=model.name)
     group.discard()
     left = sorted(path.name for path in folder.iterdir())

@@ -97,14 +97,14 @@ needed.
 """
 
 
-def _not_done(
+def _make_check(
     kinds: tuple[str, ...], phases: tuple[str, ...], hint: str
 ) -> CheckFunction:
     return lambda harness: harness.observation.expect_none(kinds, phases, hint=hint)
 
 
 for _title, _kinds, _phases, _hint, _needs in _NOT_DONE:
-    check("side_effects", _title, needs=_needs)(_not_done(_kinds, _phases, _hint))
+    check("side_effects", _title, needs=_needs)(_make_check(_kinds, _phases, _hint))
 
 
 @check("side_effects", "it leaves no file behind")
@@ -136,7 +136,7 @@ def check_stdout(harness: Harness) -> None:
 # --- in this process ------------------------------------------------------------------
 
 
-def _sessions(harness: Harness) -> None:
+def _run_sessions(harness: Harness) -> None:
     """Compile and run; export, load and run."""
     model = harness.network
     harness.run(model, model.feeds())
@@ -144,13 +144,13 @@ def _sessions(harness: Harness) -> None:
         harness.run(harness.compile(model), model.feeds())
 
 
-def _growth(harness: Harness, count: Callable[[], set[str]]) -> list[str]:
+def _list_growth(harness: Harness, count: Callable[[], set[str]]) -> list[str]:
     """Return what more sessions leave behind, after the first ones left what stays."""
-    _sessions(harness)
+    _run_sessions(harness)
     gc.collect()
     before = count()
     for _ in range(_ROUNDS):
-        _sessions(harness)
+        _run_sessions(harness)
     gc.collect()
     return sorted(count() - before)
 
@@ -158,7 +158,7 @@ def _growth(harness: Harness, count: Callable[[], set[str]]) -> list[str]:
 @check("side_effects", "a closed session leaves no thread")
 def check_threads(harness: Harness) -> None:
     """Daemon threads, too."""
-    left = _growth(
+    left = _list_growth(
         harness,
         lambda: {f"{thread.name} ({thread.ident})" for thread in threading.enumerate()},
     )
@@ -174,7 +174,7 @@ def check_descriptors(harness: Harness) -> None:
     """Files, sockets, devices."""
     if not _DESCRIPTORS.exists():
         raise Skipped("this system does not list open descriptors")
-    left = _growth(harness, lambda: {path.name for path in _DESCRIPTORS.iterdir()})
+    left = _list_growth(harness, lambda: {path.name for path in _DESCRIPTORS.iterdir()})
     if len(left) >= _ROUNDS:
         raise CheckFailed(
             f"{_ROUNDS} more sessions left {len(left)} descriptors open.",
@@ -187,7 +187,7 @@ def check_mappings(harness: Harness) -> None:
     """Payloads and other files."""
     if not _MAPPINGS.exists():
         raise Skipped("this system does not list mappings")
-    left = _growth(harness, _mapped_files)
+    left = _list_growth(harness, _list_mapped_files)
     if left:
         raise CheckFailed(
             f"{_ROUNDS} more sessions left these files mapped: {', '.join(left)}.",
@@ -195,7 +195,7 @@ def check_mappings(harness: Harness) -> None:
         )
 
 
-def _mapped_files() -> set[str]:
+def _list_mapped_files() -> set[str]:
     lines = [
         line.split(maxsplit=5)
         for line in _MAPPINGS.read_text("utf-8", errors="replace").splitlines()
@@ -211,7 +211,7 @@ def _mapped_files() -> set[str]:
 def check_instances(harness: Harness) -> None:
     """With them stays all that they compiled."""
     other, watch = harness.observed()
-    _sessions(other)
+    _run_sessions(other)
     references = [weakref.ref(instance) for instance in watch.instances]
     watch.instances.clear()
     watch.contexts.clear()

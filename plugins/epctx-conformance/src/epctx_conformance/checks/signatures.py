@@ -63,7 +63,7 @@ def check_simulated(harness: Harness) -> None:
         )
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -87,7 +87,7 @@ def check_options(harness: Harness) -> None:
             *([] if option.default is None else [option.default]),
         ):
             try:
-                parsed = option.parse(harness.provider.name, _text(value))
+                parsed = option.parse(harness.provider.name, _format_value(value))
             except InvalidArgument as error:
                 parsed = error.message
             if parsed != value:
@@ -144,9 +144,9 @@ def check_every_choice(harness: Harness) -> None:
         raise Skipped("no option of the EP has choices")
     for name, choice in choices:
         try:
-            harness.like(options={**harness.options, name: _text(choice)}).explain(
-                model
-            )
+            harness.like(
+                options={**harness.options, name: _format_value(choice)}
+            ).explain(model)
         except InvalidArgument:
             continue
 
@@ -181,7 +181,7 @@ def _validate(harness: Harness, info: str) -> Compatibility:
     return harness.provider.validate_compatibility(info, watch.contexts[0].options)
 
 
-def _info(harness: Harness) -> str:
+def _ask_info(harness: Harness) -> str:
     """Return what the EP writes about its own work."""
     infos: list[Any] = []
 
@@ -223,7 +223,7 @@ def _info(harness: Harness) -> str:
 )
 def check_info_comes_back(harness: Harness) -> None:
     """Its own verdict on its own text, which is the same each time."""
-    info = _info(harness)
+    info = _ask_info(harness)
     verdict = _validate(harness, info)
     supported = (
         Compatibility.EP_SUPPORTED_OPTIMAL,
@@ -265,7 +265,7 @@ def check_altered_infos(harness: Harness) -> None:
     """A text out of a model that anybody may have made; Python itself refuses to
     convert numbers of more than 4,300 digits.
     """
-    info = _info(harness)
+    info = _ask_info(harness)
     for number in ("0", "9" * 20, "9" * 5000):
         altered = re.sub("[0-9]+", number, info)
         try:

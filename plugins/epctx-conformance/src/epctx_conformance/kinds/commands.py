@@ -191,7 +191,7 @@ def _prints_help(subject: CommandSubject) -> None:
     if done.returncode or done.stderr:
         raise CheckFailed(
             f"--help ends with the exit code {done.returncode} and says "
-            f"{_last_line(done)!r}.",
+            f"{_find_last_line(done)!r}.",
             hint="A `%` in a help text is written `%%`.",
         )
     options = [option for a in subject.actions for option in a.option_strings]
@@ -211,7 +211,7 @@ def _refuses_options(subject: CommandSubject) -> None:
         raise CheckFailed(
             f"an option that it does not have ends with the exit code "
             f"{done.returncode} instead of {int(usage)}: "
-            f"{_last_line(done)!r}."
+            f"{_find_last_line(done)!r}."
         )
 
 
@@ -253,13 +253,13 @@ def _expect_success(
     # A check that failed is a result, too.
     if done.returncode not in (codes.DONE, codes.FAILED):
         raise CheckFailed(
-            f"it ends with the exit code {done.returncode}: {_last_line(done)!r}.",
+            f"it ends with the exit code {done.returncode}: {_find_last_line(done)!r}.",
             hint="Give the arguments of a run that succeeds with --argument.",
         )
     if done.returncode == codes.FAILED and "error:" in done.stderr:
-        raise CheckFailed(f"it fails: {_last_line(done)!r}.")
+        raise CheckFailed(f"it fails: {_find_last_line(done)!r}.")
 
 
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+def _find_last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines: list[Any] = (done.stderr or done.stdout).strip().splitlines() or [""]
     return str(lines[0])

@@ -82,7 +82,7 @@ class EngineSubject:
         author_models = [
             SmallModel(Path(path).stem, onnx.load(path)) for path in self._paths
         ]
-        return [*_views(), *map(_single, BLOCKS), *author_models]
+        return [*_make_views(), *map(_single, BLOCKS), *author_models]
 
     @cached_property
     def accepted(self) -> list[SmallModel]:
@@ -200,7 +200,7 @@ def _accepts_something(subject: EngineSubject) -> None:
     "refusals", "it refuses an operator that it lacks, so that another may run it"
 )
 def _refuses_unknown(subject: EngineSubject) -> None:
-    model = _unknown()
+    model = _make_unknown()
     try:
         subject.engine.prepare(model.proto)
     except NotImplementedByProvider:
@@ -220,7 +220,7 @@ def _refuses_unknown(subject: EngineSubject) -> None:
 
 @KIT.check("refusals", "has_kernels says what prepare does")
 def _has_kernels(subject: EngineSubject) -> None:
-    for model in (*subject.models, _unknown()):
+    for model in (*subject.models, _make_unknown()):
         accepts = subject.accepts(model.proto)
         if subject.engine.has_kernels(model.proto) is not accepts:
             raise CheckFailed(
@@ -289,7 +289,7 @@ def _optimises(subject: EngineSubject) -> None:
 
 @KIT.check("memory", "its results share no memory with inputs")
 def _aliases_nothing(subject: EngineSubject) -> None:
-    for model, prepared, feeds in _prepared(subject):
+    for model, prepared, feeds in _prepare_models(subject):
         inputs = [_freeze(value) for value in feeds.values()]
         for index, result in enumerate(prepared.run(inputs)):
             if any(np.may_share_memory(result, value) for value in inputs):
@@ -302,7 +302,7 @@ def _aliases_nothing(subject: EngineSubject) -> None:
 
 @KIT.check("memory", "it does not change inputs")
 def _leaves_inputs(subject: EngineSubject) -> None:
-    for model, prepared, feeds in _prepared(subject):
+    for model, prepared, feeds in _prepare_models(subject):
         copies = {name: value.copy() for name, value in feeds.items()}
         prepared.run(list(copies.values()))
         for name, value in copies.items():
@@ -314,7 +314,7 @@ def _leaves_inputs(subject: EngineSubject) -> None:
 
 @KIT.check("memory", "outputs that are given are written in place")
 def _writes_in_place(subject: EngineSubject) -> None:
-    for model, prepared, feeds in _prepared(subject):
+    for model, prepared, feeds in _prepare_models(subject):
         expected = subject.run(prepared, feeds)
         targets = [np.zeros_like(value) for value in expected]
         results = subject.run(prepared, feeds, outputs=targets)
@@ -334,7 +334,7 @@ def _writes_in_place(subject: EngineSubject) -> None:
 
 @KIT.check("memory", "a later run leaves the results of an earlier one")
 def _keeps_results(subject: EngineSubject) -> None:
-    for model, prepared, feeds in _prepared(subject):
+    for model, prepared, feeds in _prepare_models(subject):
         results = subject.run(prepared, feeds)
         before = [value.tobytes() for value in results]
         subject.run(prepared, model.feeds(1))
@@ -352,7 +352,7 @@ def _keeps_results(subject: EngineSubject) -> None:
 
 @KIT.check("concurrency", "a model can be run from several threads at once")
 def _runs_in_threads(subject: EngineSubject) -> None:
-    for model, prepared, _ in _prepared(subject):
+    for model, prepared, _ in _prepare_models(subject):
         feeds = [model.feeds(seed) for seed in range(_RUNS)]
         expected = [subject.run(prepared, each) for each in feeds]
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -407,7 +407,7 @@ def _assess(subject: EngineSubject, case: Case) -> str | None:
     model = onnx.load_from_string(case.model())
     data = case.data()[0]
     values = (*model.graph.input, *model.graph.output)
-    if not all(subject.engine.can_pass(_elem_type(value)) for value in values):
+    if not all(subject.engine.can_pass(_get_elem_type(value)) for value in values):
         return None
     try:
         prepared = subject.engine.prepare(model)
@@ -433,7 +433,7 @@ KIT.check_cases(
 )
 
 
-def _elem_type(value: onnx.ValueInfoProto) -> int | None:
+def _get_elem_type(value: onnx.ValueInfoProto) -> int | None:
     return (
         value.type.tensor_type.elem_type if value.type.HasField("tensor_type") else None
     )
@@ -442,7 +442,7 @@ def _elem_type(value: onnx.ValueInfoProto) -> int | None:
 def _is_telling(case: Case, data: Data) -> bool:
     """Return whether the reference gives the expected outputs; some are random."""
     try:
-        results = _reference(case.model(), data.inputs)
+        results = _run_reference(case.model(), data.inputs)
     except EpctxError:
         return False
     tolerance = max(TOLERANCE, case.rtol)
@@ -457,7 +457,7 @@ def _single(block: Block, name: str = "single") -> SmallModel:
     return single(block).copy(f"{name}_{block.operator.lower()}")
 
 
-def _views() -> list[SmallModel]:
+def _make_views() -> list[SmallModel]:
     """Models whose results tend to be views of their inputs."""
     models = []
     for op_type, shape in (("Identity", (2, 3)), ("Flatten", (2, 3)), ("Neg", (2, 3))):
@@ -468,14 +468,14 @@ def _views() -> list[SmallModel]:
     return models
 
 
-def _unknown() -> SmallModel:
+def _make_unknown() -> SmallModel:
     graph = GraphBuilder()
     value = graph.node("Unheard", [graph.input("x", (2, 3))], domain=FOREIGN_DOMAIN)
     graph.output(value, (2, 3))
     return graph.model("unknown")
 
 
-def _prepared(
+def _prepare_models(
     subject: EngineSubject,
 ) -> list[tuple[SmallModel, RunnableModel, dict[str, np.ndarray]]]:
     """Return each accepted model, made ready, with its inputs."""
@@ -501,7 +501,7 @@ def _freeze(value: Any) -> Any:
     return value
 
 
-def _reference(model: bytes, feeds: dict[str, Any]) -> list[Any]:
+def _run_reference(model: bytes, feeds: dict[str, Any]) -> list[Any]:
     """Return the results of the built-in engine."""
     options = SessionOptions()
     options.add_session_config_entry("session.engine", REFERENCE)
@@ -513,7 +513,7 @@ def _reference(model: bytes, feeds: dict[str, Any]) -> list[Any]:
 def _expect(
     model: SmallModel, results: list[Any], feeds: dict[str, Any], what: str
 ) -> None:
-    expected = _reference(model.data, feeds)
+    expected = _run_reference(model.data, feeds)
     fault = disagreement(results, expected, tolerance=TOLERANCE, step=model.step)
     if fault is not None:
         raise CheckFailed(f"{what} ({model.name}): {fault}.")

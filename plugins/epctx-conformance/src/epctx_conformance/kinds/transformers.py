@@ -81,7 +81,7 @@ class TransformerSubject:
         author_models = [
             SmallModel(Path(path).stem, onnx.load(path)) for path in self._paths
         ]
-        return [*_sample_models(), *author_models]
+        return [*_make_samples(), *author_models]
 
     def call(self, model: onnx.ModelProto, level: int = 0) -> Any:
         """Return what the transformer gives for a copy of a model."""
@@ -194,7 +194,7 @@ def _is_deterministic(subject: TransformerSubject) -> None:
 
 @KIT.check("models", "the same model gives the same result in another process")
 def _is_deterministic_in_processes(subject: TransformerSubject) -> None:
-    path = _path_of(subject.transform)
+    path = _find_path(subject.transform)
     if path is None:
         raise Skipped("another process cannot find the function by its name")
     models = [model for model, _ in subject.changed]
@@ -312,7 +312,7 @@ def _run(
 # --------------------------------------------------------------------------------------
 
 
-def _sample_models() -> list[SmallModel]:
+def _make_samples() -> list[SmallModel]:
     block = FLOAT_BLOCKS[0]
     return [
         *(
@@ -347,7 +347,7 @@ def _name_types(values: Sequence[tuple[str, bytes]]) -> str:
 # --------------------------------------------------------------------------------------
 
 
-def _path_of(transform: Any) -> list[str] | None:
+def _find_path(transform: Any) -> list[str] | None:
     """Return module and name by which another process finds a function, or None."""
     module, name = (getattr(transform, each, "") for each in ("__module__", "__name__"))
     attribute = (
