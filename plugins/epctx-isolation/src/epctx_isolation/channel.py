@@ -161,7 +161,7 @@ class Channel:
             EOFError: the other end is closed.
             ProtocolError: it is malformed, or larger than it may be.
         """
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        (length,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size))
         head, left = self._receive_head(length, nodes)
 
         sizes = whole_numbers(head.get(_SIZES, []))
@@ -171,7 +171,7 @@ class Channel:
             raise ProtocolError(
                 f"{sum(sizes):,} bytes in one message, and {left:,} are allowed"
             )
-        return Message(head, [self._exactly(size) for size in sizes])
+        return Message(head, [self._read_exactly(size) for size in sizes])
 
     def _receive_head(
         self, length: int, nodes: int | None
@@ -193,14 +193,14 @@ class Channel:
         try:
             # Nothing else runs in this process while JSON is decoded, so what it makes
             # is counted first.
-            head = parse_json(bytes(self._exactly(length)), entry_limit)
+            head = parse_json(bytes(self._read_exactly(length)), entry_limit)
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"a head that cannot be decoded: {error}") from None
         if type(head) is not dict:
             raise ProtocolError("a head that is not an object")
         return head, None if self._limit is None else self._limit - length
 
-    def _exactly(self, size: int) -> memoryview:
+    def _read_exactly(self, size: int) -> memoryview:
         try:
             # Not a bytearray: its zeros would be memory although nothing was sent yet.
             buffer = np.empty(size, np.uint8).data if size else memoryview(b"")

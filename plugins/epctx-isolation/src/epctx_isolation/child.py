@@ -13,7 +13,7 @@ import struct
 import sys
 
 
-def _exactly(source: int, size: int) -> bytes:
+def _read_exactly(source: int, size: int) -> bytes:
     data = b""
     while len(data) < size:
         chunk = os.read(source, size - len(data))
@@ -33,13 +33,13 @@ def main() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    (length,) = struct.unpack("<I", _exactly(source, 4))
-    order = json.loads(_exactly(source, length))
+    (length,) = struct.unpack("<I", _read_exactly(source, 4))
+    order = json.loads(_read_exactly(source, length))
     sys.path[:] = order["path"]
     if (reading := order.get("read")) is not None:
         from epctx_isolation.reading import read
 
-        read(reading, _exactly(source, reading["size"]))
+        read(reading, _read_exactly(source, reading["size"]))
         return
 
     from epctx_isolation.service import serve

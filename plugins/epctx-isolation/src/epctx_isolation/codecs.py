@@ -75,7 +75,7 @@ def decode_claims(
         return (
             object()
             if reference is None
-            else model_copy.find_node(view.root, *_row(reference, 2))
+            else model_copy.find_node(view.root, *_check_row(reference, 2))
         )
 
     claims: list[ComputeCapability | Refusal] = []
@@ -99,7 +99,7 @@ def decode_claims(
     return claims
 
 
-def _row(value: object, length: int) -> list[Any]:
+def _check_row(value: object, length: int) -> list[Any]:
     if type(value) is not list or len(value) != length:
         raise ProtocolError(f"{value!r:.80} is not a row of {length} values")
     return value
@@ -124,7 +124,9 @@ def decode_descriptions(
     attributes = [decode_attributes(item) for item in message.items("attributes")]
     nodes = []
     for item in message.items("nodes"):
-        partition_number, payload, main, attribute_set, *texts, shapes = _row(item, 8)
+        partition_number, payload, main, attribute_set, *texts, shapes = _check_row(
+            item, 8
+        )
         doc, graph_name, compatibility_info = map(decode_attribute, texts)
         partition = _look_up(partitions, partition_number)
         if partition is not None:
@@ -170,7 +172,7 @@ def writer_handlers(
         return _look_up(payloads, message.number("payload"))  # type: ignore[no-any-return]
 
     def weight_of(message: Message) -> TensorView:
-        return model_copy.find_weight(root, *_row(message.head.get("weight"), 2))
+        return model_copy.find_weight(root, *_check_row(message.head.get("weight"), 2))
 
     def write(message: Message) -> Reply:
         return {"offset": payload_of(message).write(message.only_blob())}, ()
@@ -222,7 +224,7 @@ class _ForeignTensor:
             yield chunk
 
 
-def _reader_handlers(
+def _make_reader_handlers(
     nodes: Sequence[ContextNode], reader: ContextReader, sent: list[PayloadView]
 ) -> Handlers:
     """Return the handlers for an EP that loads nodes; `sent` has the payloads that it
@@ -403,7 +405,7 @@ def _receive_nodes(
 
 
 def _send_reader(request: Request, reader: ContextReader) -> None:
-    request.handlers |= _reader_handlers(
+    request.handlers |= _make_reader_handlers(
         request.nodes, reader, request.proxy.sent_payloads
     )
 

@@ -98,12 +98,12 @@ def isolate(
         if (name in hooks or name == "shutdown") and (
             hook.works_isolated or (loads_locally and hook.in_runs)
         ):
-            members[name] = _implementation(name)
+            members[name] = _make_implementation(name)
     base = LoadingProxy if loads_locally else Proxy
     return type(ep.cls.__name__, (base,), {**members, "isolated": ep})
 
 
-def _implementation(name: str) -> Callable[..., Any]:
+def _make_implementation(name: str) -> Callable[..., Any]:
     hook = HOOKS[name]
     names = tuple(hook.arguments)[1:]
 
@@ -229,8 +229,8 @@ class Proxy(ExecutionProvider):
         if outputs is None:
             return results
 
-        result_types = _types(results)
-        expected = _types(outputs)
+        result_types = _list_types(results)
+        expected = _list_types(outputs)
         if result_types != expected:  # numpy would repeat and convert what does not fit
             wrong = ProtocolError(
                 f"results {result_types!r:.200} for {expected!r:.200}"
@@ -242,7 +242,7 @@ class Proxy(ExecutionProvider):
         return outputs
 
 
-def _types(arrays: Sequence[np.ndarray]) -> list[tuple[str, tuple[int, ...]]]:
+def _list_types(arrays: Sequence[np.ndarray]) -> list[tuple[str, tuple[int, ...]]]:
     return [
         ("text" if a.dtype.kind in TEXT_KINDS else a.dtype.name, a.shape)
         for a in arrays

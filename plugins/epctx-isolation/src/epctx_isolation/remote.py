@@ -166,7 +166,7 @@ class RemoteProvider:
         """
         with self._lock:
             if self._closed:
-                raise self._death(hook)
+                raise self._make_death_error(hook)
             if self._busy:
                 raise Fail(
                     f"{hook} of {self._record.label} was called while the host served "
@@ -264,7 +264,7 @@ class RemoteProvider:
         error = decode_error(message)
         if not isinstance(error, (InternalError, PackageMissing)):
             return error
-        fault = self._plugin_error(
+        fault = self._make_plugin_error(
             hook,
             f"{type(error).__name__}: {error.message}",
             "This is a fault of the plugin; its own exception is the cause of this "
@@ -328,10 +328,10 @@ class RemoteProvider:
         self._close()
         if hook not in _OF_RUNS:
             self._context.cancel.raise_if_requested()
-        return self._death(hook)
+        return self._make_death_error(hook)
 
-    def _death(self, hook: str) -> PluginError:
-        error = self._plugin_error(
+    def _make_death_error(self, hook: str) -> PluginError:
+        error = self._make_plugin_error(
             hook,
             f"its process is gone; {self._process.describe_end()}",
             "Report it to the plugin's vendor with the model. "
@@ -341,7 +341,7 @@ class RemoteProvider:
             error.__cause__ = RemoteError(f"its process printed:\n{output}")
         return error
 
-    def _plugin_error(self, hook: str, fault: str, hint: str) -> PluginError:
+    def _make_plugin_error(self, hook: str, fault: str, hint: str) -> PluginError:
         record = self._record
         return PluginError(
             f"{record.label} failed in {hook}: {fault}",

@@ -127,10 +127,11 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     for item in items:
         fields: dict[str, Any] = {name: item[name] for name in _PLAIN}
         fields |= {
-            side: tuple([_value(*value) for value in item[side]]) for side in _SIDES
+            side: tuple([_make_value(*value) for value in item[side]])
+            for side in _SIDES
         }
         attributes = {
-            key: _tensor_to_array(decode_attribute(v))
+            key: _convert_tensor(decode_attribute(v))
             for key, v in item["attributes"].items()
         }
         nodes.append(ContextNode(**fields, primary=None, attributes=attributes))
@@ -141,7 +142,7 @@ def decode_nodes(items: Sequence[Mapping[str, Any]]) -> list[ContextNode]:
     return nodes
 
 
-def _value(
+def _make_value(
     name: str,
     elem_type: int | None,
     shape: Sequence[int | str | None] | None,
@@ -151,7 +152,7 @@ def _value(
     return ValueInfo(name, TensorType(elem_type, lengths, is_proven=is_proven))
 
 
-def _tensor_to_array(value: Any) -> Any:
+def _convert_tensor(value: Any) -> Any:
     """Return an attribute's value as EPs get it: arrays for tensors."""
     if not isinstance(value, onnx.TensorProto):
         return value
