@@ -78,4 +78,6 @@ def test_one_piece_of_several_has_threads_of_its_own_if_it_has_work_for_them(
 
     made = model(chain, ends[:1], ends[1:])
 
-    assert OnnxRuntimeEngine(EnginePolicy(pieces=2))._threads(made, None) == threads
+    assert (
+        OnnxRuntimeEngine(EnginePolicy(pieces=2))._count_threads(made, None) == threads
+    )

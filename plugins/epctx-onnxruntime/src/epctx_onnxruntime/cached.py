@@ -341,7 +341,7 @@ class _Loader:
         entries = self.request.options.config_entries
         _, _, kept = _import_cache("key").cache_entries(entries)
         try:
-            with self._without({key for key in entries if key not in kept}):
+            with self._reset_entries({key for key in entries if key not in kept}):
                 return self._open(lease.model)
         except (errors.EPFail, errors.RuntimeException) as error:
             if self.request.compiled:
@@ -395,7 +395,7 @@ class _Loader:
             )
 
     @contextmanager
-    def _without(self, keys: set[str]) -> Iterator[None]:
+    def _reset_entries(self, keys: set[str]) -> Iterator[None]:
         """Take config entries about the source and the compile back to their defaults
         while the block runs.
         """

@@ -72,7 +72,7 @@ def _resolve(
     versions: Mapping[str, int],
 ) -> None:
     """Resolve a graph, then its subgraphs, which may read values of the graph."""
-    makers = _makers_of_unknown(graph, versions)
+    makers = _find_makers_of_unknown(graph, versions)
     # A value of a subgraph may depend on one outside that such an operator computes.
     if makers and (outer or any(_is_foreign(node, versions) for node in graph.node)):
         unknown = set(makers)
@@ -161,7 +161,7 @@ def _ask(
     return declared
 
 
-def _makers_of_unknown(
+def _find_makers_of_unknown(
     graph: GraphProto, versions: Mapping[str, int]
 ) -> dict[str, NodeProto]:
     """Return the values without a type, with their nodes; also those without a shape

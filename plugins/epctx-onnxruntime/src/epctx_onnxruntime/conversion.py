@@ -103,7 +103,7 @@ def convert_model(
         if isinstance(content, bytes) and kind == ONNX:
             staged.write(content)
         else:
-            options = _options(level, save_runtime_optimizations, target_platform)
+            options = _make_options(level, save_runtime_optimizations, target_platform)
             options["sess_options"].optimized_model_filepath = str(staged.name)
             _save_as_ort(content, source.name, options, target)
         publication.commit([target.name])
@@ -190,7 +190,7 @@ def _check_size(size: int, source: Path) -> None:
         )
 
 
-def _options(
+def _make_options(
     level: GraphOptimizationLevel,
     save_runtime_optimizations: bool,
     target_platform: str | None,

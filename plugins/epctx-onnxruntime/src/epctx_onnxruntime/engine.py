@@ -182,7 +182,7 @@ class OnnxRuntimeEngine(BaseEngine):
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
-        options.intra_op_num_threads = self._threads(model, heavy)
+        options.intra_op_num_threads = self._count_threads(model, heavy)
         if options.intra_op_num_threads == 1:
             options.inter_op_num_threads = 1
         elif policy.pieces > 1:
@@ -192,7 +192,7 @@ class OnnxRuntimeEngine(BaseEngine):
             options.add_session_config_entry("session.disable_prepacking", "1")
         return options
 
-    def _threads(self, model: ModelProto, heavy: bool | None) -> int:
+    def _count_threads(self, model: ModelProto, heavy: bool | None) -> int:
         """Return the number of threads; 0 for one per core."""
         policy = self.policy
         if policy.intra_op_num_threads or (policy.pieces == 1 and heavy is None):
@@ -311,7 +311,7 @@ class OnnxRuntimeModel:
                 ort_values = self._state[1].run_with_ort_values(
                     self._outputs, values, options
                 )
-                results = [_array(value) for value in ort_values]
+                results = [_make_array(value) for value in ort_values]
             else:
                 results = self._call(self._outputs, feeds, options)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -381,7 +381,7 @@ def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
     )
 
 
-def _array(value: onnxruntime.OrtValue) -> np.ndarray:
+def _make_array(value: onnxruntime.OrtValue) -> np.ndarray:
     """Return a value as an array of its own."""
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.element_type()))
     if dtype.isbuiltin == 1:

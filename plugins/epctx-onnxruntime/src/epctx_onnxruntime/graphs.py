@@ -55,7 +55,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 def free_names(graph: GraphProto) -> set[str]:
     """Return the names that a subgraph, with those in it, reads from outside."""
-    made = {"", *_names_given(graph)}
+    made = {"", *_list_given_names(graph)}
     read: set[str] = set()
     for node in graph.node:
         read |= names_read(node) - made
@@ -77,10 +77,10 @@ def rename_apart(graph: GraphProto) -> None:
     graphs = [each for _, each in all_graphs(graph)]
     if len(graphs) == 1:
         return
-    names = {name for each in graphs for name in _names_given(each)}
+    names = {name for each in graphs for name in _list_given_names(each)}
     for node in (node for each in graphs for node in each.node):
         names.update(node.input, node.output)
-    # Each name counts on from its last number: thousands of bodies may share it.
+    # Each name counts on from its last number: thousands of subgraphs may share it.
     numbers: defaultdict[str, count[int]] = defaultdict(lambda: count(1))
 
     def rename(name: str) -> str:
@@ -101,7 +101,7 @@ def _apply_names(
         around: names of values around it, to the new ones.
         rename: gives a name that no value has.
     """
-    scope = around.new_child({name: name for name in _names_given(graph)})
+    scope = around.new_child({name: name for name in _list_given_names(graph)})
     for node in graph.node:
         for name in filter(None, node.output):
             scope[name] = rename(name) if name in around else name
@@ -115,7 +115,7 @@ def _apply_names(
         value.name = scope.get(value.name, value.name)
 
 
-def _names_given(graph: GraphProto) -> set[str]:
+def _list_given_names(graph: GraphProto) -> set[str]:
     """Return the names that a graph defines without a node."""
     return {
         *(value.name for value in graph.input),

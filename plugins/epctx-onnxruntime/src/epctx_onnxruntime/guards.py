@@ -51,7 +51,7 @@ def guard_recurrent(model: ModelProto) -> None:
         NotImplementedByProvider: an input of unknown rank may have no rows.
     """
     # A graph precedes its subgraphs, which are changed first.
-    lists = _node_lists(model)
+    lists = _list_nodes(model)
     guarded_lists = [
         (path, nodes)
         for path, nodes in lists
@@ -62,7 +62,7 @@ def guard_recurrent(model: ModelProto) -> None:
         for _, nodes in guarded_lists
         for node in nodes
     )
-    ranks = _ranks(model) if by_rank else {}
+    ranks = _infer_ranks(model) if by_rank else {}
     number = 0
     for path, nodes in reversed(guarded_lists):
         guarded: list[NodeProto] = []
@@ -82,7 +82,7 @@ def guard_recurrent(model: ModelProto) -> None:
         nodes.extend(guarded)
 
 
-def _node_lists(
+def _list_nodes(
     model: ModelProto,
 ) -> Iterator[tuple[GraphPath | None, RepeatedCompositeFieldContainer[NodeProto]]]:
     """Yield all nodes of each graph, with its path; None for a graph in a function."""
@@ -117,7 +117,7 @@ def _needs_rows(node: NodeProto, ranks: Mapping[str, int | None]) -> bool:
     return rank > 1
 
 
-def _ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
+def _infer_ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
     """Return the ranks of the values in the scope of each graph, as declared or
     inferred; None for an unknown one.
     """
@@ -168,7 +168,7 @@ def drop_empty_names(model: ModelProto) -> None:
     say the same as none, and onnxruntime's optimiser ends the process over them where
     the type is float16.
     """
-    for node in (node for _, nodes in _node_lists(model) for node in nodes):
+    for node in (node for _, nodes in _list_nodes(model) for node in nodes):
         while node.op_type == _NAMED and node.input and not node.input[-1]:
             del node.input[-1]
 
@@ -178,7 +178,7 @@ def folds_recurrent(model: ModelProto) -> bool:
     optimises: all its inputs are constant.
     """
     # It does not compute a FeatureVectorizer.
-    operators = (node.op_type for _, nodes in _node_lists(model) for node in nodes)
+    operators = (node.op_type for _, nodes in _list_nodes(model) for node in nodes)
     has_recurrent = any(
         _GUARDING.get(operator) is _ROWS_AND_STEPS for operator in operators
     )

@@ -49,22 +49,23 @@ def _fit_imports(
         highest = max((opset.version for opset in above), default=sure)
         if highest > sure and highest > (newest := newest_opset(domain)):
             fits = all(
-                _since(node, highest) <= newest for node in _all_nodes(nodes, domain)
+                _find_since(node, highest) <= newest
+                for node in _list_nodes(nodes, domain)
             )
             for opset in above if fits else ():
                 opset.version = min(opset.version, newest)
 
 
-def _all_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
+def _list_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
     """Yield the nodes of a domain, those in subgraphs too."""
     for node in nodes:
         if node.domain == domain or {node.domain, domain} == {"", "ai.onnx"}:
             yield node
         for subgraph in subgraphs(node):
-            yield from _all_nodes(subgraph.node, domain)
+            yield from _list_nodes(subgraph.node, domain)
 
 
-def _since(node: NodeProto, version: int) -> int:
+def _find_since(node: NodeProto, version: int) -> int:
     try:
         return int(
             onnx.defs.get_schema(node.op_type, version, node.domain).since_version

@@ -133,7 +133,7 @@ def optimize(
             "ends the process if they are empty"
         )
     failure = NotImplementedByProvider("no level was tried")
-    for attempt in _attempts(level, allowed):
+    for attempt in _list_attempts(level, allowed):
         try:
             optimised = _Optimisation(model, weights, *attempt).run()
             _check_subgraphs(optimised.model)
@@ -201,7 +201,7 @@ def _check_subgraphs(model: ModelProto) -> None:
         ) from error
 
 
-def _attempts(
+def _list_attempts(
     level: GraphOptimizationLevel, allowed: Allowed
 ) -> Iterator[tuple[GraphOptimizationLevel, Allowed]]:
     yield level, allowed
@@ -252,7 +252,7 @@ def hand_over(
         if extent is not None and Path(extent.file).anchor == PLACEHOLDER.anchor:
             location = (_find_file(view, extent), extent.offset, extent.length)
         elif view.dtype.isbuiltin == 1 and view.nbytes:
-            location = (_below_root(PLACEHOLDER), 0, view.nbytes)
+            location = (_strip_root(PLACEHOLDER), 0, view.nbytes)
             names.append(tensor.name)
             values.append(ort_value(view.array()))
         else:
@@ -274,8 +274,8 @@ def _find_file(view: TensorView, extent: Extent) -> str:
     checked. onnxruntime refuses the descriptor of a file that has no name any more.
     """
     if isinstance(view, Weight) and view.mapping and _HAS_DESCRIPTORS:
-        return _below_root(_DESCRIPTORS / str(view.mapping[0].descriptor))
-    return _below_root(Path(extent.file))
+        return _strip_root(_DESCRIPTORS / str(view.mapping[0].descriptor))
+    return _strip_root(Path(extent.file))
 
 
 def check_files(views: Mapping[str, TensorView]) -> None:
@@ -328,7 +328,7 @@ class _Optimisation:
                 options,
                 model.SerializeToString(),
                 graph_optimization_level=level,
-                get_initializer_location_func=self._location,
+                get_initializer_location_func=self._choose_location,
             ).compile_to_bytes()
         except Exception as error:  # onnxruntime's exceptions have no base
             check_files(self.views)
@@ -339,7 +339,7 @@ class _Optimisation:
         check_files(self.views)
         return self._finish(ModelProto.FromString(data))
 
-    def _location(
+    def _choose_location(
         self,
         name: str,
         value: onnxruntime.OrtValue,
@@ -397,7 +397,7 @@ class _Optimisation:
             raise NotImplementedByProvider(
                 "onnxruntime inserted operators that are not allowed here"
             )
-        weights = self._weights(optimised)
+        weights = self._collect_weights(optimised)
         model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
         if blocked:
@@ -411,16 +411,16 @@ class _Optimisation:
         if self.allowed.contrib:
             allowed.add(CONTRIB)
         source_operators = {
-            (n.domain, n.op_type) for n in _all_nodes(self.source.graph)
+            (n.domain, n.op_type) for n in _list_nodes(self.source.graph)
         }
         # A model that imports com.microsoft for one operator must not get others.
         return all(
             (n.domain in allowed and (n.domain != CONTRIB or self.allowed.contrib))
             or (n.domain, n.op_type) in source_operators
-            for n in _all_nodes(optimised.graph)
+            for n in _list_nodes(optimised.graph)
         )
 
-    def _weights(self, optimised: ModelProto) -> dict[str, TensorView]:
+    def _collect_weights(self, optimised: ModelProto) -> dict[str, TensorView]:
         """Return the views behind the detached initializers of the main graph; store
         those of subgraphs in the model.
         """
@@ -455,7 +455,7 @@ class _Optimisation:
         return weights
 
 
-def _below_root(path: Path) -> str:
+def _strip_root(path: Path) -> str:
     return path.relative_to(path.anchor).as_posix()
 
 
@@ -483,13 +483,13 @@ def _restore_frame(optimised: ModelProto, source: ModelProto) -> ModelProto:
         )
     imported = {("" if o.domain == "ai.onnx" else o.domain) for o in model.opset_import}
     for domain in sorted(
-        {n.domain for n in _all_nodes(graph)} - imported - {"ai.onnx"}
+        {n.domain for n in _list_nodes(graph)} - imported - {"ai.onnx"}
     ):
         version = next(
             (o.version for o in optimised.opset_import if o.domain == domain), 1
         )
         model.opset_import.add(domain=domain, version=version)
-    called = {(n.domain, n.op_type) for n in _all_nodes(graph)}
+    called = {(n.domain, n.op_type) for n in _list_nodes(graph)}
     if not any((f.domain, f.name) in called for f in model.functions):
         model.ClearField("functions")
     return model
@@ -503,7 +503,7 @@ def _remove_inputs(model: ModelProto, source: ModelProto) -> None:
     model.graph.input.extend(kept)
 
 
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def _list_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph and of all its subgraphs."""
     for _, inner in all_graphs(graph):
         yield from inner.node

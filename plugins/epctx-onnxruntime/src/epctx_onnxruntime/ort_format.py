@@ -86,7 +86,7 @@ def decode(
         InvalidProtobuf: it is damaged, or of an unknown version.
     """
     where = path.name if path else "the model given as bytes"
-    session_class = _session_class()
+    session_class = _import_session_class()
     version = ""
     try:
         session = session_class.GetRootAs(data, 0)
@@ -105,7 +105,7 @@ def decode(
         ) from error
 
 
-def _session_class() -> Any:
+def _import_session_class() -> Any:
     """Return onnxruntime's class of the root table, imported without a new entry in
     `sys.path`.
     """
@@ -189,11 +189,11 @@ class _Decoder:
             domain=model.Domain(),
             doc_string=model.DocString(),
         )
-        for entry in self._each(model, "MetadataProps"):
+        for entry in self._read_tables(model, "MetadataProps"):
             proto.metadata_props.add(
-                key=self._text(entry.Key()), value=self._text(entry.Value())
+                key=self._read_text(entry.Key()), value=self._read_text(entry.Value())
             )
-        self._graph(model.Graph(), proto.graph, nested=0)
+        self._convert_graph(model.Graph(), proto.graph, nested=0)
         self._set_texts(proto.graph, doc_string=model.GraphDocString())
         rename_apart(proto.graph)
         # onnxruntime writes every domain that it knows.
@@ -205,59 +205,64 @@ class _Decoder:
                 for node in graph.node
             ),
         }
-        for opset in self._each(model, "OpsetImport"):
-            domain = self._text(opset.Domain())
+        for opset in self._read_tables(model, "OpsetImport"):
+            domain = self._read_text(opset.Domain())
             if ("" if domain in _DEFAULT_DOMAINS else domain) in used:
                 proto.opset_import.add(domain=domain, version=opset.Version())
-        return proto, list(filter(_has_no_schema, self._operators(session)))
+        return proto, list(filter(_has_no_schema, self._read_operators(session)))
 
-    def _graph(self, graph: Any, proto: GraphProto, *, nested: int) -> None:
+    def _convert_graph(self, graph: Any, proto: GraphProto, *, nested: int) -> None:
         if nested > _MOST_NESTED:
             raise ValueError(f"subgraphs are nested more than {_MOST_NESTED} deep")
         self._add("bodies")
         proto.name = "main_graph" if nested == 0 else f"subgraph_{nested}"
         values = {
-            self._text(value.Name()): value for value in self._each(graph, "NodeArgs")
+            self._read_text(value.Name()): value
+            for value in self._read_tables(graph, "NodeArgs")
         }
-        inputs = self._texts(graph, "Inputs")
-        outputs = self._texts(graph, "Outputs")
-        for tensor in self._each(graph, "Initializers"):
-            self._tensor(tensor, proto.initializer.add(), detach=nested == 0)
-        for sparse in self._each(graph, "SparseInitializers"):
-            target = proto.sparse_initializer.add(dims=self._numbers(sparse, "Dims"))
-            self._tensor(self._table(sparse.Values()), target.values)
-            self._tensor(self._table(sparse.Indices()), target.indices)
-        for node in self._each(graph, "Nodes"):
-            self._node(node, proto, nested)
+        inputs = self._read_texts(graph, "Inputs")
+        outputs = self._read_texts(graph, "Outputs")
+        for tensor in self._read_tables(graph, "Initializers"):
+            self._convert_tensor(tensor, proto.initializer.add(), detach=nested == 0)
+        for sparse in self._read_tables(graph, "SparseInitializers"):
+            target = proto.sparse_initializer.add(
+                dims=self._read_numbers(sparse, "Dims")
+            )
+            self._convert_tensor(self._count_table(sparse.Values()), target.values)
+            self._convert_tensor(self._count_table(sparse.Indices()), target.indices)
+        for node in self._read_tables(graph, "Nodes"):
+            self._convert_node(node, proto, nested)
         for names, target in ((inputs, proto.input), (outputs, proto.output)):
             for name in names:
-                self._value(values[name], target.add())
+                self._convert_value(values[name], target.add())
         declared = {"", *inputs, *outputs, *(t.name for t in proto.initializer)}
         for name, value in values.items():
             if name not in declared and value.Type() is not None:
-                self._value(value, proto.value_info.add())
+                self._convert_value(value, proto.value_info.add())
 
-    def _node(self, node: Any, graph: GraphProto, nested: int) -> None:
+    def _convert_node(self, node: Any, graph: GraphProto, nested: int) -> None:
         self._add("nodes")
         if node.Type():
             raise ValueError(
-                f"node {self._text(node.Name())!r} is compiled code of an EP, not an "
-                "operator"
+                f"node {self._read_text(node.Name())!r} is compiled code of an EP, not "
+                "an operator"
             )
-        domain = self._text(node.Domain())
+        domain = self._read_text(node.Domain())
         proto = graph.node.add(
-            op_type=self._text(node.OpType()),
-            input=self._texts(node, "Inputs"),
-            output=self._texts(node, "Outputs"),
+            op_type=self._read_text(node.OpType()),
+            input=self._read_texts(node, "Inputs"),
+            output=self._read_texts(node, "Outputs"),
         )
         self._set_texts(proto, name=node.Name(), doc_string=node.DocString())
         if domain not in _DEFAULT_DOMAINS:
             proto.domain = domain
-        for attribute in self._each(node, "Attributes"):
-            self._attribute(attribute, proto.attribute.add(), nested)
+        for attribute in self._read_tables(node, "Attributes"):
+            self._convert_attribute(attribute, proto.attribute.add(), nested)
 
-    def _attribute(self, attribute: Any, proto: AttributeProto, nested: int) -> None:
-        proto.name = self._text(attribute.Name())
+    def _convert_attribute(
+        self, attribute: Any, proto: AttributeProto, nested: int
+    ) -> None:
+        proto.name = self._read_text(attribute.Name())
         proto.type = attribute.Type()
         self._set_texts(proto, doc_string=attribute.DocString())
         if proto.type in _NUMBERS:
@@ -265,35 +270,39 @@ class _Decoder:
             setattr(proto, field, getattr(attribute, field.upper())())
         elif proto.type in _LISTS:
             field = _LISTS[proto.type]
-            getattr(proto, field).extend(self._numbers(attribute, field.title()))
+            getattr(proto, field).extend(self._read_numbers(attribute, field.title()))
         elif proto.type == AttributeProto.STRING:
             proto.s = self._count_text(attribute.S() or b"")
         elif proto.type == AttributeProto.STRINGS:
-            proto.strings.extend(self._each_text(attribute, "Strings"))
+            proto.strings.extend(self._iterate_texts(attribute, "Strings"))
         elif proto.type == AttributeProto.TENSOR:
-            self._tensor(self._table(attribute.T()), proto.t)
+            self._convert_tensor(self._count_table(attribute.T()), proto.t)
         elif proto.type == AttributeProto.TENSORS:
-            for tensor in self._each(attribute, "Tensors"):
-                self._tensor(tensor, proto.tensors.add())
+            for tensor in self._read_tables(attribute, "Tensors"):
+                self._convert_tensor(tensor, proto.tensors.add())
         elif proto.type == AttributeProto.GRAPH:
-            self._graph(self._table(attribute.G()), proto.g, nested=nested + 1)
+            self._convert_graph(
+                self._count_table(attribute.G()), proto.g, nested=nested + 1
+            )
         else:
             raise ValueError(
                 f"attribute {proto.name!r} has the unknown type {proto.type}"
             )
 
-    def _tensor(self, tensor: Any, proto: TensorProto, *, detach: bool = False) -> None:
-        proto.name = self._text(tensor.Name())
+    def _convert_tensor(
+        self, tensor: Any, proto: TensorProto, *, detach: bool = False
+    ) -> None:
+        proto.name = self._read_text(tensor.Name())
         proto.data_type = tensor.DataType()
         self._set_texts(proto, doc_string=tensor.DocString())
-        proto.dims.extend(self._numbers(tensor, "Dims"))
+        proto.dims.extend(self._read_numbers(tensor, "Dims"))
         if tensor.ExternalDataOffset() >= 0:
             raise ValueError(
                 f"tensor {proto.name!r} lies in another file, which only training "
                 "writes"
             )
         if proto.data_type == TensorProto.STRING:
-            proto.string_data.extend(self._each_text(tensor, "StringData"))
+            proto.string_data.extend(self._iterate_texts(tensor, "StringData"))
             return
         raw = tensor.RawDataAsNumpy()
         size = 0 if isinstance(raw, int) else raw.nbytes
@@ -313,14 +322,14 @@ class _Decoder:
         ):
             proto.external_data.add(key=key, value=value)
 
-    def _value(self, value: Any, proto: ValueInfoProto) -> None:
-        proto.name = self._text(value.Name())
+    def _convert_value(self, value: Any, proto: ValueInfoProto) -> None:
+        proto.name = self._read_text(value.Name())
         self._set_texts(proto, doc_string=value.DocString())
         if (kind := value.Type()) is not None:
-            self._type(kind, proto.type, 0)
+            self._convert_type(kind, proto.type, 0)
 
-    def _type(self, info: Any, proto: TypeProto, nested: int) -> None:
-        self._table(info)
+    def _convert_type(self, info: Any, proto: TypeProto, nested: int) -> None:
+        self._count_table(info)
         if nested > _MOST_NESTED:
             raise ValueError(f"types are nested more than {_MOST_NESTED} deep")
         self._set_texts(proto, denotation=info.Denotation())
@@ -328,87 +337,91 @@ class _Decoder:
         if which == 0:
             return
         name = ("TensorTypeAndShape", "SequenceType", "MapType")[which - 1]
-        table = self._table(info.Value())
+        table = self._count_table(info.Value())
         value = getattr(importlib.import_module(f"{_SCHEMA}.fbs.{name}"), name)()
         value.Init(table.Bytes, table.Pos)
         if which == 1:
             proto.tensor_type.elem_type = value.ElemType()
             if (shape := value.Shape()) is not None:
-                self._shape(self._table(shape), proto.tensor_type)
+                self._convert_shape(self._count_table(shape), proto.tensor_type)
         elif which == 2:  # noqa: PLR2004 - numbers of the flatbuffer's union
-            self._type(value.ElemType(), proto.sequence_type.elem_type, nested + 1)
+            self._convert_type(
+                value.ElemType(), proto.sequence_type.elem_type, nested + 1
+            )
         else:
             proto.map_type.key_type = value.KeyType()
-            self._type(value.ValueType(), proto.map_type.value_type, nested + 1)
+            self._convert_type(value.ValueType(), proto.map_type.value_type, nested + 1)
 
-    def _shape(self, shape: Any, proto: TypeProto.Tensor) -> None:
+    def _convert_shape(self, shape: Any, proto: TypeProto.Tensor) -> None:
         proto.shape.SetInParent()
-        for dim in self._each(shape, "Dim"):
+        for dim in self._read_tables(shape, "Dim"):
             target = proto.shape.dim.add()
             self._set_texts(target, denotation=dim.Denotation())
             if (value := dim.Value()) is None:
                 continue
-            self._table(value)
+            self._count_table(value)
             if value.DimType() == 1:
                 target.dim_value = value.DimValue()
             else:
                 self._set_texts(target, dim_param=value.DimParam())
 
-    def _operators(self, session: Any) -> Iterator[OperatorTypes]:
+    def _read_operators(self, session: Any) -> Iterator[OperatorTypes]:
         """Yield the type constraints of operators, which the file has for builds
         without schemas.
         """
         resolver = session.KernelTypeStrResolver()
         for operator in (
-            () if resolver is None else self._each(resolver, "OpKernelTypeStrArgs")
+            ()
+            if resolver is None
+            else self._read_tables(resolver, "OpKernelTypeStrArgs")
         ):
-            domain, op_type, version = self._text(operator.OpId()).rsplit(":", 2)
+            domain, op_type, version = self._read_text(operator.OpId()).rsplit(":", 2)
             names: tuple[dict[int, str], dict[int, str]] = {}, {}
-            for entry in self._each(operator, "KernelTypeStrArgs"):
-                name = self._text(entry.KernelTypeStr())
-                for argument in self._each(entry, "Args"):
+            for entry in self._read_tables(operator, "KernelTypeStrArgs"):
+                name = self._read_text(entry.KernelTypeStr())
+                for argument in self._read_tables(entry, "Args"):
                     names[argument.ArgType()].setdefault(argument.Index(), name)
             yield OperatorTypes(
                 domain="" if domain in _DEFAULT_DOMAINS else domain,
                 op_type=op_type,
                 since_version=int(version),
-                inputs=_in_order(names[0], "input"),
-                outputs=_in_order(names[1], "output"),
+                inputs=_order(names[0], "input"),
+                outputs=_order(names[1], "output"),
             )
 
     def _set_texts(self, proto: Message, **texts: bytes | None) -> None:
         """Set text fields that are not empty; protobuf would keep empty ones."""
         for field, text in texts.items():
             if text:
-                setattr(proto, field, self._text(text))
+                setattr(proto, field, self._read_text(text))
 
-    def _each(self, table: Any, field: str) -> Iterator[Any]:
+    def _read_tables(self, table: Any, field: str) -> Iterator[Any]:
         """Yield the tables of a field."""
         get = getattr(table, field)
         for index in range(getattr(table, f"{field}Length")()):
-            yield self._table(get(index))
+            yield self._count_table(get(index))
 
-    def _table(self, table: Any) -> Any:
+    def _count_table(self, table: Any) -> Any:
         """Count a table, and return it."""
         self._add("messages")
         self._count_structure(_TABLE_SIZE)
         return table
 
-    def _each_text(self, table: Any, field: str) -> Iterator[bytes]:
+    def _iterate_texts(self, table: Any, field: str) -> Iterator[bytes]:
         """Yield the texts of a field."""
         get = getattr(table, field)
         for index in range(getattr(table, f"{field}Length")()):
             self._count_structure(_REFERENCE_SIZE)
             yield self._count_text(get(index) or b"")
 
-    def _texts(self, table: Any, field: str) -> list[str]:
+    def _read_texts(self, table: Any, field: str) -> list[str]:
         texts = []
-        for text in self._each_text(table, field):
+        for text in self._iterate_texts(table, field):
             self._add("names")
             texts.append(text.decode())
         return texts
 
-    def _text(self, text: bytes | None) -> str:
+    def _read_text(self, text: bytes | None) -> str:
         self._add("names")
         return self._count_text(text or b"").decode()
 
@@ -416,7 +429,7 @@ class _Decoder:
         self._count(len(text))
         return text
 
-    def _numbers(self, table: Any, field: str) -> list[Any]:
+    def _read_numbers(self, table: Any, field: str) -> list[Any]:
         array = getattr(table, f"{field}AsNumpy")()
         if isinstance(array, int):
             return []
@@ -434,7 +447,7 @@ class _Decoder:
             raise ValueError("its tables refer to the same bytes too often")
 
 
-def _in_order(names: dict[int, str], prefix: str) -> tuple[str, ...]:
+def _order(names: dict[int, str], prefix: str) -> tuple[str, ...]:
     """Return the type variables of all parameters; one that is missing gets its own."""
     last = max(names, default=-1)
     if last > len(names) + _MOST_NESTED:

@@ -56,12 +56,12 @@ class PluginLibrary:
             NotImplementedByProvider: the package or its library is missing or does not
                 load, or there is no device.
         """
-        if devices := self._registered():
+        if devices := self._list_registered():
             return devices
         with _LOCK:
-            if not (devices := self._registered()):
+            if not (devices := self._list_registered()):
                 self._register()
-                devices = self._registered()
+                devices = self._list_registered()
         if not devices:
             raise NotImplementedByProvider(
                 f"the library of {self.ep} loads, but lists no device on this machine"
@@ -73,7 +73,7 @@ class PluginLibrary:
             )
         return devices
 
-    def _registered(self) -> list[OrtEpDevice]:
+    def _list_registered(self) -> list[OrtEpDevice]:
         import onnxruntime
 
         return [
@@ -118,14 +118,14 @@ class PluginLibrary:
             return importlib.import_module(self.module)
         except ModuleNotFoundError as error:
             if error.name != self.module.partition(".")[0]:
-                raise self._broken(error) from error
+                raise self._make_error(error) from error
             raise NotImplementedByProvider(
                 f"the package {self.distribution or self.module} of {self.ep} is not "
                 "installed.",
                 hint=f"pip install {self.distribution or self.module}",
             ) from error
         except Exception as error:
-            raise self._broken(error) from error
+            raise self._make_error(error) from error
 
     def list_eps(self) -> list[str]:
         """Return the names of the EPs in the vendor's package, by whichever of their
@@ -141,12 +141,12 @@ class PluginLibrary:
             else:
                 names = [module.get_ep_name()]
         except Exception as error:
-            raise self._broken(error) from error
+            raise self._make_error(error) from error
         if not names or not all(isinstance(name, str) for name in names):
-            raise self._broken(TypeError(f"its EP names are {names!r:.80}"))
+            raise self._make_error(TypeError(f"its EP names are {names!r:.80}"))
         return names
 
-    def _broken(self, error: Exception) -> NotImplementedByProvider:
+    def _make_error(self, error: Exception) -> NotImplementedByProvider:
         return NotImplementedByProvider(
             f"the package {self.distribution or self.module} of {self.ep} cannot be "
             f"used: {type(error).__name__}: {one_line(error)}",
@@ -170,7 +170,7 @@ class PluginLibrary:
                 )
                 path = str(told() if callable(told) else told)
             except Exception as error:
-                raise self._broken(error) from error
+                raise self._make_error(error) from error
         if not path or not Path(path).is_file():
             where = f" at {path}" if path else ""
             raise NotImplementedByProvider(

@@ -268,7 +268,7 @@ class ProgramMaker:
             except VendorRefusal as error:
                 if strict:
                     raise
-                claims.append(Refusal(str(error), self._enclosed(stripped)))
+                claims.append(Refusal(str(error), self._find_enclosed(stripped)))
                 continue
             if inputs == program.inputs:
                 claims.append(claim)
@@ -396,8 +396,8 @@ class ProgramMaker:
         Raises:
             VendorRefusal: its boundary is not one of the graph's.
         """
-        nodes = self._enclosed(program)
-        constants, inputs, outputs = self._boundary(nodes)
+        nodes = self._find_enclosed(program)
+        constants, inputs, outputs = self._find_boundary(nodes)
         keeps = any(name in constants for name in program.inputs)
         if {*inputs, *(constants if keeps else ())} != {*program.inputs} or {
             *outputs
@@ -411,7 +411,7 @@ class ProgramMaker:
             nodes, exact=True, keep_initializers=keeps, token=program
         )
 
-    def _enclosed(self, program: Program) -> list[NodeView]:
+    def _find_enclosed(self, program: Program) -> list[NodeView]:
         """Return the nodes between a program's inputs and outputs that no other program
         has, in order.
         """
@@ -455,7 +455,7 @@ class ProgramMaker:
             for reader in self.graph.consumers(name)
         )
 
-    def _boundary(
+    def _find_boundary(
         self, nodes: Sequence[NodeView]
     ) -> tuple[list[str], list[str], list[str]]:
         """Return the constants and other values that enter a set of nodes, and the
@@ -491,7 +491,7 @@ class ProgramMaker:
 
     def _extract(self, nodes: Sequence[NodeView]) -> ModelProto:
         """Return a model of a group of nodes."""
-        constants, inputs, outputs = self._boundary(nodes)
+        constants, inputs, outputs = self._find_boundary(nodes)
         model = ModelProto(
             ir_version=self._whole.ir_version, opset_import=self._whole.opset_import
         )

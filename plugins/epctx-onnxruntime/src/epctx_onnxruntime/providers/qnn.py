@@ -53,100 +53,110 @@ _PERFORMANCE_MODES = (
 )  # fmt: skip
 
 
-def _option(
+def _make_option(
     name: str, doc: str, type_: type[Any] = str, choices: tuple[Any, ...] = ()
 ) -> ProviderOption:
     return ProviderOption(name, type_, default=None, choices=choices, doc=doc)
 
 
 OPTIONS = (
-    _option("backend_type", "QNN back end by name.", choices=("cpu", "gpu", "htp")),
-    _option(
+    _make_option(
+        "backend_type", "QNN back end by name.", choices=("cpu", "gpu", "htp")
+    ),
+    _make_option(
         "backend_path",
         (
             "QNN back end as a library's path; by default the HTP library of "
             "onnxruntime-qnn."
         ),
     ),
-    _option(
+    _make_option(
         "soc_model",
         "Number or chip name of the SoC to compile for; several with commas between.",
     ),
-    _option(
+    _make_option(
         "htp_arch",
         "Architecture of the HTP to compile for; one for each SoC of a list.",
     ),
-    _option("device_id", "Number of the device."),
-    _option("vtcm_mb", "VTCM to use, in MB; one for all SoCs of a list, or for each."),
-    _option("enable_htp_fp16_precision", "Compute float32 graphs in float16.", bool),
-    _option(
+    _make_option("device_id", "Number of the device."),
+    _make_option(
+        "vtcm_mb", "VTCM to use, in MB; one for all SoCs of a list, or for each."
+    ),
+    _make_option(
+        "enable_htp_fp16_precision", "Compute float32 graphs in float16.", bool
+    ),
+    _make_option(
         "enable_htp_fp16_clamp_overflow", "Clamp values that overflow in float16.", bool
     ),
-    _option("htp_bf16_enable", "Compute in bfloat16.", bool),
-    _option(
+    _make_option("htp_bf16_enable", "Compute in bfloat16.", bool),
+    _make_option(
         "htp_performance_mode",
         "Performance mode of the HTP.",
         choices=_PERFORMANCE_MODES,
     ),
-    _option(
+    _make_option(
         "htp_graph_finalization_optimization_mode",
         "Effort of the compiler, 0 to 3.",
         int,
         (0, 1, 2, 3),
     ),
-    _option(
+    _make_option(
         "qnn_context_priority",
         "Priority of the context.",
         choices=("low", "normal", "normal_high", "high"),
     ),
-    _option("rpc_control_latency", "Latency of remote calls, in microseconds.", int),
-    _option(
+    _make_option(
+        "rpc_control_latency", "Latency of remote calls, in microseconds.", int
+    ),
+    _make_option(
         "offload_graph_io_quantization",
         "Leave quantising inputs and dequantising outputs to the CPU EP.",
         bool,
     ),
-    _option(
+    _make_option(
         "enable_htp_spill_fill_buffer",
         "Share one spill-fill buffer among contexts.",
         bool,
     ),
-    _option(
+    _make_option(
         "enable_htp_shared_memory_allocator",
         "Allocate in memory shared with the HTP.",
         bool,
     ),
-    _option(
+    _make_option(
         "enable_htp_weight_sharing", "Share weights among the graphs of a binary.", bool
     ),
-    _option(
+    _make_option(
         "enable_vtcm_backup_buffer_sharing",
         "Share VTCM backup buffers among contexts.",
         bool,
     ),
-    _option("extended_udma", "Use the extended address space of the DMA.", bool),
-    _option(
+    _make_option("extended_udma", "Use the extended address space of the DMA.", bool),
+    _make_option(
         "disable_file_mapped_weights",
         "Read context binaries instead of mapping them.",
         bool,
     ),
-    _option("op_packages", "Packages of own operators, as onnxruntime-qnn documents."),
-    _option(
+    _make_option(
+        "op_packages", "Packages of own operators, as onnxruntime-qnn documents."
+    ),
+    _make_option(
         "skip_qnn_version_check", "Accept another version of the QNN libraries.", bool
     ),
-    _option(
+    _make_option(
         "skip_backend_op_validation",
         "Do not have the back end validate each node.",
         bool,
     ),
-    _option(
+    _make_option(
         "profiling_level",
         "Detail of profiles.",
         choices=("off", "basic", "detailed", "optrace"),
     ),
-    _option("profiling_file_path", "CSV file for profiles."),
-    _option("qnn_saver_path", "QNN Saver library, for debugging."),
-    _option("dump_json_qnn_graph", "Dump graphs as JSON, for debugging.", bool),
-    _option("json_qnn_graph_dir", "Folder for those dumps."),
+    _make_option("profiling_file_path", "CSV file for profiles."),
+    _make_option("qnn_saver_path", "QNN Saver library, for debugging."),
+    _make_option("dump_json_qnn_graph", "Dump graphs as JSON, for debugging.", bool),
+    _make_option("json_qnn_graph_dir", "Folder for those dumps."),
 )
 
 

@@ -59,7 +59,7 @@ def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
         if name in required:
             continue
         about = (wheel.distribution, wheel.version)
-        path = _underscored(name)
+        path = _underscore(name)
         for ep in wheel.eps:
             yield *about, ep, f"{__name__}:{path}.{ep}", ""
         if not wheel.eps:
@@ -79,7 +79,7 @@ def find_module(distribution: str) -> str:
     from importlib_metadata import distributions
 
     package = next(iter(distributions(name=distribution)), None)
-    return (package and _find_module(package)) or _underscored(distribution)
+    return (package and _find_module(package)) or _underscore(distribution)
 
 
 def __getattr__(name: str) -> SimpleNamespace:
@@ -91,7 +91,7 @@ def __getattr__(name: str) -> SimpleNamespace:
     Raises:
         AttributeError: no such wheel is installed.
     """
-    if name.startswith(_underscored(PREFIX)):
+    if name.startswith(_underscore(PREFIX)):
         infos = find_infos(sys.path, name.replace("_", "[-_.]"))
         wheel = _read_wheels(infos).get(_normalise(name))
         if wheel is not None:
@@ -146,7 +146,7 @@ def _find_module(distribution: IDistribution) -> str:
         for parts in (file.parts for file in distribution.files or ())
         if parts[-1] == "__init__.py" or (len(parts) == 1 and parts[0].endswith(".py"))
     ]
-    default = _underscored(distribution.metadata["Name"])
+    default = _underscore(distribution.metadata["Name"])
     return default if default in names else next(iter(names), "")
 
 
@@ -175,7 +175,7 @@ def _normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _underscored(name: str) -> str:
+def _underscore(name: str) -> str:
     return _normalise(name).replace("-", "_")
 
 
