@@ -146,7 +146,7 @@ class Widths:
         """Return why OpenVINO would compute a node in too few bits; an empty text if it
         does not.
         """
-        read = [] if self._converts_at_the_border(node) else _data_inputs(node)
+        read = [] if self._converts_at_the_border(node) else _list_data_inputs(node)
         for name in (*node.outputs, *read):
             kind = (
                 (self._graph.initializer(name) or self._graph.value(name)).elem_type
@@ -179,7 +179,7 @@ class Widths:
         """Return why an operator gives other integers than ONNX says; an empty text if
         it does not.
         """
-        for name in _data_inputs(node):
+        for name in _list_data_inputs(node):
             kind = (self._graph.initializer(name) or self._graph.value(name)).elem_type
             if kind in _SHORT and node.op_type in _WRAPPING:
                 return "OpenVINO does not wrap integers of 8 and 16 bits around"
@@ -200,12 +200,12 @@ class Widths:
         """
         if name not in self._widths:
             weight = self._graph.initializer(name)
-            width = _width_of_type((weight or self._graph.value(name)).elem_type)
+            width = _find_width_of_type((weight or self._graph.value(name)).elem_type)
             if weight and (
                 weight.elem_type == TensorProto.INT64
                 or weight.nbytes <= _SMALL_CONSTANT
             ):
-                width = max(width, _width_of_constant(weight.array()))
+                width = max(width, _find_width_of_constant(weight.array()))
             self._widths[name] = width
         return self._widths[name]
 
@@ -222,9 +222,9 @@ class Widths:
             for value in node.attributes.values()
             if isinstance(value, np.ndarray | int | list)
         ]
-        widths = [self._find(name) for name in _data_inputs(node)]
+        widths = [self._find(name) for name in _list_data_inputs(node)]
         if node.op_type in {"Constant", "ConstantOfShape"}:
-            widths += map(_width_of_constant, constants)
+            widths += map(_find_width_of_constant, constants)
         elif not widths or node.op_type in _CONTROL_FLOW:
             return Width.ANY
         narrowest = min(widths, default=Width.ANY)
@@ -235,7 +235,7 @@ class Widths:
         )
 
 
-def _data_inputs(node: NodeView) -> list[str]:
+def _list_data_inputs(node: NodeView) -> list[str]:
     """Return the inputs of a node that are neither omitted nor lengths or indices."""
     indices = _INDICES.get(node.op_type, set())
     return [
@@ -245,13 +245,13 @@ def _data_inputs(node: NodeView) -> list[str]:
     ]
 
 
-def _width_of_type(elem_type: int | None) -> Width:
+def _find_width_of_type(elem_type: int | None) -> Width:
     if elem_type in _SMALL:
         return Width.LENGTH
     return Width.BITS_32 if elem_type in _FITTING else Width.ANY
 
 
-def _width_of_constant(value: np.ndarray | int | list[Any]) -> Width:
+def _find_width_of_constant(value: np.ndarray | int | list[Any]) -> Width:
     array = np.asarray(value)
     if not array.size:
         return Width.CONSTANT
