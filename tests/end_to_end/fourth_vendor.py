@@ -65,7 +65,7 @@ OPERATORS: Final[Mapping[str, Callable[[NodeView, GraphView], str | None] | None
 class Support(NodeSupport):
     """Judges by the table."""
 
-    def _refusal(self, node: NodeView) -> str | None:
+    def _judge(self, node: NodeView) -> str | None:
         if node.domain or node.op_type not in OPERATORS:
             return f"{node.op_type} is not an operator of Tessera's"
         for name in filter(None, (*node.inputs[:1], *node.outputs[:1])):

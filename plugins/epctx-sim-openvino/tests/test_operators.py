@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from epctx_sim_openvino.operators import CONDITIONS, DEVICES, WITH_BODIES
+from epctx_sim_openvino.operators import CONDITIONS, DEVICES, WITH_SUBGRAPHS
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
@@ -50,7 +50,8 @@ def test_what_another_device_takes_the_cpu_takes_too():
     for device in DEVICES.values():
         assert device.operators <= DEVICES["CPU"].operators
         assert (
-            device.scalars <= device.operators | WITH_BODIES | DEVICES["CPU"].operators
+            device.scalars
+            <= device.operators | WITH_SUBGRAPHS | DEVICES["CPU"].operators
         )
         assert device.empty <= device.operators
         assert CONDITIONS.keys() <= DEVICES["CPU"].operators

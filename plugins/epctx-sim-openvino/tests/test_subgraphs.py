@@ -1,4 +1,4 @@
-"""Control flow: an If or a Loop is taken with its bodies, whole or not at all."""
+"""Control flow: an If or a Loop is taken with its subgraphs, whole or not at all."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def same_as_the_cpu_ep(bench, model, compiled, inputs):
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_an_if_is_taken_with_its_bodies_and_the_nodes_around_it(bench, flag):
+def test_an_if_is_taken_with_its_subgraphs_and_the_nodes_around_it(bench, flag):
     model = with_if(bench, branch("then", "Neg", "Exp"), branch("else", "Tanh"))
     compiled = bench.compile(model)
 
@@ -106,7 +106,7 @@ def test_the_npu_takes_no_control_flow(bench):
     ]
 
 
-def test_a_body_may_give_a_constant(bench):
+def test_a_subgraph_may_give_a_constant(bench):
     constant = helper.make_tensor("v", FLOAT, [2, 3], [1.0] * 6)
     node = helper.make_node("Constant", [], ["k"], value=constant, name="constant")
     model = with_if(bench, body("then", [node], "k"), branch("else", "Tanh"))
@@ -218,7 +218,7 @@ class TakesExp(ExecutionProvider):
         ]
 
 
-def test_a_body_in_which_another_ep_took_a_node_is_not_taken(bench):
+def test_a_subgraph_in_which_another_ep_took_a_node_is_not_taken(bench):
     model = with_if(bench, branch("then", "Neg", "Exp"), branch("else", "Tanh"))
     registry, options = epctx.Registry(), epctx.SessionOptions()
     registry.register(TakesExp)

@@ -87,7 +87,7 @@ def optimised(engine, made):
 
 
 def prepared(engine, found):
-    return Device(engine=engine)._prepared(
+    return Device(engine=engine)._prepare(
         found.model, arrays(found.weights), heavy=None
     )
 

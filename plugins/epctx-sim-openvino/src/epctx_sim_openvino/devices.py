@@ -67,7 +67,7 @@ def parse_device(text: str, *, option: str = "device_type") -> DeviceChoice:
         InvalidArgument: no device or mode of OpenVINO's.
     """
     if _DEVICE.fullmatch(text):
-        return DeviceChoice(mode="", devices=(_base(text),))
+        return DeviceChoice(mode="", devices=(_strip_index(text),))
     if text == "AUTO":
         return DeviceChoice(mode="AUTO", devices=BASE_DEVICES)
     mode, colon, rest = text.partition(":")
@@ -81,8 +81,10 @@ def parse_device(text: str, *, option: str = "device_type") -> DeviceChoice:
         raise InvalidArgument(
             f"{EP}: {option} {text!r} names no device of OpenVINO's.", ep=EP, hint=_HINT
         )
-    return DeviceChoice(mode=mode, devices=tuple(dict.fromkeys(map(_base, listed))))
+    return DeviceChoice(
+        mode=mode, devices=tuple(dict.fromkeys(map(_strip_index, listed)))
+    )
 
 
-def _base(device: str) -> str:
+def _strip_index(device: str) -> str:
     return device.partition(".")[0]

@@ -35,35 +35,37 @@ def parse_load_config(text: str) -> Mapping[str, Mapping[str, Any]]:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _bad(f"is not JSON: {error}") from None
+        raise _make_error(f"is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise _bad("is no object")
+        raise _make_error("is no object")
     for section, properties in config.items():
         if section not in _SECTIONS:
-            raise _bad(f"names the device {section!r}.{suggestion(section, _SECTIONS)}")
+            raise _make_error(
+                f"names the device {section!r}.{suggestion(section, _SECTIONS)}"
+            )
         if not isinstance(properties, dict):
-            raise _bad(f"gives {section} no object of properties")
+            raise _make_error(f"gives {section} no object of properties")
         _check(section, properties)
     return config
 
 
 def _check(section: str, properties: Mapping[str, Any]) -> None:
-    if _depth(properties) >= DEEPEST:
-        raise _bad(f"nests more than {DEEPEST} objects under {section}")
+    if _measure_depth(properties) >= DEEPEST:
+        raise _make_error(f"nests more than {DEEPEST} objects under {section}")
     for name, allowed in _CHECKED.items():
         if name in properties and properties[name] not in allowed:
-            raise _bad(
+            raise _make_error(
                 f"sets {name} of {section} to {properties[name]!r}; allowed: "
                 f"{', '.join(allowed)}"
             )
     if _CHECKED.keys() <= properties.keys():
-        raise _bad(
+        raise _make_error(
             f"sets both {' and '.join(_CHECKED)} of {section}, of which OpenVINO "
             "takes one"
         )
 
 
-def _depth(value: Any) -> int:
+def _measure_depth(value: Any) -> int:
     """Return how many objects are nested in a value that `json` could read."""
     deepest = 0
     pending = [(value, 0)]
@@ -75,7 +77,7 @@ def _depth(value: Any) -> int:
     return deepest
 
 
-def _bad(what: str) -> InvalidArgument:
+def _make_error(what: str) -> InvalidArgument:
     return InvalidArgument(
         f"{EP}: option 'load_config' {what.rstrip('.')}.", ep=EP, hint=_HINT
     )

@@ -47,11 +47,11 @@ class Device:
     open_ranks: bool
 
 
-def _each(names: str) -> frozenset[str]:
+def _split_names(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-_EVERYWHERE = _each(
+_EVERYWHERE = _split_names(
     "Abs Add AveragePool BatchNormalization Cast Clip Concat Constant ConstantOfShape "
     "Conv Cos CumSum DepthToSpace DequantizeLinear Div Dropout Elu Equal Erf Exp "
     "Expand Flatten Gather Gemm GlobalAveragePool Greater GreaterOrEqual Identity "
@@ -61,7 +61,7 @@ _EVERYWHERE = _each(
     "Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK "
     "Transpose Unsqueeze Where"
 )
-_CPU_AND_GPU = _each(
+_CPU_AND_GPU = _split_names(
     "Acos Acosh And ArgMax ArgMin Asin Asinh Atan Atanh Ceil Celu Compress "
     "ConvInteger ConvTranspose Cosh DynamicQuantizeLinear Einsum Floor GRU "
     "GatherElements GatherND Gelu GlobalLpPool GlobalMaxPool HardSigmoid HardSwish If "
@@ -71,10 +71,10 @@ _CPU_AND_GPU = _each(
     "ReverseSequence RoiAlign Round Scatter ScatterElements ScatterND Selu Size "
     "Softsign Tan Trilu Upsample Xor"
 )
-_CPU_ONLY = _each("BitShift EyeLike GridSample MatMulInteger NonZero Sinh")
-_NPU_TOO = _each("EyeLike")
+_CPU_ONLY = _split_names("BitShift EyeLike GridSample MatMulInteger NonZero Sinh")
+_NPU_TOO = _split_names("EyeLike")
 
-_SCALARS = _each(
+_SCALARS = _split_names(
     "Add And Cast Ceil Clip Constant DequantizeLinear Div DynamicQuantizeLinear Floor "
     "Gather Identity If Loop Min Mul Pow QuantizeLinear Range ReduceMax ReduceMin "
     "Reshape Sqrt Squeeze Sub Unsqueeze Where"
@@ -138,5 +138,5 @@ CONTRIB = frozenset({"DequantizeLinear", "QuantizeLinear"})
 bits before opset 21.
 """
 
-WITH_BODIES = frozenset({"If", "Loop"})
-"""Operators that are taken with their bodies, whole or not at all."""
+WITH_SUBGRAPHS = frozenset({"If", "Loop"})
+"""Operators that are taken with their subgraphs, whole or not at all."""

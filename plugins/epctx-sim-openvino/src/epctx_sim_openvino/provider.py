@@ -52,12 +52,12 @@ class OpenVinoProvider(SimulatedProvider):
     compiler_facts = staticmethod(settings.facts)
 
     def __init__(self, context: ProviderContext) -> None:
-        from epctx_sim_openvino.bodies import Bodies
+        from epctx_sim_openvino.subgraphs import Subgraphs
 
         super().__init__(context)
         self._choice = settings.chosen_device(context.options, context.target)
         settings.check(context.options, self._choice)
-        self._bodies = Bodies()
+        self._subgraphs = Subgraphs()
 
     @staticmethod
     def load_policy(
@@ -96,15 +96,15 @@ class OpenVinoProvider(SimulatedProvider):
         from epctx_sim_openvino.support import Support
 
         static_only = self.context.options["disable_dynamic_shapes"]
-        return Support(graph, self._choice, self._bodies, static_only=static_only)
+        return Support(graph, self._choice, self._subgraphs, static_only=static_only)
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
-        """Take what the device's tables allow; bodies only with the node that holds
+        """Take what the device's tables allow; subgraphs only with the node that holds
         them.
         """
         if graph.parent_node is not None:
-            return self._bodies.judge(graph, graph.parent_node, self.support(graph))
+            return self._subgraphs.judge(graph, graph.parent_node, self.support(graph))
         return super().get_capability(graph)
 
     def node_attributes(self, *_: object) -> Sequence[Mapping[str, Any]]:

@@ -137,17 +137,17 @@ def check(options: Mapping[str, Any], device: DeviceChoice) -> None:
         ("num_streams", _MOST_STREAMS),
     ):
         if not 1 <= options[name] <= highest:
-            raise _bad(name, options[name], _DOCS[name])
+            raise _make_error(name, options[name], _DOCS[name])
     for name, form in _FORMS.items():
         entries = _BETWEEN_ENTRIES.split(options[name]) if options[name] else []
         if not all(map(form.fullmatch, entries)) or not all(
             map(_bounds_ascend, entries)
         ):
-            raise _bad(name, options[name], _DOCS[name])
+            raise _make_error(name, options[name], _DOCS[name])
     parse_load_config(options["load_config"])
     allowed = _OF_A_MODE if device.mode else _PRECISIONS[device.name]
     if options["precision"] not in allowed:
-        raise _bad(
+        raise _make_error(
             "precision",
             options["precision"],
             f"{device.name} computes in: {', '.join(allowed)}.",
@@ -159,7 +159,7 @@ def _bounds_ascend(entry: str) -> bool:
     return all(int(lower) <= int(upper) for lower, upper in pairs)
 
 
-def _bad(name: str, value: object, hint: str) -> InvalidArgument:
+def _make_error(name: str, value: object, hint: str) -> InvalidArgument:
     return InvalidArgument(
         f"{EP}: option {name!r} cannot be {value!r}.", ep=EP, hint=hint
     )

@@ -1,7 +1,8 @@
-"""Control flow: OpenVINO compiles an If or a Loop with its bodies, whole or not at all.
+"""Control flow: OpenVINO compiles an If or a Loop with its subgraphs, whole or not at
+all.
 
-The core asks for bodies before the graph that holds them, so what was said of them is
-remembered until then.
+The core asks for subgraphs before the graph that holds them, so the answers for them
+are remembered until then.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from epctx_sim_openvino.support import Support
 
 
-class Bodies:
+class Subgraphs:
     """Subgraphs that one EP instance was shown."""
 
     def __init__(self) -> None:
@@ -26,9 +27,10 @@ class Bodies:
     def judge(
         self, graph: GraphView, parent: NodeView, support: Support
     ) -> Sequence[Refusal]:
-        """Remember whether a body can be taken; return why not, and nothing if it can.
+        """Remember whether a subgraph can be taken; return why not, and nothing if it
+        can.
 
-        A body that can be taken is not claimed: the node that holds it will be.
+        A subgraph that can be taken is not claimed: the node that holds it will be.
         """
         reasons: dict[str, list[NodeView]] = {}
         others = []
@@ -50,7 +52,7 @@ class Bodies:
         return [Refusal(reason, nodes) for reason, nodes in reasons.items() if nodes]
 
     def refusal(self, node: NodeView) -> str | None:
-        """Return why a node's bodies cannot be taken; None if they can."""
+        """Return why a node's subgraphs cannot be taken; None if they can."""
         inner = self._refusals.get(node)
         if not inner:
             return None

@@ -10,15 +10,15 @@ from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
-from epctx_sim_openvino.operators import CONDITIONS, CONTRIB, DEVICES, WITH_BODIES
+from epctx_sim_openvino.operators import CONDITIONS, CONTRIB, DEVICES, WITH_SUBGRAPHS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epctx_core.plugin import GraphView, NodeView
     from epctx_core.plugin.types import Dimension
-    from epctx_sim_openvino.bodies import Bodies
     from epctx_sim_openvino.devices import DeviceChoice
+    from epctx_sim_openvino.subgraphs import Subgraphs
 
 
 class Support(NodeSupport):
@@ -27,7 +27,7 @@ class Support(NodeSupport):
     Args:
         graph: the view given to `get_capability`.
         choice: the device, or the mode over several.
-        bodies: what is known of the bodies of control flow.
+        subgraphs: what is known of the subgraphs of control flow.
         static_only: refuse open dimensions on every device.
     """
 
@@ -35,36 +35,36 @@ class Support(NodeSupport):
         self,
         graph: GraphView,
         choice: DeviceChoice,
-        bodies: Bodies,
+        subgraphs: Subgraphs,
         *,
         static_only: bool = False,
     ) -> None:
         super().__init__(graph)
         self._choice = choice
-        self._bodies = bodies
+        self._subgraphs = subgraphs
         self._static_only = static_only
 
     def refusal_of_operator(self, node: NodeView) -> str | None:
         """Return the reason for which a node's operator is refused, whatever its
         values.
         """
-        return self._combined(
-            [_bad_operator(node, device) for device in self._choice.deciding]
+        return self._combine(
+            [_refuse_operator(node, device) for device in self._choice.deciding]
         )
 
-    def _refusal(self, node: NodeView) -> str | None:
-        reason = self._combined(
-            [self._refusal_of(node, device) for device in self._choice.deciding]
+    def _judge(self, node: NodeView) -> str | None:
+        reason = self._combine(
+            [self._refuse_on_device(node, device) for device in self._choice.deciding]
         )
         if reason is None and node.op_type in CONDITIONS:
             reason = CONDITIONS[node.op_type](node, self._graph)
-        if reason is None and node.op_type in WITH_BODIES:
-            reason = self._bodies.refusal(node)
+        if reason is None and node.op_type in WITH_SUBGRAPHS:
+            reason = self._subgraphs.refusal(node)
         if reason is None and not self._serves(node):
             reason = "Constant: no node that OpenVINO takes reads it"
         return reason
 
-    def _combined(self, answers: Sequence[str | None]) -> str | None:
+    def _combine(self, answers: Sequence[str | None]) -> str | None:
         """Return the mode's answer out of its devices': the first refusal, or none if
         one device is enough.
         """
@@ -72,18 +72,19 @@ class Support(NodeSupport):
             return None
         return next((answer for answer in answers if answer is not None), None)
 
-    def _refusal_of(self, node: NodeView, device: str) -> str | None:
-        reason = _bad_operator(node, device)
+    def _refuse_on_device(self, node: NodeView, device: str) -> str | None:
+        reason = _refuse_operator(node, device)
         if reason is not None:
             return reason
         names = dict.fromkeys(
             (*filter(None, node.inputs), *filter(self._is_read, node.outputs))
         )
         return next(
-            filter(None, (self._bad_value(node, name, device) for name in names)), None
+            filter(None, (self._refuse_value(node, name, device) for name in names)),
+            None,
         )
 
-    def _bad_value(self, node: NodeView, name: str, device: str) -> str | None:
+    def _refuse_value(self, node: NodeView, name: str, device: str) -> str | None:
         value = self._graph.value(name)
         rules = DEVICES[device]
         constant = is_constant(self._graph, name)
@@ -94,9 +95,9 @@ class Support(NodeSupport):
             return f"{node.op_type}: OpenVINO takes no {kind} on {device}"
         if constant:
             return None
-        return self._bad_shape(node, value.shape, device)
+        return self._refuse_shape(node, value.shape, device)
 
-    def _bad_shape(
+    def _refuse_shape(
         self, node: NodeView, shape: tuple[Dimension, ...] | None, device: str
     ) -> str | None:
         operator = node.op_type
@@ -105,10 +106,10 @@ class Support(NodeSupport):
             return f"{operator}: OpenVINO does not take a scalar here on {device}"
         if shape and 0 in shape and operator not in rules.empty:
             return f"{operator}: a value is empty"
-        reason = self._bad_openness(shape, device)
+        reason = self._refuse_openness(shape, device)
         return f"{operator}: {reason}" if reason else None
 
-    def _bad_openness(
+    def _refuse_openness(
         self, shape: tuple[Dimension, ...] | None, device: str
     ) -> str | None:
         rules = DEVICES[device]
@@ -129,7 +130,7 @@ class Support(NodeSupport):
         )
 
 
-def _bad_operator(node: NodeView, device: str) -> str | None:
+def _refuse_operator(node: NodeView, device: str) -> str | None:
     is_read = not node.domain or (
         node.domain == "com.microsoft" and node.op_type in CONTRIB
     )

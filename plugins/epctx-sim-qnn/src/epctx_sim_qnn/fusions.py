@@ -36,25 +36,31 @@ class Operation(NamedTuple):
 Expression: TypeAlias = "Operation | float | str"
 
 
-def _of(op_type: str, *operands: Expression) -> Operation:
+def _make_operation(op_type: str, *operands: Expression) -> Operation:
     return Operation(op_type, operands)
 
 
-def _gelus(erf: Operation) -> Iterator[Operation]:
+def _make_gelus(erf: Operation) -> Iterator[Operation]:
     """Yield the ways in which exporters and optimisers write
     `root * 0.5 * (1 + erf)`.
     """
-    grown = _of("Add", erf, 1.0)
-    yield _of("Mul", _of("Mul", ROOT, 0.5), grown)
-    yield _of("Mul", _of("Mul", ROOT, grown), 0.5)
-    yield _of("Mul", ROOT, _of("Mul", grown, 0.5))
-    yield _of("Mul", ROOT, _of("Add", _of("Mul", erf, 0.5), 0.5))
+    grown = _make_operation("Add", erf, 1.0)
+    yield _make_operation("Mul", _make_operation("Mul", ROOT, 0.5), grown)
+    yield _make_operation("Mul", _make_operation("Mul", ROOT, grown), 0.5)
+    yield _make_operation("Mul", ROOT, _make_operation("Mul", grown, 0.5))
+    yield _make_operation(
+        "Mul", ROOT, _make_operation("Add", _make_operation("Mul", erf, 0.5), 0.5)
+    )
 
 
 PATTERNS: Final[Mapping[str, tuple[Operation, ...]]] = {
     "Gelu": (
-        *_gelus(_of("Erf", _of("Div", ROOT, math.sqrt(2)))),
-        *_gelus(_of("Erf", _of("Mul", ROOT, math.sqrt(0.5)))),
+        *_make_gelus(
+            _make_operation("Erf", _make_operation("Div", ROOT, math.sqrt(2)))
+        ),
+        *_make_gelus(
+            _make_operation("Erf", _make_operation("Mul", ROOT, math.sqrt(0.5)))
+        ),
     )
 }
 """The operator that a group becomes, to what it may be made of."""
@@ -92,7 +98,7 @@ def find_fusions(graph: GraphView) -> list[Fusion]:
         return []
     free = frozenset(node.index for node in graph.nodes)
     results = frozenset(value.name for value in graph.outputs)
-    firsts = (next(_around(graph, node, results), None) for node in keys)
+    firsts = (next(_find_around(graph, node, results), None) for node in keys)
     return [
         f
         for f in firsts
@@ -100,7 +106,7 @@ def find_fusions(graph: GraphView) -> list[Fusion]:
     ]
 
 
-def _around(
+def _find_around(
     graph: GraphView, node: NodeView, results: frozenset[str]
 ) -> Iterator[Fusion]:
     """Yield the closed groups that hold a node, from the nearest result on."""

@@ -63,7 +63,7 @@ class Operator:
     rule: Rule | None = None
 
 
-def _each(names: str, operator: Operator) -> dict[tuple[str, str], Operator]:
+def _make_rows(names: str, operator: Operator) -> dict[tuple[str, str], Operator]:
     return {("", name): operator for name in names.split()}
 
 
@@ -86,7 +86,7 @@ _DEQUANTIZE = Operator(
 
 OPERATORS: Mapping[tuple[str, str], Operator] = {
     # one value each
-    **_each(
+    **_make_rows(
         (
             "Asin Atan Ceil Cos Elu Exp Floor Gelu HardSigmoid HardSwish LeakyRelu "
             "Log LogSoftmax Reciprocal Relu Round Sigmoid Sin Softmax Sqrt Tanh "
@@ -95,25 +95,25 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
         Operator(types=FLOAT),
     ),
     ("com.microsoft", "Gelu"): Operator(types=FLOAT),
-    **_each("Abs Neg Sign", Operator(types=NUMBER)),
-    **_each("Clip", Operator(types=FLOAT, constant=(1, 2))),
-    **_each("Cast", Operator(types=CASTABLE)),
+    **_make_rows("Abs Neg Sign", Operator(types=NUMBER)),
+    **_make_rows("Clip", Operator(types=FLOAT, constant=(1, 2))),
+    **_make_rows("Cast", Operator(types=CASTABLE)),
     # two values and more
-    **_each("Add Div Max Min Mul Sub", Operator(types=NUMBER)),
-    **_each("Mean Pow PRelu Sum", Operator(types=FLOAT)),
-    **_each("Mod", Operator(types=INT32)),
-    **_each(
+    **_make_rows("Add Div Max Min Mul Sub", Operator(types=NUMBER)),
+    **_make_rows("Mean Pow PRelu Sum", Operator(types=FLOAT)),
+    **_make_rows("Mod", Operator(types=INT32)),
+    **_make_rows(
         "Equal Greater GreaterOrEqual Less LessOrEqual",
         Operator(types=NUMBER, outputs={0: BOOL}),
     ),
-    **_each("IsNaN", Operator(types=FLOAT, outputs={0: BOOL})),
-    **_each("And Not Or", Operator(types=BOOL)),
-    **_each("Where", Operator(types=NUMBER, inputs={0: BOOL})),
+    **_make_rows("IsNaN", Operator(types=FLOAT, outputs={0: BOOL})),
+    **_make_rows("And Not Or", Operator(types=BOOL)),
+    **_make_rows("Where", Operator(types=NUMBER, inputs={0: BOOL})),
     # layers
-    **_each("Conv ConvTranspose", Operator(types=FLOAT, ranks=_IMAGE)),
-    **_each("Gemm", Operator(types=FLOAT, ranks=range(2, 3))),
-    **_each("MatMul", Operator(types=FLOAT, ranks=range(1, MAX_RANK + 1))),
-    **_each(
+    **_make_rows("Conv ConvTranspose", Operator(types=FLOAT, ranks=_IMAGE)),
+    **_make_rows("Gemm", Operator(types=FLOAT, ranks=range(2, 3))),
+    **_make_rows("MatMul", Operator(types=FLOAT, ranks=range(1, MAX_RANK + 1))),
+    **_make_rows(
         "LSTM",
         Operator(
             types=FLOAT,
@@ -123,23 +123,23 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
             rule=conditions.lstm,
         ),
     ),
-    **_each(
+    **_make_rows(
         "AveragePool GlobalAveragePool GlobalMaxPool",
         Operator(types=FLOAT, ranks=_IMAGE),
     ),
-    **_each("MaxPool", Operator(types=FLOAT | BYTE, ranks=_IMAGE)),
-    **_each(
+    **_make_rows("MaxPool", Operator(types=FLOAT | BYTE, ranks=_IMAGE)),
+    **_make_rows(
         "BatchNormalization",
         Operator(types=FLOAT, constant=(1, 2, 3, 4), rule=conditions.inference_only),
     ),
-    **_each(
+    **_make_rows(
         "InstanceNormalization LayerNormalization",
         Operator(types=FLOAT, constant=(1, 2)),
     ),
-    **_each("LRN", Operator(types=FLOAT, ranks=range(4, 5))),
-    **_each("LpNormalization", Operator(types=FLOAT, rule=conditions.second_norm)),
-    **_each("GridSample", Operator(types=FLOAT, ranks=range(4, 5))),
-    **_each(
+    **_make_rows("LRN", Operator(types=FLOAT, ranks=range(4, 5))),
+    **_make_rows("LpNormalization", Operator(types=FLOAT, rule=conditions.second_norm)),
+    **_make_rows("GridSample", Operator(types=FLOAT, ranks=range(4, 5))),
+    **_make_rows(
         "Resize",
         Operator(
             types=FLOAT,
@@ -149,15 +149,15 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
             rule=conditions.resize,
         ),
     ),
-    **_each("Upsample", Operator(types=FLOAT, constant=(1,), ranks=_IMAGE)),
+    **_make_rows("Upsample", Operator(types=FLOAT, constant=(1,), ranks=_IMAGE)),
     # over axes
-    **_each(
+    **_make_rows(
         "CumSum ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
         Operator(types=NUMBER, inputs={1: INDEX}, constant=(1,)),
     ),
-    **_each("ReduceL2", Operator(types=FLOAT, inputs={1: INDEX}, constant=(1,))),
-    **_each("ArgMax ArgMin", Operator(types=NUMBER, outputs={0: INDEX})),
-    **_each(
+    **_make_rows("ReduceL2", Operator(types=FLOAT, inputs={1: INDEX}, constant=(1,))),
+    **_make_rows("ArgMax ArgMin", Operator(types=NUMBER, outputs={0: INDEX})),
+    **_make_rows(
         "TopK",
         Operator(
             types=NUMBER,
@@ -168,16 +168,16 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
         ),
     ),
     # moving data
-    **_each("Concat Flatten Transpose", Operator(types=MOVABLE)),
-    **_each(
+    **_make_rows("Concat Flatten Transpose", Operator(types=MOVABLE)),
+    **_make_rows(
         "Expand Reshape Squeeze Tile Unsqueeze",
         Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,)),
     ),
-    **_each(
+    **_make_rows(
         "Split",
         Operator(types=MOVABLE, inputs={1: INDEX}, constant=(1,), used_outputs=_MANY),
     ),
-    **_each(
+    **_make_rows(
         "Slice",
         Operator(
             types=MOVABLE,
@@ -185,8 +185,8 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
             constant=(1, 2, 3, 4),
         ),
     ),
-    **_each("DepthToSpace SpaceToDepth", Operator(types=FLOAT, ranks=range(4, 5))),
-    **_each(
+    **_make_rows("DepthToSpace SpaceToDepth", Operator(types=FLOAT, ranks=range(4, 5))),
+    **_make_rows(
         "Pad",
         Operator(
             types=NUMBER | BYTE,
@@ -195,22 +195,22 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
             rule=conditions.pad,
         ),
     ),
-    **_each(
+    **_make_rows(
         "Gather GatherElements GatherND",
         Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.positive_indices),
     ),
-    **_each(
+    **_make_rows(
         "ScatterElements ScatterND",
         Operator(types=MOVABLE, inputs={1: INDEX}, rule=conditions.plain_scatter),
     ),
     # quantisation
-    **_each("QuantizeLinear", _QUANTIZE),
-    **_each("DequantizeLinear", _DEQUANTIZE),
+    **_make_rows("QuantizeLinear", _QUANTIZE),
+    **_make_rows("DequantizeLinear", _DEQUANTIZE),
     ("com.microsoft", "QuantizeLinear"): _QUANTIZE,
     ("com.microsoft", "DequantizeLinear"): _DEQUANTIZE,
     # what ONNX Runtime's optimisers remove before the real EP is asked
-    **_each("Identity", Operator(types=MOVABLE)),
-    **_each(
+    **_make_rows("Identity", Operator(types=MOVABLE)),
+    **_make_rows(
         "Dropout",
         Operator(
             types=FLOAT,
@@ -219,7 +219,7 @@ OPERATORS: Mapping[tuple[str, str], Operator] = {
             rule=conditions.inference_only,
         ),
     ),
-    **_each("Constant", Operator(types=CASTABLE)),
+    **_make_rows("Constant", Operator(types=CASTABLE)),
 }
 
 _QUANTISES = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -261,14 +261,14 @@ class Support(NodeSupport):
             *self._graph.consumers(fusion.result),
         )
         return not any(
-            self._bad_value(fusion.nodes[0], name, operator.types)
+            self._refuse_value(fusion.nodes[0], name, operator.types)
             for name in (fusion.root, fusion.result)
         ) and not any(
             node and node.op_type in _QUANTISES and self.refusal(node)
             for node in around
         )
 
-    def _refusal(self, node: NodeView) -> str | None:
+    def _judge(self, node: NodeView) -> str | None:
         operator = OPERATORS.get((node.domain, node.op_type))
         if node.op_type in _CONTROL_FLOW and not node.domain:
             return f"{node.op_type}: QNN has no control flow"
@@ -278,7 +278,7 @@ class Support(NodeSupport):
             shown = f"{node.domain}:{node.op_type}" if node.domain else node.op_type
             return f"{shown} is not an operator of QNN's HTP backend"
         reason = (
-            self._misfit(node, operator)
+            self._refuse_values(node, operator)
             or (operator.rule and operator.rule(node, self._graph))
             or None
         )
@@ -303,13 +303,13 @@ class Support(NodeSupport):
             and bool(readers)
             and self._results.isdisjoint(node.outputs)
             and not any(
-                self._bad_value(node, name, CASTABLE)
+                self._refuse_value(node, name, CASTABLE)
                 for name in (*inputs, *filter(None, node.outputs))
             )
             and all(self.refusal(reader) is None for reader in readers)
         )
 
-    def _misfit(self, node: NodeView, operator: Operator) -> str | None:
+    def _refuse_values(self, node: NodeView, operator: Operator) -> str | None:
         """Check values against the table's line, cheapest test first."""
         if any(map(self._is_read, node.outputs[operator.used_outputs :])):
             return (
@@ -334,12 +334,12 @@ class Support(NodeSupport):
         ):
             for position, name in enumerate(names):
                 allowed = special.get(position, operator.types)
-                reason = self._bad_value(node, name, allowed) if name else None
+                reason = self._refuse_value(node, name, allowed) if name else None
                 if reason:
                     return reason
-        return self._bad_rank(node, operator)
+        return self._refuse_rank(node, operator)
 
-    def _bad_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
+    def _refuse_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
         value = self._graph.value(name)
         if value.elem_type is None or value.shape is None:
             return (
@@ -348,9 +348,9 @@ class Support(NodeSupport):
         if value.elem_type not in allowed:
             kind = TensorProto.DataType.Name(value.elem_type).lower()
             return f"{node.op_type}: QNN does not take {kind} here"
-        return _bad_shape(node, value)
+        return _refuse_shape(node, value)
 
-    def _bad_rank(self, node: NodeView, operator: Operator) -> str | None:
+    def _refuse_rank(self, node: NodeView, operator: Operator) -> str | None:
         first = next((name for name in node.inputs if name), None)
         shape = self._graph.value(first).shape if first else ()
         if shape is not None and len(shape) not in operator.ranks:
@@ -358,7 +358,7 @@ class Support(NodeSupport):
         return None
 
 
-def _bad_shape(node: NodeView, value: ValueInfo) -> str | None:
+def _refuse_shape(node: NodeView, value: ValueInfo) -> str | None:
     shape = value.shape or ()
     if not value.type.is_static:
         return f"{node.op_type}: a dimension is open, and QNN takes static shapes only"

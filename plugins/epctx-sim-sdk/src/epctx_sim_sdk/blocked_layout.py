@@ -68,7 +68,7 @@ def without_blocks(
     if read_mark(model) is None:
         raise refusal
     try:
-        plain, changes = to_plain(model, _block_size(model))
+        plain, changes = to_plain(model, _read_block_size(model))
         rearranged = {
             name: change(weights[base]) for name, (base, change) in changes.items()
         }
@@ -89,7 +89,7 @@ def has_way_back(model: ModelProto) -> bool:
     A `ReorderInput` may add channels of zeros, and nothing says how many: such a model
     has no way back.
     """
-    block = _block_size(model)
+    block = _read_block_size(model)
     try:
         plain, _ = to_plain(model, block)
     except NotPlainError:
@@ -109,7 +109,7 @@ def has_way_back(model: ModelProto) -> bool:
     )
 
 
-def _block_size(model: ModelProto) -> int:
+def _read_block_size(model: ModelProto) -> int:
     layout = read_mark(model) or ""
     block = layout.rpartition("nchwc")[2]
     if not block.isdecimal() or not 0 < int(block) <= 1024:  # noqa: PLR2004 - far above any vector's width
@@ -170,13 +170,13 @@ class _Plain:
     def _rewrite(self, node: NodeProto) -> None:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Conv":
-            self._convolution(node, attributes)
+            self._rewrite_convolution(node, attributes)
         elif node.op_type in _POOLS:
-            self._pool(node, attributes)
+            self._rewrite_pool(node, attributes)
         elif node.op_type == "ReorderInput" and not attributes.get("channels_last"):
-            self._into_blocks(node)
+            self._rewrite_into_blocks(node)
         elif node.op_type == "ReorderOutput" and not attributes.get("channels_last"):
-            self._out_of_blocks(node, int(attributes["channels"]))
+            self._rewrite_out_of_blocks(node, int(attributes["channels"]))
         else:
             raise NotPlainError(f"it has {node.op_type} in blocks")
 
@@ -185,10 +185,10 @@ class _Plain:
     ) -> None:
         self._nodes.append(helper.make_node(op, inputs, outputs, **attributes))
 
-    def _into_blocks(self, node: NodeProto) -> None:
+    def _rewrite_into_blocks(self, node: NodeProto) -> None:
         self._add("Identity", [node.input[0]], [node.output[0]])
 
-    def _out_of_blocks(self, node: NodeProto, channels: int) -> None:
+    def _rewrite_out_of_blocks(self, node: NodeProto, channels: int) -> None:
         source = node.input[0]
         target = node.output[0]
         if self._channels.get(source) == channels:
@@ -199,11 +199,11 @@ class _Plain:
             )
         else:
             numbers = [
-                self._constant(np.array([n], np.int64)) for n in (0, channels, 1)
+                self._add_constant(np.array([n], np.int64)) for n in (0, channels, 1)
             ]
             self._add("Slice", [source, *numbers], [target])
 
-    def _pool(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+    def _rewrite_pool(self, node: NodeProto, attributes: dict[str, Any]) -> None:
         kept = {k: v for k, v in attributes.items() if v != _DEFAULTS.get(k)}
         if set(kept.get("dilations", [1])) == {1}:
             kept.pop("dilations", None)
@@ -214,7 +214,7 @@ class _Plain:
         self._channels[node.output[0]] = self._channels.get(node.input[0], 0)
         self._add(node.op_type, list(node.input), list(node.output), **kept)
 
-    def _convolution(self, node: NodeProto, attributes: dict[str, Any]) -> None:
+    def _rewrite_convolution(self, node: NodeProto, attributes: dict[str, Any]) -> None:
         name = node.input[1]
         tensor = self._tensors.get(name)
         if tensor is None or len(tensor.dims) != _RANK or tensor.dims[0] % self._block:
@@ -228,7 +228,7 @@ class _Plain:
             raise NotPlainError(
                 f"the weight {name!r} of a convolution is not in whole blocks"
             )
-        weight = self._rearranged(tensor, per_input=per_input)
+        weight = self._rearrange(tensor, per_input=per_input)
         activation = attributes.pop("activation", b"").decode()
         parameters = list(attributes.pop("activation_params", []))
         result = node.output[0]
@@ -241,9 +241,9 @@ class _Plain:
         if extra:
             self._add("Add", [first, extra], [last])
         if activation:
-            self._activation(activation, parameters, last, result)
+            self._add_activation(activation, parameters, last, result)
 
-    def _activation(
+    def _add_activation(
         self, operator: str, parameters: list[float], source: str, target: str
     ) -> None:
         names = {
@@ -254,7 +254,7 @@ class _Plain:
         if operator in ("Relu", "Sigmoid", "Tanh") and not parameters:
             self._add(operator, [source], [target])
         elif operator == "Clip" and self._opset >= _CLIP_INPUTS:
-            bounds = [self._constant(np.array(p, np.float32)) for p in parameters]
+            bounds = [self._add_constant(np.array(p, np.float32)) for p in parameters]
             self._add(operator, [source, *bounds], [target])
         elif operator == "HardSwish" and not parameters:
             self._add(
@@ -273,16 +273,16 @@ class _Plain:
                 f"it has the activation {operator!r} in a convolution in blocks"
             )
 
-    def _constant(self, value: np.ndarray) -> str:
+    def _add_constant(self, value: np.ndarray) -> str:
         name = f"plain:{len(self._made)}"
         self._made[name] = numpy_helper.from_array(value, name)
         return name
 
-    def _rearranged(self, tensor: onnx.TensorProto, *, per_input: bool) -> str:
+    def _rearrange(self, tensor: onnx.TensorProto, *, per_input: bool) -> str:
         name = f"{tensor.name}:plain{'' if per_input else '_outputs'}"
         if name not in self._made:
             change = functools.partial(
-                _out_of_order, block=self._block, per_input=per_input
+                _restore_order, block=self._block, per_input=per_input
             )
             made = onnx.TensorProto(
                 name=name, data_type=tensor.data_type, dims=tensor.dims
@@ -299,7 +299,7 @@ class _Plain:
         return name
 
 
-def _out_of_order(array: np.ndarray, *, block: int, per_input: bool) -> np.ndarray:
+def _restore_order(array: np.ndarray, *, block: int, per_input: bool) -> np.ndarray:
     """Return a filter in ONNX's order: outputs, inputs, rows, columns."""
     outputs, inputs, rows, columns = array.shape
     if not per_input:

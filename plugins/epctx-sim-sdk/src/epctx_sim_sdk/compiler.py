@@ -43,9 +43,11 @@ def activation_peak(model: onnx.ModelProto) -> int:
             tensors.
     """
     graph = model.graph
-    sizes = _sizes(model)
+    sizes = _measure_sizes(model)
     last_read = {
-        name: index for index, node in enumerate(graph.node) for name in _reads(node)
+        name: index
+        for index, node in enumerate(graph.node)
+        for name in _list_reads(node)
     }
     last_read |= {value.name: len(graph.node) for value in graph.output}
     freed = [0] * (len(graph.node) + 1)
@@ -63,14 +65,14 @@ def activation_peak(model: onnx.ModelProto) -> int:
     return peak
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def _list_reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from filter(None, node.input)
     for attribute in node.attribute:
-        for body in (*attribute.graphs, attribute.g):
-            yield from (name for inner in body.node for name in _reads(inner))
+        for subgraph in (*attribute.graphs, attribute.g):
+            yield from (name for inner in subgraph.node for name in _list_reads(inner))
 
 
-def _sizes(model: onnx.ModelProto) -> dict[str, int]:
+def _measure_sizes(model: onnx.ModelProto) -> dict[str, int]:
     """Return the bytes of each activation, by name."""
     constants = {tensor.name for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -79,7 +81,7 @@ def _sizes(model: onnx.ModelProto) -> dict[str, int]:
     graph = with_types(model)
     values = (*graph.input, *graph.value_info, *graph.output)
     return {
-        value.name: _size(value.type.tensor_type)
+        value.name: _measure_size(value.type.tensor_type)
         for value in values
         if value.name not in constants
     }
@@ -104,7 +106,7 @@ def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
     return onnx.shape_inference.infer_shapes(probe, data_prop=True).graph
 
 
-def _size(tensor: onnx.TypeProto.Tensor) -> int:
+def _measure_size(tensor: onnx.TypeProto.Tensor) -> int:
     is_static = tensor.HasField("shape") and all(
         dim.HasField("dim_value") for dim in tensor.shape.dim
     )
@@ -143,11 +145,11 @@ def canonicalise(model: onnx.ModelProto) -> dict[str, str]:
         The old name of each remaining initializer, with its new one.
     """
     graph = model.graph
-    names = _number(graph)
+    names = _number_names(graph)
     kept = [tensor for tensor in graph.initializer if tensor.name in names]
     weights = {tensor.name: names[tensor.name] for tensor in kept}
     kept.sort(key=lambda tensor: int(names[tensor.name][1:]))
-    tensors = [_bare(tensor) for tensor in kept]
+    tensors = [_copy_bare(tensor) for tensor in kept]
     del graph.initializer[:]
     graph.initializer.extend(tensors)
     _rename(graph, names)
@@ -155,11 +157,11 @@ def canonicalise(model: onnx.ModelProto) -> dict[str, str]:
     return weights
 
 
-def _number(graph: onnx.GraphProto) -> dict[str, str]:
+def _number_names(graph: onnx.GraphProto) -> dict[str, str]:
     weights = {tensor.name for tensor in graph.initializer}
     names = {value.name: f"i{index}" for index, value in enumerate(graph.input)}
     counts = {"w": 0, "v": 0}
-    for name in _values(graph):
+    for name in _list_names(graph):
         if name and name not in names:
             kind = "w" if name in weights else "v"
             names[name] = f"{kind}{counts[kind]}"
@@ -167,21 +169,21 @@ def _number(graph: onnx.GraphProto) -> dict[str, str]:
     return names
 
 
-def _values(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names that nodes read and write and that the graph gives, bodies
+def _list_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the names that nodes read and write and that the graph gives, subgraphs
     included.
     """
     for node in graph.node:
         yield from node.input
-        for body in _bodies(node):
-            yield from (value.name for value in body.input)
-            yield from (tensor.name for tensor in body.initializer)
-            yield from _values(body)
+        for subgraph in _list_subgraphs(node):
+            yield from (value.name for value in subgraph.input)
+            yield from (tensor.name for tensor in subgraph.initializer)
+            yield from _list_names(subgraph)
         yield from node.output
     yield from (value.name for value in graph.output)
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def _list_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -189,7 +191,7 @@ def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def _bare(tensor: onnx.TensorProto) -> onnx.TensorProto:
+def _copy_bare(tensor: onnx.TensorProto) -> onnx.TensorProto:
     copy = onnx.TensorProto()
     copy.CopyFrom(tensor)
     copy.ClearField("doc_string")
@@ -225,8 +227,8 @@ def _rename_node(node: onnx.NodeProto, names: dict[str, str]) -> None:
     node.output[:] = [names.get(name, "") for name in node.output]
     for attribute in node.attribute:
         attribute.ClearField("doc_string")
-    for body in _bodies(node):
-        _rename(body, names)
+    for subgraph in _list_subgraphs(node):
+        _rename(subgraph, names)
 
 
 def _strip(model: onnx.ModelProto) -> None:
@@ -399,7 +401,7 @@ def compile_partition(
     weights: Mapping[str, TensorView] = (
         store_as_half(model, external) if fp16 else external
     )
-    optimized = _optimized(model, external, engine) if engine is not None else None
+    optimized = _optimize(model, external, engine) if engine is not None else None
     if optimized is not None:
         model, weights = optimized
     if weightless:
@@ -415,7 +417,7 @@ def compile_partition(
     )
 
 
-def _optimized(
+def _optimize(
     model: onnx.ModelProto, weights: Mapping[str, TensorView], engine: Engine
 ) -> OptimizedModel | None:
     """Return the optimised form, arranged for this CPU only where another one can undo

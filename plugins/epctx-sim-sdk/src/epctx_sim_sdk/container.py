@@ -133,7 +133,7 @@ class _Graphs(Mapping[str, GraphEntry]):
     def __getitem__(self, name: str) -> GraphEntry:
         entry = self._entries[name]
         if not isinstance(entry, GraphEntry):
-            entry = self._entries[name] = _graph(entry, *self._counts, self._types)
+            entry = self._entries[name] = _read_graph(entry, *self._counts, self._types)
         return entry
 
     def __contains__(self, name: object) -> bool:
@@ -168,12 +168,14 @@ def decode(content: bytes, extents: Extents) -> Tables:
     except (ValueError, RecursionError) as error:
         raise BadTablesError(f"its tables are not JSON ({error})") from error
     structures = tuple(
-        _structure(item, extents[0]) for item in _list(tables, "structures")
+        _read_structure(item, extents[0]) for item in _read_list(tables, "structures")
     )
-    weights = tuple(_weight(item, extents[1]) for item in _list(tables, "weights"))
+    weights = tuple(
+        _read_weight_row(item, extents[1]) for item in _read_list(tables, "weights")
+    )
     graphs: dict[str, Any] = {}
-    for item in _list(tables, "graphs"):
-        name = _text(_get(item, "name"), "a graph's name")
+    for item in _read_list(tables, "graphs"):
+        name = _read_text(_get(item, "name"), "a graph's name")
         if name in graphs:
             raise BadTablesError(f"two graphs are called {name!r}")
         graphs[name] = item
@@ -212,7 +214,7 @@ def _get(table: object, key: str) -> object:
     return table[key]
 
 
-def _list(table: object, key: str) -> list[Any]:
+def _read_list(table: object, key: str) -> list[Any]:
     return _as_list(_get(table, key), key)
 
 
@@ -222,7 +224,7 @@ def _as_list(value: object, what: str) -> list[Any]:
     return value
 
 
-def _number(value: object, what: str, limit: int) -> int:
+def _read_number(value: object, what: str, limit: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
         shown = value if isinstance(value, int) else type(value).__name__
         raise BadTablesError(
@@ -231,15 +233,15 @@ def _number(value: object, what: str, limit: int) -> int:
     return value
 
 
-def _text(value: object, what: str) -> str:
+def _read_text(value: object, what: str) -> str:
     if not isinstance(value, str):
         raise BadTablesError(f"{what} is not a text")
     return value
 
 
-def _extent(item: object, total: int) -> tuple[int, int]:
-    offset = _number(_get(item, "offset"), "an offset", MAX_LENGTH)
-    length = _number(_get(item, "length"), "a length", MAX_LENGTH)
+def _read_extent(item: object, total: int) -> tuple[int, int]:
+    offset = _read_number(_get(item, "offset"), "an offset", MAX_LENGTH)
+    length = _read_number(_get(item, "length"), "a length", MAX_LENGTH)
     if offset + length > total:
         raise BadTablesError(
             f"bytes {offset} to {offset + length} are named, but there are only {total}"
@@ -247,46 +249,48 @@ def _extent(item: object, total: int) -> tuple[int, int]:
     return offset, length
 
 
-def _structure(item: object, total: int) -> Structure:
-    offset, length = _extent(item, total)
-    activation = _number(
+def _read_structure(item: object, total: int) -> Structure:
+    offset, length = _read_extent(item, total)
+    activation = _read_number(
         _get(item, "activation_bytes"), "an activation size", MAX_LENGTH
     )
     return Structure(offset=offset, length=length, activation_bytes=activation)
 
 
-def _weight(item: object, total: int) -> Weight | SourceWeight:
-    shape = _list(item, "shape")
+def _read_weight_row(item: object, total: int) -> Weight | SourceWeight:
+    shape = _read_list(item, "shape")
     if len(shape) > MAX_RANK:
         raise BadTablesError(f"a weight has {len(shape)} dimensions")
-    digest = _text(_get(item, "digest"), "a weight's digest")
+    digest = _read_text(_get(item, "digest"), "a weight's digest")
     if not _DIGEST.fullmatch(digest):
         raise BadTablesError("a weight's digest is not one")
-    elem_type = _number(_get(item, "elem_type"), "an element type", _MAX_ELEM_TYPE)
-    dims = tuple(_number(dim, "a dimension", MAX_LENGTH) for dim in shape)
+    elem_type = _read_number(_get(item, "elem_type"), "an element type", _MAX_ELEM_TYPE)
+    dims = tuple(_read_number(dim, "a dimension", MAX_LENGTH) for dim in shape)
     if isinstance(item, dict) and "source" in item:
-        name = _text(item["source"], "the name of a weight of the source")
-        length = _number(_get(item, "length"), "a length", MAX_LENGTH)
+        name = _read_text(item["source"], "the name of a weight of the source")
+        length = _read_number(_get(item, "length"), "a length", MAX_LENGTH)
         return SourceWeight(
             source=name, length=length, elem_type=elem_type, shape=dims, digest=digest
         )
-    offset, length = _extent(item, total)
+    offset, length = _read_extent(item, total)
     return Weight(
         offset=offset, length=length, elem_type=elem_type, shape=dims, digest=digest
     )
 
 
-def _graph(
+def _read_graph(
     item: dict[str, Any], structures: int, weights: int, types: dict[str, TensorType]
 ) -> GraphEntry:
     if not item.keys() >= _GRAPH_KEYS:
         raise BadTablesError(f"a graph has not all of {', '.join(sorted(_GRAPH_KEYS))}")
-    pairs = [_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
+    pairs = [_read_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
     if pairs and len({name for name, _ in pairs}) != len(pairs):
         raise BadTablesError("a graph names a weight twice")
     return GraphEntry(
         name=item["name"],
-        structure=_number(item["structure"], "a structure's number", structures - 1),
+        structure=_read_number(
+            item["structure"], "a structure's number", structures - 1
+        ),
         weights=tuple(pairs),
         inputs=tuple(
             [
@@ -303,14 +307,14 @@ def _graph(
     )
 
 
-def _pair(pair: object, weights: int) -> tuple[str, int]:
-    name, place = _fields(pair, 2, "a weight's entry")
-    return _text(name, "a weight's name"), _number(
+def _read_pair(pair: object, weights: int) -> tuple[str, int]:
+    name, place = _read_fields(pair, 2, "a weight's entry")
+    return _read_text(name, "a weight's name"), _read_number(
         place, "a weight's number", weights - 1
     )
 
 
-def _fields(value: object, count: int, what: str) -> list[Any]:
+def _read_fields(value: object, count: int, what: str) -> list[Any]:
     fields = _as_list(value, what)
     if len(fields) != count:
         raise BadTablesError(f"{what} has {len(fields)} fields, not {count}")
@@ -319,7 +323,7 @@ def _fields(value: object, count: int, what: str) -> list[Any]:
 
 def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
     """Return a value; equal types are made, and checked, once."""
-    name, *kind = _fields(item, 3, "a value's type")
+    name, *kind = _read_fields(item, 3, "a value's type")
     # As text, because lists have no hash, and True and 1 are equal.
     try:
         key = repr(kind)
@@ -327,37 +331,39 @@ def _decode_value(item: object, types: dict[str, TensorType]) -> ValueInfo:
         raise BadTablesError("a value's type is nested too deeply") from error
     tensor_type = types.get(key)
     if tensor_type is None:
-        tensor_type = types[key] = _type(*kind)
-    return ValueInfo(_text(name, "a value's name"), tensor_type)
+        tensor_type = types[key] = _read_type(*kind)
+    return ValueInfo(_read_text(name, "a value's name"), tensor_type)
 
 
-def _type(elem_type: object, shape: object) -> TensorType:
+def _read_type(elem_type: object, shape: object) -> TensorType:
     element_type = (
         None
         if elem_type is None
-        else _number(elem_type, "an element type", _MAX_ELEM_TYPE)
+        else _read_number(elem_type, "an element type", _MAX_ELEM_TYPE)
     )
-    if element_type is not None and element_type not in _element_types():
+    if element_type is not None and element_type not in _list_element_types():
         raise BadTablesError(
             f"a value has the element type {element_type}, which ONNX does not have"
         )
     return TensorType(
         element_type,
-        None if shape is None else tuple(map(_dimension, _as_list(shape, "a shape"))),
+        None
+        if shape is None
+        else tuple(map(_read_dimension, _as_list(shape, "a shape"))),
     )
 
 
 @cache
-def _element_types() -> frozenset[int]:
+def _list_element_types() -> frozenset[int]:
     import onnx
 
     return frozenset(onnx.TensorProto.DataType.values())
 
 
-def _dimension(value: object) -> int | str | None:
+def _read_dimension(value: object) -> int | str | None:
     if value is None or isinstance(value, str):
         return value
-    return _number(value, "a dimension", MAX_LENGTH)
+    return _read_number(value, "a dimension", MAX_LENGTH)
 
 
 MAGIC = b"EPCTXSIM"
@@ -472,19 +478,19 @@ class Container:
                 source is missing or not the one that was compiled.
         """
         return {
-            name: self._array(self.tables.weights[place], name)
+            name: self._make_array(self.tables.weights[place], name)
             for name, place in entry.weights
         }
 
-    def _array(self, weight: Weight | SourceWeight, name: str) -> np.ndarray:
+    def _make_array(self, weight: Weight | SourceWeight, name: str) -> np.ndarray:
         return (
             self._read_weight(weight, name)
             if isinstance(weight, Weight)
-            else _checked(self._source, weight).array()
+            else _check_weight(self._source, weight).array()
         )
 
     def _read_weight(self, weight: Weight, name: str) -> np.ndarray:
-        dtype = _dtype(weight.elem_type)
+        dtype = _find_dtype(weight.elem_type)
         count = math.prod(weight.shape)
         fits = dtype is not None and count * dtype.itemsize == weight.length
         # Without elements no dimension is bounded by the length, and numpy multiplies
@@ -522,7 +528,7 @@ class Container:
         ]
 
 
-def _checked(source: FromSource, weight: SourceWeight) -> TensorView:
+def _check_weight(source: FromSource, weight: SourceWeight) -> TensorView:
     view = source(weight.source)
     facts = (view.elem_type, tuple(view.shape), view.nbytes, view.digest)
     if facts != (weight.elem_type, weight.shape, weight.length, weight.digest):
@@ -537,14 +543,14 @@ def _checked(source: FromSource, weight: SourceWeight) -> TensorView:
     return view
 
 
-def _no_source(name: str) -> TensorView:
+def _refuse_source(name: str) -> TensorView:
     raise InvalidGraph(
         f"the payload refers to the weight {name!r} of a source model, and there is "
         "none."
     )
 
 
-def _dtype(elem_type: int) -> np.dtype[np.generic] | None:
+def _find_dtype(elem_type: int) -> np.dtype[np.generic] | None:
     import onnx
 
     if elem_type == onnx.TensorProto.STRING:
@@ -561,7 +567,7 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
     ep: str,
     node: str,
     name: str,
-    source: FromSource = _no_source,
+    source: FromSource = _refuse_source,
     kind: object = None,
     verified: bool = False,
 ) -> Container:

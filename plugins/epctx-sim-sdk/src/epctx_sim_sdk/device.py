@@ -99,7 +99,7 @@ class Device:
             _put_small_inline(model, arrays)
             return model, arrays
 
-        key = (graph.structure, tuple(map(_identity, graph.weights.values())))
+        key = (graph.structure, tuple(map(_identify, graph.weights.values())))
         return self._use(key, read)
 
     def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
@@ -109,14 +109,14 @@ class Device:
                 model, arrays = read()
                 # None has the engine judge, which goes by operators alone.
                 heavy = False if _is_light(model) else None
-                prepared = self._prepared(model, arrays, heavy=heavy)
+                prepared = self._prepare(model, arrays, heavy=heavy)
                 shared = self._shared[key] = _Shared(prepared=prepared)
             shared.users += 1
         return CompiledPartition(
             run=shared.prepared.run, close=partial(self._release, key, shared)
         )
 
-    def _prepared(
+    def _prepare(
         self,
         model: onnx.ModelProto,
         arrays: Mapping[str, np.ndarray],
@@ -169,7 +169,7 @@ class GraphReader(Device):
         if key not in self._read:
             model, arrays = read()
             if self._prepares:
-                self._prepared(model, arrays, heavy=False).close()
+                self._prepare(model, arrays, heavy=False).close()
             self._read.add(key)
         return CompiledPartition(None)
 
@@ -182,12 +182,12 @@ def open_device(context: ProviderContext) -> Device:
     return (GraphReader if exports else Device)(engine=context.engine)
 
 
-def _identity(view: TensorView) -> Hashable:
+def _identify(view: TensorView) -> Hashable:
     """Return a key that tells two weights apart without reading those in a file."""
     from epctx_sim_sdk.precision import HalfTensor  # loading needs none
 
     if isinstance(view, HalfTensor):
-        return ("float16", _identity(view.base))
+        return ("float16", _identify(view.base))
     return (view.extent or view.digest, view.elem_type, view.shape)
 
 
@@ -236,7 +236,7 @@ def _parse(
         for name, tensor in outside.items()
     )
     # Nothing lies outside without a location, so that most graphs need no search.
-    hidden = content.count(b"location") != len(outside) and _hidden_outside_data(
+    hidden = content.count(b"location") != len(outside) and _has_hidden_outside_data(
         model, len(outside)
     )
     if not fits or hidden:
@@ -271,7 +271,7 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
             )
 
 
-def _hidden_outside_data(model: onnx.ModelProto, initializers: int) -> bool:
+def _has_hidden_outside_data(model: onnx.ModelProto, initializers: int) -> bool:
     """Return whether tensors other than the main graph's initializers claim to lie in a
     file.
     """

@@ -247,9 +247,9 @@ class ContextLoader:
             # Old writers gave node and graph different names; with one graph there is
             # no doubt.
             return candidates[0], next(iter(candidates[0].tables.graphs))
-        raise self._not_found(node, candidates, len(holders))
+        raise self._make_error(node, candidates, len(holders))
 
-    def _not_found(
+    def _make_error(
         self, node: ContextNode, candidates: list[Container], hits: int
     ) -> InvalidGraph:
         names = [name for c in candidates for name in c.tables.graphs]
@@ -282,8 +282,8 @@ class ContextLoader:
                 raise refused(
                     self._policy.ep,
                     node,
-                    f"its {kind} are {_shown(stated)}, but graph {entry.name!r} in "
-                    f"{container.subject} has {_shown(held)}.",
+                    f"its {kind} are {_show(stated)}, but graph {entry.name!r} in "
+                    f"{container.subject} has {_show(held)}.",
                     _RECOMPILE,
                 )
 
@@ -310,5 +310,5 @@ def _fits(stated: TensorType, held: TensorType) -> bool:
     )
 
 
-def _shown(values: Sequence[ValueInfo]) -> str:
+def _show(values: Sequence[ValueInfo]) -> str:
     return "(" + ", ".join(str(value.type) for value in values) + ")"

@@ -73,7 +73,7 @@ class SimSession:
         )
         compiled = []
         for done, partition in enumerate(partitions):
-            self._step("compile", done, len(partitions))
+            self._report_step("compile", done, len(partitions))
             graph = self._compiler.compile(partition)
             self.graphs.append(graph)
             compiled.append(exported or self.device.compile(graph))
@@ -119,12 +119,12 @@ class SimSession:
         from epctx_sim_sdk.writing import write_container
 
         def before_weight(done: int, total: int) -> None:
-            self._step("write", done, total)
+            self._report_step("write", done, total)
 
         return write_container(
             payload, graphs, made_by, before_weight=before_weight, reference=reference
         )
 
-    def _step(self, stage: str, done: int, total: int) -> None:
+    def _report_step(self, stage: str, done: int, total: int) -> None:
         self._context.cancel.raise_if_requested()
         self._context.progress(stage, done, total)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class NodeSupport:
-    """Judgement of each node, made once; a vendor's class says in `_refusal` what its
+    """Judgement of each node, made once; a vendor's class says in `_judge` what its
     tables do.
 
     Args:
@@ -30,10 +30,10 @@ class NodeSupport:
     def refusal(self, node: NodeView) -> str | None:
         """Return the reason for which a node is refused, or None."""
         if node.index not in self._refusals:
-            self._refusals[node.index] = self._refusal(node)
+            self._refusals[node.index] = self._judge(node)
         return self._refusals[node.index]
 
-    def _refusal(self, node: NodeView) -> str | None:
+    def _judge(self, node: NodeView) -> str | None:
         raise NotImplementedError
 
     def _is_read(self, name: str) -> bool:
@@ -45,7 +45,7 @@ class NodeSupport:
         """Return whether a Constant belongs to a node that is taken; alone it is
         nothing to compile.
 
-        In a body it belongs to the node that holds the body.
+        In a subgraph it belongs to the node that holds the subgraph.
         """
         if node.op_type != "Constant" or self._graph.parent_node is not None:
             return True

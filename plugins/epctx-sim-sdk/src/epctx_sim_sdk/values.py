@@ -20,7 +20,7 @@ def is_constant(graph: GraphView, name: str) -> bool:
     gives.
     """
     return (
-        graph.initializer(name) is not None or _constant_node(graph, name) is not None
+        graph.initializer(name) is not None or _find_constant(graph, name) is not None
     )
 
 
@@ -29,7 +29,7 @@ def constant(graph: GraphView, name: str) -> np.ndarray | None:
     weight = graph.initializer(name)
     if weight is not None:
         return weight.array()
-    node = _constant_node(graph, name)
+    node = _find_constant(graph, name)
     attributes = node.attributes if node is not None else {}
     return next(
         (np.asarray(attributes[key]) for key in _CONSTANT_VALUES if key in attributes),
@@ -37,7 +37,7 @@ def constant(graph: GraphView, name: str) -> np.ndarray | None:
     )
 
 
-def _constant_node(graph: GraphView, name: str) -> NodeView | None:
+def _find_constant(graph: GraphView, name: str) -> NodeView | None:
     producer = graph.producer(name)
     is_one = producer is not None and (producer.domain, producer.op_type) == (
         "",

@@ -84,7 +84,7 @@ def verify_nodes(
     for payload, node in {
         id(p): (p, n) for n in reversed(holders) for p in [reader.payload(n)]
     }.values():
-        faults = list(_faults(ep, payload, node, reader, loader))
+        faults = list(_find_faults(ep, payload, node, reader, loader))
         findings += faults
         if faults:
             shut.add(id(payload))
@@ -97,11 +97,11 @@ def verify_nodes(
             else [node.primary]
         )
         if not any(id(reader.payload(owner)) in shut for owner in owners):
-            findings += _fault(node, reader, loader)
+            findings += _try_load(node, reader, loader)
     return findings
 
 
-def _faults(
+def _find_faults(
     ep: str,
     payload: PayloadView,
     node: ContextNode,
@@ -138,7 +138,7 @@ def _check_weights(container: Container, node: ContextNode) -> None:
         )
 
 
-def _fault(
+def _try_load(
     node: ContextNode, reader: ContextReader, loader: ContextLoader
 ) -> list[Finding]:
     try:

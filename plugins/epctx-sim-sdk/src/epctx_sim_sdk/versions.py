@@ -163,19 +163,19 @@ def relation(fact: str | None, needed: str | None) -> Relation:
     if fact is None:
         return Relation.MISSING
     if _NUMBER.fullmatch(fact) and _NUMBER.fullmatch(needed):
-        return _order((int(fact),), (int(needed),), Relation.OLDER, Relation.NEWER)
+        return _compare((int(fact),), (int(needed),), Relation.OLDER, Relation.NEWER)
     theirs = Version.parse(fact)
     ours = Version.parse(needed)
     if theirs is None or ours is None:
         return Relation.OTHER
     if theirs.major != ours.major:
-        return _order(
+        return _compare(
             (theirs.major,), (ours.major,), Relation.OLDER_MAJOR, Relation.NEWER_MAJOR
         )
-    return _order(theirs, ours, Relation.OLDER, Relation.NEWER)
+    return _compare(theirs, ours, Relation.OLDER, Relation.NEWER)
 
 
-def _order(
+def _compare(
     fact: tuple[int, ...], needed: tuple[int, ...], older: Relation, newer: Relation
 ) -> Relation:
     if fact == needed:
@@ -247,10 +247,12 @@ class LoadPolicy:
         it.
         """
         return judge(
-            self.rules, self._comparable(made_by), self._comparable(self.runtime)
+            self.rules,
+            self._make_comparable(made_by),
+            self._make_comparable(self.runtime),
         )
 
-    def _comparable(self, facts: Mapping[str, str]) -> Mapping[str, str]:
+    def _make_comparable(self, facts: Mapping[str, str]) -> Mapping[str, str]:
         versions = {
             field: Version.parse(facts.get(field, "")) for field in self.without_patch
         }

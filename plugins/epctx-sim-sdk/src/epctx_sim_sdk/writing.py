@@ -85,7 +85,7 @@ def write_container(
         places.append(tuple(placed))
     tables = Tables(
         made_by=made_by,
-        graphs=_entries(graphs, structures, places),
+        graphs=_make_entries(graphs, structures, places),
         structures=tuple(structures.places),
         weights=tuple(weights.entries),
     )
@@ -93,7 +93,7 @@ def write_container(
     return tables
 
 
-def _entries(
+def _make_entries(
     graphs: Sequence[SimGraph],
     structures: _Structures,
     places: Sequence[tuple[tuple[str, int], ...]],
@@ -149,13 +149,13 @@ class _Weights:
         """Return a weight's number in the tables; its bytes are written if they are
         new.
         """
-        weight = self._entry(view)
+        weight = self._make_entry(view)
         if weight not in self._number_of:
             self._number_of[weight] = len(self.entries)
             self.entries.append(weight)
         return self._number_of[weight]
 
-    def _entry(self, view: TensorView) -> Weight | SourceWeight:
+    def _make_entry(self, view: TensorView) -> Weight | SourceWeight:
         source = self._reference(view)
         shape = tuple(view.shape)
         if source is not None:
@@ -166,7 +166,7 @@ class _Weights:
                 shape=shape,
                 digest=view.digest,
             )
-        offset = self._offset(view)
+        offset = self._write_weight(view)
         return Weight(
             offset=offset,
             length=view.nbytes,
@@ -175,7 +175,7 @@ class _Weights:
             digest=view.digest,
         )
 
-    def _offset(self, view: TensorView) -> int:
+    def _write_weight(self, view: TensorView) -> int:
         content = (view.digest, view.nbytes)
         if content not in self._offset_of:
             self._payload.align(PAGE if view.nbytes >= PAGE_ALIGNED_FROM else LINE)

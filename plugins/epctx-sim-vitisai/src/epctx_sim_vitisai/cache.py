@@ -97,10 +97,10 @@ class CompileCache:
         """Return a partition as it was compiled before; None if it was not, or the
         entry is damaged.
         """
-        key = self._key(partition)
+        key = self._make_key(partition)
         path = self._folder / f"{key}.sim"
         try:
-            view = _mapped(path)
+            view = _map_file(path)
         except (OSError, ValueError) as error:
             if not isinstance(error, FileNotFoundError):
                 self._logger.warning(
@@ -108,7 +108,7 @@ class CompileCache:
                 )
             return None
         try:
-            return self._graph(view, key, partition)
+            return self._open_graph(view, key, partition)
         except (InvalidGraph, UnsealingError) as error:
             self._logger.warning(
                 "%s: the cache entry %s is compiled again: %s",
@@ -122,7 +122,7 @@ class CompileCache:
         """Keep a compiled partition; a folder that cannot be written is reported to the
         log.
         """
-        key = self._key(graph.partition)
+        key = self._make_key(graph.partition)
         container = Recording()
         write_container(container, [graph], self._facts)
         content = container.content(lambda: None)
@@ -134,7 +134,7 @@ class CompileCache:
         except OSError as error:
             self._logger.warning("%s: nothing is kept in cache_dir: %s.", EP, error)
 
-    def _key(self, partition: Partition) -> str:
+    def _make_key(self, partition: Partition) -> str:
         identity = [
             ENTRY_FORMAT,
             sorted(self._facts.items()),
@@ -143,7 +143,7 @@ class CompileCache:
         ]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
-    def _graph(self, view: memoryview, key: str, partition: Partition) -> SimGraph:
+    def _open_graph(self, view: memoryview, key: str, partition: Partition) -> SimGraph:
         if is_sealed(view) != (self._sealer is not None):
             raise UnsealingError
         content = self._sealer.open(view, key) if self._sealer else view
@@ -182,6 +182,6 @@ def _as_compiled(container: Container, partition: Partition) -> SimGraph:
     )
 
 
-def _mapped(path: Path) -> memoryview:
+def _map_file(path: Path) -> memoryview:
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

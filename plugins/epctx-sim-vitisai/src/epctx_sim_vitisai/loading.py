@@ -95,7 +95,7 @@ class NodeLoader:
         # before what the node says.
         key = f"{_ARCHIVE}{node.attributes.get('cache_file_prefix')}"
         archive = self._workspace.get_or_create(key, lambda: self._read(node, reader))
-        prefix = _prefix(node)
+        prefix = _get_prefix(node)
         if prefix in self._archives:
             raise _refused(node, f"two nodes carry the archive {prefix!r}.", _RECOMPILE)
         self._archives[prefix] = archive
@@ -104,10 +104,10 @@ class NodeLoader:
     def _read(self, node: ContextNode, reader: ContextReader) -> Archive:
         payload = reader.payload(node)
         archive = open_archive(
-            self._unlocked(node, payload), node=node.name, name=payload.name
+            self._unlock(node, payload), node=node.name, name=payload.name
         )
         archive = replace(archive, digest=payload.digest, verified=payload.verified)
-        prefix = _prefix(node)
+        prefix = _get_prefix(node)
         description = archive.description
         if description.prefix != prefix:
             raise _refused(
@@ -129,7 +129,7 @@ class NodeLoader:
         self._check_container(archive, node)
         return archive
 
-    def _unlocked(self, node: ContextNode, payload: PayloadView) -> memoryview:
+    def _unlock(self, node: ContextNode, payload: PayloadView) -> memoryview:
         """Return the bytes of an archive, decrypted if they are encrypted."""
         switch = node.attributes.get("enable_encryption", 0)
         if not isinstance(switch, int):
@@ -143,7 +143,7 @@ class NodeLoader:
                     "Give the option encryption_key that the model was compiled with.",
                 )
             try:
-                return self._sealer.open(payload.view, _prefix(node))
+                return self._sealer.open(payload.view, _get_prefix(node))
             except UnsealingError as error:
                 raise _refused(
                     node,
@@ -183,7 +183,7 @@ class NodeLoader:
         placed: dict[str, dict[int, ContextNode]] = {}
         for node in nodes:
             try:
-                prefix, index = self._place(node)
+                prefix, index = self._find_place(node)
             except InvalidGraph as error:
                 yield error
                 continue
@@ -209,9 +209,9 @@ class NodeLoader:
                     _RECOMPILE,
                 )
 
-    def _place(self, node: ContextNode) -> tuple[str, int]:
+    def _find_place(self, node: ContextNode) -> tuple[str, int]:
         """Return a node's archive, by its key, and its place in it."""
-        prefix = _prefix(node)
+        prefix = _get_prefix(node)
         archive = self._archives.get(prefix)
         if archive is None:
             raise _refused(
@@ -219,9 +219,9 @@ class NodeLoader:
                 f"no node with main_context=1 carries its archive {prefix!r}.",
                 _RECOMPILE,
             )
-        return prefix, self._index(node, archive)
+        return prefix, self._get_index(node, archive)
 
-    def _index(self, node: ContextNode, archive: Archive) -> int:
+    def _get_index(self, node: ContextNode, archive: Archive) -> int:
         index = node.attributes.get("index")
         graphs = archive.description.graphs
         if not isinstance(index, int):
@@ -260,7 +260,7 @@ class Members:
         return self._reader.source_tensor(name)
 
 
-def _prefix(node: ContextNode) -> str:
+def _get_prefix(node: ContextNode) -> str:
     prefix = node.attributes.get("cache_file_prefix")
     if not isinstance(prefix, str) or not prefix:
         raise _refused(

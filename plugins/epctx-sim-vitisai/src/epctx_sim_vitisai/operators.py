@@ -58,7 +58,7 @@ class Operator:
     rule: Rule | None = None
 
 
-def _last_axis(node: NodeView, graph: GraphView) -> str | None:
+def _refuse_other_axes(node: NodeView, graph: GraphView) -> str | None:
     """Softmax over the last axis; before opset 13 it also covers those behind its
     axis.
     """
@@ -71,13 +71,13 @@ def _last_axis(node: NodeView, graph: GraphView) -> str | None:
     )
 
 
-def _constant_border(node: NodeView, _graph: GraphView) -> str | None:
+def _refuse_other_borders(node: NodeView, _graph: GraphView) -> str | None:
     """Padding with a constant."""
     mode = text_attribute(node, "mode", "constant")
     return None if mode == "constant" else f"Pad: this EP does not take the mode {mode}"
 
 
-def _interpolation(node: NodeView, _graph: GraphView) -> str | None:
+def _refuse_other_interpolation(node: NodeView, _graph: GraphView) -> str | None:
     """Nearest and linear interpolation over the whole image."""
     mode = text_attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear"):
@@ -89,7 +89,7 @@ def _interpolation(node: NodeView, _graph: GraphView) -> str | None:
     return "Resize: this EP does not crop" if crops else None
 
 
-def _each(names: str, operator: Operator) -> dict[str, Operator]:
+def _make_rows(names: str, operator: Operator) -> dict[str, Operator]:
     return dict.fromkeys(names.split(), operator)
 
 
@@ -98,32 +98,35 @@ _ANY = range(1, MAX_RANK + 1)
 
 OPERATORS: Mapping[str, Operator] = {
     # layers
-    **_each(
+    **_make_rows(
         "Conv ConvTranspose",
         Operator(weight=1, bias=2, ranks=range(3, MAX_RANK + 1), followed=True),
     ),
-    **_each("Gemm", Operator(weight=1, bias=2, ranks=range(2, 3), followed=True)),
-    **_each("MatMul", Operator(ranks=_ANY)),
+    **_make_rows("Gemm", Operator(weight=1, bias=2, ranks=range(2, 3), followed=True)),
+    **_make_rows("MatMul", Operator(ranks=_ANY)),
     # pools
-    **_each(
+    **_make_rows(
         "AveragePool GlobalAveragePool GlobalMaxPool MaxPool", Operator(ranks=_IMAGE)
     ),
-    **_each("ReduceMean", Operator(plain=(1,))),
+    **_make_rows("ReduceMean", Operator(plain=(1,))),
     # two values and more
-    **_each("Add", Operator(followed=True)),
-    **_each("Div Max Min Mul Sub", Operator()),
-    **_each("Concat", Operator()),
+    **_make_rows("Add", Operator(followed=True)),
+    **_make_rows("Div Max Min Mul Sub", Operator()),
+    **_make_rows("Concat", Operator()),
     # one value each
-    **_each("HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh", Operator()),
-    **_each("Clip", Operator(plain=(1, 2))),
-    **_each("Softmax", Operator(rule=_last_axis)),
+    **_make_rows("HardSigmoid HardSwish LeakyRelu Relu Sigmoid Tanh", Operator()),
+    **_make_rows("Clip", Operator(plain=(1, 2))),
+    **_make_rows("Softmax", Operator(rule=_refuse_other_axes)),
     # moving data
-    **_each("DepthToSpace", Operator(ranks=_IMAGE)),
-    **_each("Flatten Identity Transpose", Operator(ranks=_ANY)),
-    **_each("Reshape Squeeze Unsqueeze", Operator(plain=(1,), ranks=_ANY)),
-    **_each("Slice", Operator(plain=(1, 2, 3, 4))),
-    **_each("Pad", Operator(plain=(1, 2, 3), rule=_constant_border)),
-    **_each("Resize", Operator(plain=(1, 2, 3), ranks=_IMAGE, rule=_interpolation)),
+    **_make_rows("DepthToSpace", Operator(ranks=_IMAGE)),
+    **_make_rows("Flatten Identity Transpose", Operator(ranks=_ANY)),
+    **_make_rows("Reshape Squeeze Unsqueeze", Operator(plain=(1,), ranks=_ANY)),
+    **_make_rows("Slice", Operator(plain=(1, 2, 3, 4))),
+    **_make_rows("Pad", Operator(plain=(1, 2, 3), rule=_refuse_other_borders)),
+    **_make_rows(
+        "Resize",
+        Operator(plain=(1, 2, 3), ranks=_IMAGE, rule=_refuse_other_interpolation),
+    ),
 }
 
 FOLLOWING = frozenset({"Clip", "LeakyRelu", "Relu"})

@@ -154,7 +154,7 @@ class VitisAIProvider(SimulatedProvider):
         """Yield what each node states, such as its graph's index, counted over all
         models of a share group.
         """
-        prefix = self._prefix(graphs, writer)
+        prefix = self._make_prefix(graphs, writer)
         # The real EP's notes hold the folder's full path; nobody else could use it.
         notes = {"backend_cache_dir": "", "backend_cache_key": prefix}
         common = {
@@ -171,7 +171,7 @@ class VitisAIProvider(SimulatedProvider):
         for graph in self._session.graphs:
             yield common | {"index": index[graph.name]}
 
-    def _prefix(self, graphs: Sequence[SimGraph], writer: ContextWriter) -> str:
+    def _make_prefix(self, graphs: Sequence[SimGraph], writer: ContextWriter) -> str:
         """Return the archive's key; in a share group the first model decides it."""
         partitions = {graph.name: graph.partition for graph in graphs}
         first = [(name, partitions[name].digest) for name in writer.graphs_by_model[0]]
@@ -187,7 +187,7 @@ class VitisAIProvider(SimulatedProvider):
         from epctx_sim_vitisai.recording import Recording
 
         description = describe(
-            self._prefix(graphs, writer), self._cache_key, writer.graphs_by_model
+            self._make_prefix(graphs, writer), self._cache_key, writer.graphs_by_model
         )
         container = Recording()
         self._session.write(

@@ -144,12 +144,12 @@ def check_config_file(options: Mapping[str, Any]) -> None:
             f"{EP}: option 'config_file' names {str(path)!r}, which does not exist."
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise _bad_config(path, str(error)) from error
+        raise _make_error(path, str(error)) from error
     if not isinstance(config, dict):
-        raise _bad_config(path, f"it holds a {type(config).__name__}")
+        raise _make_error(path, f"it holds a {type(config).__name__}")
 
 
-def _bad_config(path: Path, why: str) -> InvalidArgument:
+def _make_error(path: Path, why: str) -> InvalidArgument:
     return InvalidArgument(
         f"{EP}: option 'config_file' names {str(path)!r}, which is no JSON object: "
         f"{why}.",

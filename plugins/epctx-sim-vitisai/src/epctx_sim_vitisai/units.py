@@ -61,33 +61,36 @@ class Support(NodeSupport):
             if node.op_type not in _GLUE and node.index not in self._claimed:
                 self._consider(node)
 
-    def _refusal(self, node: NodeView) -> str | None:
+    def _judge(self, node: NodeView) -> str | None:
         if node.index in self._claimed:
             return None
         return self._reasons.get(node.index) or f"{node.op_type}: {_GLUE[node.op_type]}"
 
     def _consider(self, node: NodeView) -> None:
         try:
-            unit = self._unit(node)
+            unit = self._find_unit(node)
         except _RefusedError as error:
             self._reasons[node.index] = f"{node.op_type}: {error}"
         else:
             self._claimed.update(unit)
 
-    def _unit(self, node: NodeView) -> set[int]:
+    def _find_unit(self, node: NodeView) -> set[int]:
         """Return the places of all nodes of an operator's unit."""
         operator = OPERATORS.get(node.op_type) if not node.domain else None
         if operator is None:
             raise _RefusedError("not among the operators that this EP takes")
-        unit = {node.index, *self._before(node, operator)}
+        unit = {node.index, *self._find_before(node, operator)}
         self._check_ranks(node, operator)
-        last = self._following(node) if operator.followed else node
+        last = self._find_activation(node) if operator.followed else node
         if last is not node:
             unit.update(
-                (last.index, *self._plain_inputs(last, OPERATORS[last.op_type].plain))
+                (
+                    last.index,
+                    *self._check_plain_inputs(last, OPERATORS[last.op_type].plain),
+                )
             )
-        for sink in self._sinks(last):
-            unit.update((sink.index, *self._constant_nodes(sink.inputs[1:])))
+        for sink in self._find_sinks(last):
+            unit.update((sink.index, *self._find_constant_nodes(sink.inputs[1:])))
         if not unit <= self._free:
             raise _RefusedError("another EP has part of what quantizes around it")
         reason = operator.rule(node, self._graph) if operator.rule else None
@@ -95,22 +98,22 @@ class Support(NodeSupport):
             raise _RefusedError(reason.removeprefix(f"{node.op_type}: "))
         return unit
 
-    def _before(self, node: NodeView, operator: Operator) -> set[int]:
-        before = self._plain_inputs(node, operator.plain)
+    def _find_before(self, node: NodeView, operator: Operator) -> set[int]:
+        before = self._check_plain_inputs(node, operator.plain)
         for position, name in enumerate(node.inputs):
             if not name or position in operator.plain:
                 continue
-            source = self._source(name, position)
+            source = self._find_source(name, position)
             if position == operator.weight:
                 before |= self._check_constant(source, WEIGHTS, "weight")
             elif position == operator.bias:
                 before |= self._check_constant(source, BIASES, "bias")
             else:
                 self._check_activation(source, position)
-            before |= {source.index, *self._constant_nodes(source.inputs[1:])}
+            before |= {source.index, *self._find_constant_nodes(source.inputs[1:])}
         return before
 
-    def _source(self, name: str, position: int) -> NodeView:
+    def _find_source(self, name: str, position: int) -> NodeView:
         source = self._graph.producer(name)
         if (
             source is None
@@ -127,11 +130,11 @@ class Support(NodeSupport):
         kind = self._graph.value(source.inputs[0])
         if kind.elem_type not in ACTIVATIONS:
             raise _RefusedError(
-                f"its input {position} is {_named(kind.elem_type)} before "
+                f"its input {position} is {_name_type(kind.elem_type)} before "
                 "DequantizeLinear, not of 8 or 16 bits"
             )
         self._check_static(source.inputs[0], f"input {position}")
-        if self._scales(source) != 1:
+        if self._count_scales(source) != 1:
             raise _RefusedError(
                 f"its input {position} has a scale for each channel; only weights may"
             )
@@ -146,16 +149,16 @@ class Support(NodeSupport):
         kind = self._graph.value(source_name)
         if kind.elem_type not in types:
             raise _RefusedError(
-                f"its {what} is {_named(kind.elem_type)} before DequantizeLinear"
+                f"its {what} is {_name_type(kind.elem_type)} before DequantizeLinear"
             )
-        self._scales(source)
+        self._count_scales(source)
         name = source.inputs[2] if len(source.inputs) > 2 else ""  # noqa: PLR2004 - the place of the zero point
         zero_point = constant(self._graph, name) if name else None
         if zero_point is not None and np.any(zero_point != 0):
             raise _RefusedError(f"its {what} has a zero point other than 0")
-        return self._constant_nodes([source_name])
+        return self._find_constant_nodes([source_name])
 
-    def _scales(self, node: NodeView) -> int:
+    def _count_scales(self, node: NodeView) -> int:
         """Return how many scales a QuantizeLinear or DequantizeLinear has."""
         if node.attributes.get("block_size"):
             raise _RefusedError("it is quantised in blocks")
@@ -164,11 +167,11 @@ class Support(NodeSupport):
         shape = self._graph.value(node.inputs[1]).shape or ()
         return math.prod(dim for dim in shape if isinstance(dim, int))
 
-    def _following(self, node: NodeView) -> NodeView:
+    def _find_activation(self, node: NodeView) -> NodeView:
         """Return the activation behind a node if that is its only reader, else the
         node.
         """
-        readers = self._readers(node)
+        readers = self._list_readers(node)
         if (
             len(readers) == 1
             and readers[0].op_type in FOLLOWING
@@ -179,11 +182,11 @@ class Support(NodeSupport):
                 return follower
         return node
 
-    def _sinks(self, node: NodeView) -> list[NodeView]:
+    def _find_sinks(self, node: NodeView) -> list[NodeView]:
         if any(map(self._is_read, node.outputs[1:])):
             raise _RefusedError("only its first result is given in integers")
         self._check_static(node.outputs[0], "result")
-        sinks = self._readers(node)
+        sinks = self._list_readers(node)
         if self._leaves(node):
             raise _RefusedError(
                 "its result leaves the network without a QuantizeLinear"
@@ -201,9 +204,9 @@ class Support(NodeSupport):
             kind = self._graph.value(sink.outputs[0]).elem_type
             if kind not in ACTIVATIONS:
                 raise _RefusedError(
-                    f"its result is quantised to {_named(kind)}, not 8 or 16 bits"
+                    f"its result is quantised to {_name_type(kind)}, not 8 or 16 bits"
                 )
-            if self._scales(sink) != 1:
+            if self._count_scales(sink) != 1:
                 raise _RefusedError(
                     "its result has a scale for each channel; only weights may"
                 )
@@ -224,7 +227,7 @@ class Support(NodeSupport):
         if 0 in value.shape:
             raise _RefusedError(f"its {what} is empty")
 
-    def _plain_inputs(self, node: NodeView, positions: Iterable[int]) -> set[int]:
+    def _check_plain_inputs(self, node: NodeView, positions: Iterable[int]) -> set[int]:
         """Check constants that are not quantised; return the nodes that give them."""
         names = [
             node.inputs[i] for i in positions if i < len(node.inputs) and node.inputs[i]
@@ -234,16 +237,16 @@ class Support(NodeSupport):
                 raise _RefusedError(
                     f"its input {node.inputs.index(name)} is no constant"
                 )
-        return self._constant_nodes(names)
+        return self._find_constant_nodes(names)
 
-    def _constant_nodes(self, names: Iterable[str]) -> set[int]:
+    def _find_constant_nodes(self, names: Iterable[str]) -> set[int]:
         """Return the Constant nodes among those that give constants; weights have
         none.
         """
         producers = (self._graph.producer(name) for name in names)
         return {producer.index for producer in producers if producer is not None}
 
-    def _readers(self, node: NodeView) -> list[NodeView]:
+    def _list_readers(self, node: NodeView) -> list[NodeView]:
         return list(
             {
                 reader.index: reader
@@ -255,7 +258,7 @@ class Support(NodeSupport):
         return node.outputs[0] in self._results
 
 
-def _named(elem_type: int | None) -> str:
+def _name_type(elem_type: int | None) -> str:
     return (
         "of an unknown type"
         if elem_type is None

@@ -45,9 +45,9 @@ def verify_archives(
         finding = _look(node, reader, loader, members, locked=locked)
         if finding is not None:
             findings.append(finding)
-            shut.add(_prefix(node))
+            shut.add(_get_prefix(node))
     # Of an archive that could not be opened, no node can be judged.
-    rest = [node for node in nodes if _prefix(node) not in shut]
+    rest = [node for node in nodes if _get_prefix(node) not in shut]
     faults = list(loader.misplaced(rest))
     findings += [refused(error, rest[0]) for error in faults]
     wrong = {error.node for error in faults}
@@ -78,7 +78,7 @@ def _look(
     payload = reader.payload(node)
     if is_sealed(payload.view):
         if locked:
-            return _locked(node, payload)
+            return _report_locked(node, payload)
     elif not is_own(payload.view) and (what := vendors(node, payload)) is not None:
         return foreign(EP, node, payload, what)
     try:
@@ -88,7 +88,7 @@ def _look(
     return None
 
 
-def _locked(node: ContextNode, payload: PayloadView) -> Finding:
+def _report_locked(node: ContextNode, payload: PayloadView) -> Finding:
     return Finding(
         Severity.INFO,
         "container-not-checked",
@@ -99,7 +99,7 @@ def _locked(node: ContextNode, payload: PayloadView) -> Finding:
     )
 
 
-def _prefix(node: ContextNode) -> str | None:
+def _get_prefix(node: ContextNode) -> str | None:
     """Return by what a node finds its archive; None if what it says is no text."""
     prefix = node.attributes.get("cache_file_prefix")
     return prefix if isinstance(prefix, str) else None
