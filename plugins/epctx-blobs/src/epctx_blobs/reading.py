@@ -106,7 +106,9 @@ class Blobs(Mapping[str, memoryview]):
             ) from None
 
     def _read(self, kind: str) -> _Table:
-        if len(self._view) < FOOTER.size or bytes(self._view[-len(MAGIC) :]) != MAGIC:
+        is_short = len(self._view) < FOOTER.size
+        mark = bytes(self._view[-len(MAGIC) :])
+        if is_short or mark != MAGIC:
             raise self._make_error("it does not end as a container of blobs does")
 
         length, digest, _ = FOOTER.unpack(self._view[-FOOTER.size :])
@@ -114,8 +116,10 @@ class Blobs(Mapping[str, memoryview]):
         if length > min(end, LONGEST_TABLE):
             raise ValueError(f"{length:,} bytes")
         text = bytes(self._view[end - length : end])
-        if not self._trusted and hashlib.sha256(text).digest() != digest:
-            raise ValueError("it does not have its digest")
+        if not self._trusted:
+            actual = hashlib.sha256(text).digest()
+            if actual != digest:
+                raise ValueError("it does not have its digest")
 
         content = json.loads(text)
         if content["kind"] != kind:
@@ -145,7 +149,9 @@ def _check_entries(table: _Table, end: int) -> None:
             or not 0 <= offset <= offset + size <= end
         ):
             raise ValueError(f"the blob {name!r:.200} lies outside of the payload")
-        if type(entry["sha256"]) is not str or type(entry["facts"]) is not dict:
+        digest = entry["sha256"]
+        facts = entry["facts"]
+        if type(digest) is not str or type(facts) is not dict:
             raise ValueError(f"what it says of the blob {name!r:.200}")
 
 

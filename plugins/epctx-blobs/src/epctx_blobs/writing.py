@@ -61,7 +61,9 @@ def write_blobs(
             f"{LONGEST_TABLE:,}: put facts in a blob"
         )
 
-    payload.write(text + FOOTER.pack(len(text), hashlib.sha256(text).digest(), MAGIC))
+    table_digest = hashlib.sha256(text).digest()
+    footer = FOOTER.pack(len(text), table_digest, MAGIC)
+    payload.write(text + footer)
 
 
 def _check_facts(facts: object, blobs: Mapping[str, Any]) -> None:

@@ -42,8 +42,10 @@ def encode(document: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: a key has a NUL, or a text is not Unicode.
     """
-    body = b"".join(_encode_element(key, value) for key, value in document.items())
-    return _INT.pack(_EMPTY_DOCUMENT + len(body)) + body + b"\0"
+    elements = [_encode_element(key, value) for key, value in document.items()]
+    content = b"".join(elements)
+    length = _INT.pack(_EMPTY_DOCUMENT + len(content))
+    return length + content + b"\0"
 
 
 def _encode_element(key: str, value: str | int | Mapping[str, Any]) -> bytes:
@@ -79,7 +81,8 @@ def _decode_document(data: bytes, start: int, end: int, levels: int) -> dict[str
     if levels == 0:
         raise ValueError(f"its documents are nested more than {_DEEPEST} deep")
     size = end - start
-    if size < _EMPTY_DOCUMENT or _INT.unpack_from(data, start)[0] != size:
+    is_short = size < _EMPTY_DOCUMENT
+    if is_short or _INT.unpack_from(data, start)[0] != size:
         raise ValueError(f"no document of {size:,} bytes begins at byte {start:,}")
 
     document: dict[str, Any] = {}
@@ -130,8 +133,10 @@ def _decode_value(data: bytes, kind: int, start: int, end: int, levels: int) -> 
     if kind == _BINARY:
         return data[start + _EXTRA_BYTES[_BINARY] : end]
     if kind == _TEXT:
-        if end - start <= _INT.size or data[end - 1] != 0:
+        first = start + _INT.size
+        last = end - 1
+        if last < first or data[last] != 0:
             raise ValueError(f"the text at byte {start:,} does not end with a NUL")
-        return data[start + _INT.size : end - 1].decode()
+        return data[first:last].decode()
     document = _decode_document(data, start, end, levels - 1)
     return list(document.values()) if kind == _ARRAY else document

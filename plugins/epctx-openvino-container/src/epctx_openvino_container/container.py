@@ -53,7 +53,8 @@ def lay_out(
         name: {**entry, "data_offset": _LARGEST, "size": _LARGEST}
         for name, entry in entries.items()
     }
-    offset = align(_HEADER.size + len(_encode_table(fields, longest)))
+    encoded = _encode_table(fields, longest)
+    offset = align(_HEADER.size + len(encoded))
     placed = {}
     for name, entry in entries.items():
         placed[name] = {**entry, "data_offset": offset}
@@ -80,7 +81,8 @@ def encode_head(table: Table) -> bytes:
         )
     head = _HEADER.pack(_MAGIC, _VERSION, _HEADER.size, _HEADER.size, len(encoded))
     offsets = [entry["data_offset"] for entry in table.entries.values()]
-    first = min(offsets, default=align(_HEADER.size + len(encoded)))
+    end = align(_HEADER.size + len(encoded))
+    first = min(offsets, default=end)
     return (head + encoded).ljust(first, b"\0")
 
 
@@ -90,8 +92,12 @@ def _encode_table(
     """Return the table in BSON, its keys sorted as Intel's EP does; blobs stay in
     their order.
     """
-    blobs = {name: dict(sorted(entry.items())) for name, entry in entries.items()}
-    return encode(dict(sorted({**fields, _BLOBS: blobs}.items())))
+    blobs = {}
+    for name, entry in entries.items():
+        blobs[name] = dict(sorted(entry.items()))
+
+    table = {**fields, _BLOBS: blobs}
+    return encode(dict(sorted(table.items())))
 
 
 def is_container(content: memoryview) -> bool:
