@@ -146,9 +146,11 @@ def _make_batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
     """Yield batches of about a size, none of which ends within a case."""
     batch: list[Task] = []
     for task in tasks:
-        if len(batch) >= size and task[0] != batch[-1][0]:
-            yield batch
-            batch = []
+        if len(batch) >= size:
+            last_case = batch[-1][0]
+            if task[0] != last_case:
+                yield batch
+                batch = []
         batch.append(task)
     if batch:
         yield batch
@@ -161,11 +163,13 @@ def read(path: Path) -> list[Result]:
         InvalidArgument: the file cannot be read, or has something else than results.
     """
     try:
-        *lines, _cut = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        content = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise InvalidArgument(
             f"results in {path} cannot be read: {error.strerror}."
         ) from error
+
+    *lines, _cut = content.split(b"\n")
     return [_parse(line, path, number) for number, line in enumerate(lines, 1)]
 
 
@@ -300,19 +304,19 @@ def compared_with_direct(results: Sequence[Result]) -> list[Result]:
     """Have results differ whose bits are not those of the same EPs in a direct
     session.
     """
-    direct = {(r.case, r.route): r.bits for r in results if r.route.endswith(".direct")}
+    direct = {
+        (result.case, result.route): result.bits
+        for result in results
+        if result.route.endswith(".direct")
+    }
 
     def judge(result: Result) -> Result:
-        bits = (
-            direct.get((result.case, f"{result.route.partition('.')[0]}.direct"), "")
-            or result.bits
-        )
-        passed = result.outcome == "passed" and bits != result.bits
-        return (
-            replace(result, outcome="differs", kind="bits", reason="bits")
-            if passed
-            else result
-        )
+        eps = result.route.partition(".")[0]
+        bits = direct.get((result.case, f"{eps}.direct"))
+        if result.outcome != "passed" or not bits or bits == result.bits:
+            return result
+
+        return replace(result, outcome="differs", kind="bits", reason="bits")
 
     return [judge(result) for result in results]
 
@@ -327,10 +331,10 @@ def table(results: Iterable[Result]) -> str:
         for what in (r.outcome, "claimed" * bool(r.claimed))
     )
     heads = (*OUTCOMES, "claimed")
-    lines = [f"{'route':20}" + "".join(f"{head:>10}" for head in heads)]
-    routes = dict.fromkeys(route for route, _ in counts)
-    lines += [
-        f"{route:20}" + "".join(f"{counts[route, head]:10}" for head in heads)
-        for route in routes
-    ]
+    titles = "".join(f"{head:>10}" for head in heads)
+    lines = [f"{'route':20}{titles}"]
+
+    for route in dict.fromkeys(route for route, _ in counts):
+        numbers = "".join(f"{counts[route, head]:10}" for head in heads)
+        lines.append(f"{route:20}{numbers}")
     return "\n".join(lines)

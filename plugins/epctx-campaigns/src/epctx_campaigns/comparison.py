@@ -22,18 +22,15 @@ def difference(result: Any, expected: Any, case: Case) -> str:
     the case's tolerances.
     """
     if isinstance(expected, (list, tuple)):
-        if not isinstance(result, (list, tuple)) or len(result) != len(expected):
+        is_list = isinstance(result, (list, tuple))
+        if not is_list or len(result) != len(expected):
             return "another length"
-        return next(
-            filter(
-                None,
-                (
-                    difference(*pair, case)
-                    for pair in zip(result, expected, strict=True)
-                ),
-            ),
-            "",
-        )
+
+        for pair in zip(result, expected, strict=True):
+            if wrong := difference(*pair, case):
+                return wrong
+        return ""
+
     if expected is None or isinstance(expected, dict) or result is None:
         return "" if result == expected else "another value"
     return _compare_arrays(np.asarray(result), np.asarray(expected), case)
@@ -62,15 +59,15 @@ def compute_digest(values: Iterable[Any]) -> str:
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, (list, tuple)):
-            digest.update(f"[{len(value)}:{compute_digest(value)}]".encode())
+            inner = compute_digest(value)
+            digest.update(f"[{len(value)}:{inner}]".encode())
         elif isinstance(value, dict):
             digest.update(repr(sorted(value.items())).encode())
         else:
             array = np.asarray(value)
-            content = (
-                repr(array.tolist()).encode()
-                if array.dtype.hasobject
-                else array.tobytes()
-            )
-            digest.update(f"{array.dtype}{array.shape}".encode() + content)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            if array.dtype.hasobject:
+                digest.update(repr(array.tolist()).encode())
+            else:
+                digest.update(array.tobytes())
     return digest.hexdigest()[:16]

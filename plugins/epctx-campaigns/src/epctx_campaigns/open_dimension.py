@@ -129,10 +129,10 @@ def _expect(
     Nothing if that has another shape than the model proves: so many rows make no sense
     to it.
     """
-    if not rows and not NEED_STEPS.isdisjoint(
-        node.op_type for node in model.graph.node
-    ):
+    operators = {node.op_type for node in model.graph.node}
+    if not rows and not NEED_STEPS.isdisjoint(operators):
         engines = ()
+
     answers = (_try(run, inputs) for run in engines)
     for turn, outputs in enumerate(answers):
         if outputs is not None:
@@ -142,22 +142,24 @@ def _expect(
 
 
 def _fits(declared: onnx.ValueInfoProto, value: Any, rows: int) -> bool:
-    if not isinstance(value, np.ndarray) or not declared.type.tensor_type.HasField(
-        "shape"
-    ):
+    tensor_type = declared.type.tensor_type
+    if not isinstance(value, np.ndarray) or not tensor_type.HasField("shape"):
         return True
-    dimensions = declared.type.tensor_type.shape.dim
-    proven = [
-        rows
-        if d.dim_param == ROWS
-        else d.dim_value
-        if d.HasField("dim_value")
-        else None
-        for d in dimensions
-    ]
-    return len(proven) == value.ndim and all(
-        p in (None, n) for p, n in zip(proven, value.shape, strict=True)
-    )
+
+    dimensions = tensor_type.shape.dim
+    if len(dimensions) != value.ndim:
+        return False
+
+    for dimension, length in zip(dimensions, value.shape, strict=True):
+        if dimension.dim_param == ROWS:
+            proven = rows
+        elif dimension.HasField("dim_value"):
+            proven = dimension.dim_value
+        else:
+            continue
+        if length != proven:
+            return False
+    return True
 
 
 def _make_engines(model: onnx.ModelProto) -> Iterator[_Run]:

@@ -211,10 +211,10 @@ def _add_twins(index: Index, name: str, case: Case, folder: Path) -> Index:
                 case, model, end, folder / f"{name}.{end}.onnx"
             )
         except Exception as error:  # noqa: BLE001 - neither the quantiser's nor onnxruntime's have a base
-            kind = (
-                "" if isinstance(error, _NoTwinError) else f"{type(error).__name__}: "
-            )
-            failed[f"{name}.{end}"] = (kind + " ".join(str(error).split()))[:200]
+            reason = " ".join(str(error).split())
+            if not isinstance(error, _NoTwinError):
+                reason = f"{type(error).__name__}: {reason}"
+            failed[f"{name}.{end}"] = reason[:200]
     return replace(
         index, asked=index.asked + len(PRECISIONS), twins=twins, failed=failed
     )
@@ -404,8 +404,10 @@ def _compute_tolerances(
     for value, result in zip(graph.output, truth, strict=True):
         node = producers.get(value.name)
         if node is not None and node.op_type == _OUT_OF and node.input[1] in scales:
-            step = float(numpy_helper.to_array(scales[node.input[1]]).max())
-            tolerances.append(step * min(max(depths[value.name], 1), LONGEST_WAY))
+            scale = numpy_helper.to_array(scales[node.input[1]])
+            step = float(scale.max())
+            way = min(max(depths[value.name], 1), LONGEST_WAY)
+            tolerances.append(step * way)
         else:
             tolerances.append(_compute_tolerance(result, case))
     return tolerances
@@ -418,9 +420,10 @@ def _compute_tolerance(result: Any, case: Case) -> float:
         and np.isfinite(result).any()
     ):
         return 0.0
-    return float(
-        case.rtol * np.abs(result[np.isfinite(result)]).max() + np.max(case.atol)
-    )
+
+    finite = result[np.isfinite(result)]
+    largest = np.abs(finite).max()
+    return float(case.rtol * largest + np.max(case.atol))
 
 
 def _count_layers(model: ModelProto, quantised: ModelProto) -> int:

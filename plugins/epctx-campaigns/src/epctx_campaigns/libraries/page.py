@@ -107,8 +107,10 @@ def _show_ways(report: LibraryReport) -> Iterator[str]:
     yield "<h2>Outcomes</h2>"
     yield from _make_table(("way", *(v.name for v in Verdict)), report.count_ways())
     yield "<dl>"
-    yield from (f"<dt>{v.name}</dt><dd>{escape(v.value)}</dd>" for v in Verdict)
-    yield from (f"<dt>{way}</dt><dd>{escape(WAYS[way])}</dd>" for way in report.ways)
+    for verdict in Verdict:
+        yield f"<dt>{verdict.name}</dt><dd>{escape(verdict.value)}</dd>"
+    for way in report.ways:
+        yield f"<dt>{way}</dt><dd>{escape(WAYS[way])}</dd>"
     yield "<dt>cases</dt><dd>the worst outcome of each case</dd>"
     yield "</dl>"
 
@@ -166,7 +168,8 @@ def _show_lost_nodes(report: LibraryReport) -> Iterator[str]:
 
 
 def _show_fault(report: LibraryReport, result: Result) -> str:
-    title = f"{result.notes.get('title', result.case)} ({report.find_way(result)})"
+    name = result.notes.get("title", result.case)
+    title = f"{name} ({report.find_way(result)})"
     return (
         f"<details><summary>{escape(title)}</summary>"
         f"<p>{escape(report.explain(result))}</p>"
@@ -178,16 +181,15 @@ def _show_nodes(result: Result) -> str:
     nodes = result.notes.get("nodes")
     if not nodes:
         return ""
-    ran = (
-        "" if nodes["ran"] is None else f"; kernels of the EP that ran: {nodes['ran']}"
-    )
-    left = f"; other EPs have {_join(nodes['left'])}" if nodes["left"] else ""
-    moved = (
-        f"; in its place ran on other EPs: {_join(nodes['elsewhere'])}"
-        if nodes["elsewhere"]
-        else ""
-    )
-    return f"<p>The EP took {_join(nodes['taken']) or 'no node'}{left}{ran}{moved}.</p>"
+
+    facts = [f"The EP took {_join(nodes['taken']) or 'no node'}"]
+    if nodes["left"]:
+        facts.append(f"other EPs have {_join(nodes['left'])}")
+    if nodes["ran"] is not None:
+        facts.append(f"kernels of the EP that ran: {nodes['ran']}")
+    if nodes["elsewhere"]:
+        facts.append(f"in its place ran on other EPs: {_join(nodes['elsewhere'])}")
+    return f"<p>{'; '.join(facts)}.</p>"
 
 
 def _join(names: Iterable[str]) -> str:

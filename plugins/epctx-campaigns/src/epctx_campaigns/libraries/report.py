@@ -120,21 +120,25 @@ class LibraryReport:
     @cached_property
     def faults(self) -> list[Result]:
         """Results that are neither PASS nor UNSUPPORTED, the worst first."""
-        bad = [
-            r
-            for r in (*self.checks, *self.trials)
-            if _ORDER.index(judge(r)) < _ORDER.index(Verdict.PASS)
-        ]
-        return sorted(bad, key=lambda result: _ORDER.index(judge(result)))
+
+        def rank(result: Result) -> int:
+            return _ORDER.index(judge(result))
+
+        limit = _ORDER.index(Verdict.PASS)
+        results = (*self.checks, *self.trials)
+        faults = [result for result in results if rank(result) < limit]
+        return sorted(faults, key=rank)
 
     def count_ways(self) -> dict[str, Counter[Verdict]]:
         """Return the verdicts in each way, the kit first and the cases last."""
         counts = {"kit": Counter(map(judge, self.checks))} if self.checks else {}
         for number, way in enumerate(self.ways):
-            counts[way] = Counter(map(judge, self.trials[number :: len(self.ways)]))
-        return (
-            {**counts, "cases": Counter(self.cases.values())} if self.trials else counts
-        )
+            trials = self.trials[number :: len(self.ways)]
+            counts[way] = Counter(map(judge, trials))
+
+        if self.trials:
+            counts["cases"] = Counter(self.cases.values())
+        return counts
 
     def count_operators(self) -> dict[str, Counter[Verdict]]:
         """Return the verdicts of the cases in which each operator is."""

@@ -175,7 +175,8 @@ class _Trial:
                 "unclaimed",
                 f"it shows nothing, as {name} {cpu}; with the EP, {reason}",
             )
-        return outcome, f"{reason[: LONGEST_REASON - 80]}; {name} {cpu}"
+        start = reason[: LONGEST_REASON - 80]
+        return outcome, f"{start}; {name} {cpu}"
 
     def _ask_cpu(self) -> tuple[str, str]:
         """Return the outcome without the EP, and the refusal if it is one."""
@@ -218,10 +219,11 @@ def measure_error(result: Any, expected: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     finite = np.isfinite(b)
-    if not np.array_equal(
-        np.where(finite, 0, b), np.where(np.isfinite(a), 0, a), equal_nan=True
-    ):
+    special = np.where(finite, 0, b)
+    special_of_result = np.where(np.isfinite(a), 0, a)
+    if not np.array_equal(special, special_of_result, equal_nan=True):
         return None
+
     if not finite.any():
         return 0.0
     off = np.abs(a - b, where=finite, out=np.zeros_like(a)).max()
