@@ -99,9 +99,10 @@ def whole_numbers(values: object) -> list[int]:
     Raises:
         ProtocolError: it is something else.
     """
-    if type(values) is not list or not all(type(v) is int and v >= 0 for v in values):
-        raise ProtocolError(f"{values!r:.80} is not a list of whole numbers")
-    return values
+    if type(values) is list and all(type(v) is int and v >= 0 for v in values):
+        return values
+
+    raise ProtocolError(f"{values!r:.80} is not a list of whole numbers")
 
 
 class Channel:
@@ -140,7 +141,10 @@ class Channel:
         if sizes is None:
             blobs = [memoryview(blob) for blob in blobs]
             sizes = [blob.nbytes for blob in blobs]
-        text = json.dumps({**head, _SIZES: list(sizes)} if sizes else head).encode()
+        if sizes:
+            head = {**head, _SIZES: list(sizes)}
+        text = json.dumps(head).encode()
+
         with self._lock:
             self._sink.write(_LENGTH.pack(len(text)))
             self._sink.write(text)
@@ -270,10 +274,11 @@ def encode_error(error: EpctxError) -> dict[str, Any]:
     fields: tuple[str, ...] = _FIELDS + (
         _PLUGIN_FIELDS if isinstance(error, PluginError) else ()
     )
-    cls = next(c.__name__ for c in type(error).__mro__ if c.__name__ in _CLASSES)
+    names = (cls.__name__ for cls in type(error).__mro__)
+    class_name = next(name for name in names if name in _CLASSES)
     values = {name: getattr(error, name) for name in fields}
     return {
-        "error": cls,
+        "error": class_name,
         "message": error.message[:_LONGEST],
         "fields": {
             name: concealed(str(value))[:_LONGEST]

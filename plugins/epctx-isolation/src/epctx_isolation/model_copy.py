@@ -220,7 +220,8 @@ def find_weight(root: GraphIndex, path: object, name: object) -> TensorView:
     Raises:
         ProtocolError: the model has no such weight.
     """
-    weight = _find_graph(root, path).weights.get(name) if type(name) is str else None
+    graph = _find_graph(root, path)
+    weight = graph.weights.get(name) if type(name) is str else None
     if weight is None:
         raise ProtocolError(
             f"the model has no weight {name!r:.80} in the graph {path!r:.80}"
@@ -249,10 +250,10 @@ class ReceivedModel:
         graphs = [
             onnx.GraphProto.FromString(bytes(blob)) for blob in blobs[1:first_weight]
         ]
-        types = types_of(graphs[0], types_of(graphs[1]) if len(graphs) > 1 else None)
-        weights = {
-            weight.name: weight for weight in unpack_weights(head, blobs[first_weight:])
-        }
+        more_types = types_of(graphs[1]) if len(graphs) > 1 else None
+        types = types_of(graphs[0], more_types)
+        unpacked = unpack_weights(head, blobs[first_weight:])
+        weights = {weight.name: weight for weight in unpacked}
         self._proto = model
         self._root = GraphIndex(model.graph, types=types, weights=weights, owner=model)
         self._weight_keys: dict[int, WeightKey] = {}
@@ -448,7 +449,8 @@ class RemoteWriter:
         key = self._model.weight_key(view)
         if key is None:
             return None
-        name: str | None = self._host.ask("reference", {"weight": key}).head["name"]
+        reply = self._host.ask("reference", {"weight": key})
+        name: str | None = reply.head["name"]
         return name
 
 

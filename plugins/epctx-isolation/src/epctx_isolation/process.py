@@ -96,7 +96,8 @@ class ChildProcess:
         self.channel = Channel(source, sink, limit=limit)
         self._reason = ""
         self._watch = _Watch(self)
-        path = json.dumps({"path": [os.fspath(p) for p in sys.path]}).encode()
+        folders = [os.fspath(folder) for folder in sys.path]
+        path = json.dumps({"path": folders}).encode()
         with contextlib.suppress(OSError):  # it died at once: the first message fails
             sink.write(struct.pack("<I", len(path)) + path)
 

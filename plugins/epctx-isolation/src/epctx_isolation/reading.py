@@ -89,14 +89,20 @@ def try_reading(
             sink.write(struct.pack("<I", len(head)) + head + content)
         # The process counts its seconds itself, from when it has started.
         ended = process.wait_and_end(STARTING_SECONDS + seconds)
-        printed.seek(max(0, printed.seek(0, os.SEEK_END) - _LAST_WORDS))
+        length = printed.seek(0, os.SEEK_END)
+        printed.seek(max(0, length - _LAST_WORDS))
         lines = printed.read().decode(errors="replace").splitlines()
-    if lines and lines[-1] in {f"{token} loaded", f"{token} refused"}:
-        return lines[-1].endswith(" loaded"), ""
+
+    answer = lines[-1] if lines else ""
+    if answer == f"{token} loaded":
+        return True, ""
+    if answer == f"{token} refused":
+        return False, ""
     if not ended or -process.first.returncode == _ALARM:
         return False, f"it took longer than the {seconds:g} seconds that it had"
     last_line = next((line for line in reversed(lines) if line.strip()), "")
-    return False, f"it {process.ending}" + (f": {last_line}" if last_line else "")
+    reason = f"it {process.ending}"
+    return False, f"{reason}: {last_line}" if last_line else reason
 
 
 def _select_entries(entries: Mapping[str, str]) -> dict[str, str]:

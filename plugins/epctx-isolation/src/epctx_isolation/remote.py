@@ -294,7 +294,8 @@ class RemoteProvider:
                 if isinstance(error, EpctxError)
                 else {"text": describe(error)}
             )
-            self.channel.send({"do": "failed", "host": len(self._raised) - 1, **facts})
+            number = len(self._raised) - 1
+            self.channel.send({"do": "failed", "host": number, **facts})
             return
         if replies:
             self.channel.send({"do": "reply", **head}, blobs)

@@ -66,7 +66,8 @@ should have ended it, and is gone.
 def serve(source: int, sink: int) -> None:
     """Do the calls of the host until it calls `shutdown`."""
     faulthandler.enable()
-    host = Host(Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb")))
+    channel = Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb"))
+    host = Host(channel)
     service = Service(host)
     while not _perform(service, host, host.next_message()):
         pass
@@ -243,10 +244,11 @@ class Service:
         self.session.weightless = WeightlessMode(head["weightless"])
         cls = self._find_class(head["factory"])
         # The host conceals them too, but not what a text that is cut here has left.
-        secrets = (str(head["options"][o.name]) for o in cls.options if o.secret)
+        options = head["options"]
+        secrets = (str(options[o.name]) for o in cls.options if o.secret)
         conceal(secrets, self)
         choice = ProviderChoice(
-            record=self.record, cls=cls, options=MappingProxyType(head["options"])
+            record=self.record, cls=cls, options=MappingProxyType(options)
         )
         context = self.session.context_of(
             choice,
