@@ -155,10 +155,10 @@ class _Plain:
                 self._nodes.append(node)
         del graph.node[:], graph.value_info[:]
         graph.node.extend(self._nodes)
-        used = {name for node in self._nodes for name in node.input} | {
-            v.name for v in graph.output
-        }
-        kept = [t for t in (*graph.initializer, *self._made.values()) if t.name in used]
+        used = {name for node in self._nodes for name in node.input}
+        used |= {value.name for value in graph.output}
+        tensors = (*graph.initializer, *self._made.values())
+        kept = [tensor for tensor in tensors if tensor.name in used]
         del graph.initializer[:]
         graph.initializer.extend(kept)
         del self._model.metadata_props[:]
@@ -211,7 +211,8 @@ class _Plain:
             raise NotPlainError(
                 f"it has a {node.op_type} with {sorted(kept)} in blocks"
             )
-        self._channels[node.output[0]] = self._channels.get(node.input[0], 0)
+        channels = self._channels.get(node.input[0], 0)
+        self._channels[node.output[0]] = channels
         self._add(node.op_type, list(node.input), list(node.output), **kept)
 
     def _rewrite_convolution(self, node: NodeProto, attributes: dict[str, Any]) -> None:
@@ -223,8 +224,10 @@ class _Plain:
             )
         shape = tuple(tensor.dims)
         group = attributes.get("group", 1)
-        per_input = shape[1] % self._block == 0 and not (group > 1 and shape[1] == 1)
-        if not per_input and shape[1] >= self._block:
+        inputs_of_group = shape[1]
+        is_depthwise = group > 1 and inputs_of_group == 1
+        per_input = inputs_of_group % self._block == 0 and not is_depthwise
+        if not per_input and inputs_of_group >= self._block:
             raise NotPlainError(
                 f"the weight {name!r} of a convolution is not in whole blocks"
             )
@@ -292,9 +295,8 @@ class _Plain:
                 made.external_data.add(key="location", value=WEIGHT_LOCATION)
                 self._changes[name] = (tensor.name, change)
             else:
-                made.CopyFrom(
-                    numpy_helper.from_array(change(numpy_helper.to_array(tensor)), name)
-                )
+                changed = change(numpy_helper.to_array(tensor))
+                made.CopyFrom(numpy_helper.from_array(changed, name))
             self._made[name] = made
         return name
 
@@ -302,12 +304,12 @@ class _Plain:
 def _restore_order(array: np.ndarray, *, block: int, per_input: bool) -> np.ndarray:
     """Return a filter in ONNX's order: outputs, inputs, rows, columns."""
     outputs, inputs, rows, columns = array.shape
-    if not per_input:
-        blocks = array.reshape(outputs // block, inputs, rows, columns, block)
-        return np.ascontiguousarray(
-            blocks.transpose(0, 4, 1, 2, 3).reshape(array.shape)
+    if per_input:
+        blocks = array.reshape(
+            outputs // block, inputs // block, rows, columns, block, block
         )
-    blocks = array.reshape(
-        outputs // block, inputs // block, rows, columns, block, block
-    )
-    return np.ascontiguousarray(blocks.transpose(0, 5, 1, 4, 2, 3).reshape(array.shape))
+        ordered = blocks.transpose(0, 5, 1, 4, 2, 3)
+    else:
+        blocks = array.reshape(outputs // block, inputs, rows, columns, block)
+        ordered = blocks.transpose(0, 4, 1, 2, 3)
+    return np.ascontiguousarray(ordered.reshape(array.shape))

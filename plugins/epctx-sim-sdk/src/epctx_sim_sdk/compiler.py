@@ -410,9 +410,11 @@ def compile_partition(
     stored = {names[old]: view for old, view in weights.items() if old in names}
     for view in stored.values():
         _check_weight(view, partition, ep)
+
+    order = sorted(stored, key=lambda name: int(name[1:]))
     return SimGraph(
         structure=model.SerializeToString(deterministic=True),
-        weights=dict(sorted(stored.items(), key=lambda item: int(item[0][1:]))),
+        weights={name: stored[name] for name in order},
         partition=partition,
     )
 
@@ -451,7 +453,8 @@ def _detach_small(
         ):
             continue
         # Packed types, and tensors of nothing, stay where they are.
-        if view.nbytes and math.prod(view.shape) * view.dtype.itemsize == view.nbytes:
+        size = math.prod(view.shape) * view.dtype.itemsize
+        if view.nbytes and size == view.nbytes:
             tensor.CopyFrom(
                 onnx.TensorProto(
                     name=tensor.name,

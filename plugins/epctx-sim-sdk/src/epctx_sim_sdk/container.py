@@ -286,31 +286,24 @@ def _read_graph(
     pairs = [_read_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
     if pairs and len({name for name, _ in pairs}) != len(pairs):
         raise BadTablesError("a graph names a weight twice")
+
+    structure = item["structure"]
+    inputs = _as_list(item["inputs"], "inputs")
+    outputs = _as_list(item["outputs"], "outputs")
     return GraphEntry(
         name=item["name"],
-        structure=_read_number(
-            item["structure"], "a structure's number", structures - 1
-        ),
+        structure=_read_number(structure, "a structure's number", structures - 1),
         weights=tuple(pairs),
-        inputs=tuple(
-            [
-                _decode_value(value, types)
-                for value in _as_list(item["inputs"], "inputs")
-            ]
-        ),
-        outputs=tuple(
-            [
-                _decode_value(value, types)
-                for value in _as_list(item["outputs"], "outputs")
-            ]
-        ),
+        inputs=tuple([_decode_value(value, types) for value in inputs]),
+        outputs=tuple([_decode_value(value, types) for value in outputs]),
     )
 
 
 def _read_pair(pair: object, weights: int) -> tuple[str, int]:
-    name, place = _read_fields(pair, 2, "a weight's entry")
-    return _read_text(name, "a weight's name"), _read_number(
-        place, "a weight's number", weights - 1
+    name, number = _read_fields(pair, 2, "a weight's entry")
+    return (
+        _read_text(name, "a weight's name"),
+        _read_number(number, "a weight's number", weights - 1),
     )
 
 
@@ -608,7 +601,8 @@ def open_container(  # noqa: PLR0913 - three are for messages alone
 
 
 def _read_tables(view: memoryview, foot: Foot) -> Tables:
-    content = bytes(view[foot.structures_start + foot.structures :][: foot.tables])
+    start = foot.structures_start + foot.structures
+    content = bytes(view[start:][: foot.tables])
     try:
         return decode(content, (foot.structures, foot.structures_start))
     except BadTablesError as error:

@@ -203,7 +203,8 @@ def _is_light(model: onnx.ModelProto) -> bool:
         dims = value.type.tensor_type.shape.dim
         if not all(dim.dim_value for dim in dims):
             return False
-        rows = max(rows, math.prod(dim.dim_value for dim in dims[:-1]))
+        rows_of_input = math.prod(dim.dim_value for dim in dims[:-1])
+        rows = max(rows, rows_of_input)
     weights = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     products: int = sum(
         rows * sum(weights.get(name, rows) for name in node.input)

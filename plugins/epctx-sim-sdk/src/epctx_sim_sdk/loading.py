@@ -304,10 +304,14 @@ def _fits(stated: TensorType, held: TensorType) -> bool:
         return False
     if stated.shape is None or held.shape is None:
         return True
-    return len(stated.shape) == len(held.shape) and all(
-        a == b or not isinstance(a, int) or not isinstance(b, int)
-        for a, b in zip(stated.shape, held.shape, strict=True)
-    )
+    if len(stated.shape) != len(held.shape):
+        return False
+
+    for a, b in zip(stated.shape, held.shape, strict=True):
+        are_lengths = isinstance(a, int) and isinstance(b, int)
+        if are_lengths and a != b:
+            return False
+    return True
 
 
 def _show(values: Sequence[ValueInfo]) -> str:

@@ -64,7 +64,8 @@ class HalfTensor:
             whole = memoryview(rest + bytes(chunk)) if rest else chunk
             usable = len(whole) - len(whole) % _FLOAT32.itemsize
             rest = bytes(whole[usable:])
-            yield to_half(np.frombuffer(whole[:usable], _FLOAT32)).data.cast("B")
+            values = np.frombuffer(whole[:usable], _FLOAT32)
+            yield to_half(values).data.cast("B")
 
 
 def to_half(values: np.ndarray) -> np.ndarray:
@@ -72,7 +73,8 @@ def to_half(values: np.ndarray) -> np.ndarray:
     float16 can hold.
     """
     limit = np.float32(np.finfo(_FLOAT16).max)
-    clamped = np.where(np.isfinite(values), np.clip(values, -limit, limit), values)
+    inside = np.clip(values, -limit, limit)
+    clamped = np.where(np.isfinite(values), inside, values)
     return np.ascontiguousarray(clamped.astype(_FLOAT16))
 
 
