@@ -265,7 +265,7 @@ def test_two_eps_that_would_write_one_binary_are_refused(by, tmp_path):
 @ROUTES
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("\\x_ctx.onnx", "backslash"), ("m" * 250 + "_ctx.onnx", "too long"), (".epctx-1_ctx.onnx", "reserved"),
+    [("x\\x_ctx.onnx", "backslash"), ("\\x_ctx.onnx", "absolute"), ("m" * 250 + "_ctx.onnx", "too long"), (".epctx-1_ctx.onnx", "reserved"),
      ("C:\\m_ctx.onnx", "absolute")],
 )  # fmt: skip
 def test_a_name_that_cannot_be_written_is_noticed_before_compiling(

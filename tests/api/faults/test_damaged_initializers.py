@@ -106,7 +106,7 @@ def test_another_compiles_file_is_refused_in_every_mode(pairs, folder, mode):
     (folder / "m.data").write_bytes(pairs.states[NEW]["m.data"])
 
     with pytest.raises(
-        InvalidGraph, match=r"'m\.data' is not the one .* its end differs"
+        InvalidGraph, match=r"'m\.data' is not the one .* have another digest"
     ):
         answer(folder, mode)
     assert [code for code, _ in found(folder)] == ["model-invalid"]
