@@ -37,7 +37,9 @@ exactly its own version of the core.
     saying that a file cannot be written before any work is done for it (epctx-cli).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
-`describe_distrust`, `make_private_folder`, `remove_tree`, `get_user_folder`:
+`find_entry`:
+    the engine, transformer or command to check (epctx-conformance).
+`make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `digest_model`:
     a digest of a model with its weights, and the state of its files (epctx-cache).
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.hookspecs import *
     from epctx_core.publish.files import *
     from epctx_core.publish.publication import *
+    from epctx_core.registry.entries import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
     from epctx_core.sessions.host import *
@@ -105,7 +108,6 @@ _HOME = {
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (
-        "describe_distrust",
         "make_private_folder",
         "get_user_folder",
     ),
@@ -122,6 +124,7 @@ _HOME = {
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
+    "epctx_core.registry.entries": ("find_entry",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": (
         "find_problems",

@@ -30,19 +30,24 @@ def get_user_folder(platform: str, environment: Mapping[str, str]) -> Path:
     return (Path(base) if base.startswith("/") else home / ".cache") / "epctx"
 
 
-def make_private_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> str:
     """Make a folder and those above it, as far as they are missing; other users get no
     access to those made here.
+
+    Returns:
+        Why other users may have written into the folder; see `describe_distrust`.
 
     Raises:
         OSError: the system refuses it.
     """
     missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
+    above = folder
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
+    return describe_distrust(folder.stat())
 
 
 def describe_distrust(status: os.stat_result) -> str:

@@ -28,7 +28,7 @@ from epctx_core import (
 from epctx_core.ext import (
     ProviderChoice,
     Work,
-    describe_distrust,
+    make_private_folder,
     read_request,
 )
 from epctx_core.plugin import Purpose
@@ -373,10 +373,9 @@ class Request:
     @cached_property
     def _store(self) -> store.EntryStore:
         folder = self.settings.folder
-        # There is none yet, and it is made for this user alone; or using it says what
-        # is wrong.
+        # Where it cannot be made, using it says what is wrong.
         with suppress(OSError):
-            if folder.is_dir() and (why := describe_distrust(folder.stat())):
+            if (why := make_private_folder(folder)) and folder.is_dir():
                 _warn_once(
                     folder,
                     f"the cache in {folder} {why}: others can replace your models "

@@ -269,6 +269,12 @@ def _call(job: dict[str, Any]) -> Any:
         return function(harness, **job["arguments"])
 
 
+def _name_lasting_threads() -> str:
+    """Return the names of the threads that Python waits for at its end."""
+    others = {*threading.enumerate()} - {threading.main_thread()}
+    return ", ".join(sorted(thread.name for thread in others if not thread.daemon))
+
+
 def _observe(job: dict[str, Any]) -> dict[str, Any]:
     """Do everything, phase by phase; return attributes of `Observation`, and files that
     are not left.
@@ -278,14 +284,10 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
     registry = Registry(entry_points=False)
     audit = Audit(tempfile.gettempdir())
     with InferenceSession(job["model"], registry=registry) as session:
-        session.run(
-            None, feeds
-        )  # effects of the first use of the core and its libraries are not the EP's
-    expected_names = [
-        path.name
-        for folder in (Path.cwd(), Path(tempfile.gettempdir()))
-        for path in folder.iterdir()
-    ]
+        # Effects of the first use of the core and its libraries are not the EP's.
+        session.run(None, feeds)
+    folders = (Path.cwd(), Path(tempfile.gettempdir()))
+    expected_names = [path.name for folder in folders for path in folder.iterdir()]
     changed: dict[str, list[str]] = {}
     errors: dict[str, str] = {}
 
@@ -305,9 +307,7 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
 
     def load() -> Any:
         provider_class = _find(job["provider"])
-        # Python waits for them.
-        others = {*threading.enumerate()} - {threading.main_thread()}
-        if threads := ", ".join(sorted(t.name for t in others if not t.daemon)):
+        if threads := _name_lasting_threads():
             changed["import"] = [
                 f"threads that keep the process from ending ({threads})"
             ]

@@ -16,10 +16,10 @@ from functools import cached_property
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from epctx_conformance.kinds.finding import COMMANDS, find_entry
+from epctx_conformance.kinds.finding import COMMANDS
 from epctx_conformance.kinds.kit import Kit
 from epctx_conformance.table import CheckFailed, Skipped
-from epctx_core.ext import import_installed
+from epctx_core.ext import find_entry, import_installed
 
 if TYPE_CHECKING:
     from epctx_cli.command import CommandParser
