@@ -63,11 +63,11 @@ def find_fault(name: str) -> str:
         return "is empty"
     if "\0" in name or len(name) > MAX_NAME:
         return "no file system takes"
-    if Path(name).is_absolute() or name.startswith("\\") or has_drive(name):
+    if name.startswith(("/", "\\")) or has_drive(name):
         return "is an absolute path"
 
     # A backslash separates on Windows alone; the name has to be right on any system.
-    normal = {os.path.normpath(form) for form in (name, name.replace("\\", "/"))}
+    normal = {posixpath.normpath(form) for form in (name, name.replace("\\", "/"))}
     if any(form == ".." or form.startswith("../") for form in normal):
         return "leaves the model's folder"
     return "is a folder" if "." in normal or name.endswith(("/", "\\")) else ""

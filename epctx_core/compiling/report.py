@@ -136,11 +136,12 @@ class CompileReport:
         # Of partitions and EPs not all is shown.
         fields = asdict(replace(self, partitions=(), providers=()))
         del fields["folder"]
+        files = fields.pop("outputs")
         facts = ("name", "distribution", "version", "vendor", "simulated")
         return {
             **fields,
             "output": self.output.name if self.output else None,
-            "files": fields.pop("outputs"),
+            "files": files,
             "partitions": [
                 {
                     "name": p.name,

@@ -193,8 +193,9 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
         )
 
     for (name, embedded), record in records.items():
-        entry = digest_payload(name, memoryview(record.cache or b""))
-        if record.cache and not embedded:
+        if embedded or not record.cache:
+            entry = digest_payload(name, memoryview(record.cache or b""))
+        else:
             with folder.open(name, what=BINARY, node=record.name) as file:
                 content = MappedFile(file.fileno(), file.path)
             _check_binary(content, record.name, path)

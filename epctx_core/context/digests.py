@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 Content: TypeAlias = "memoryview | MappedFile"
 """Bytes as they were found: in memory, or in a file."""
+Blame: TypeAlias = Callable[[], AbstractContextManager[None]]
 Forget: TypeAlias = Callable[[int, int], None]
 """Function called with offset and length of bytes that need not stay in memory."""
 
@@ -50,7 +51,9 @@ done before a thread has started.
 """
 
 _BLOCKS_CHECKED = 8
-"""Number of blocks that a load digests: at most 8 MiB, whatever the payload's size."""
+"""Number of segments that a check of the head digests: a header, and blocks of at most
+1 MiB between weights.
+"""
 _CHUNK = 8 << 20
 _POLLED_EVERY = 0.05
 """Seconds between two checks of the host's flag while a load waits."""
@@ -168,7 +171,8 @@ class PayloadEntry:
         segments: ranges and digests, in order, covering all bytes.
         references: names of the nodes without a payload of their own whose graphs this
             one holds; said only where the model has several payloads of one EP.
-        role: what it is, for messages.
+        is_weights_file: True for the file for initializers, whose last segment is its
+            checksum and whose others are weights.
     """
 
     name: str
@@ -176,7 +180,7 @@ class PayloadEntry:
     size: int
     segments: tuple[Segment, ...]
     references: tuple[str, ...] = ()
-    role: str = "the context binary"
+    is_weights_file: bool = False
 
     @cached_property
     def root(self) -> str:
@@ -192,7 +196,7 @@ class PayloadEntry:
 
         The first segment does where a payload has a header of its own. For formats
         without one, a few blocks spread over the payload are checked too. Weights are
-        not read, unless there is nothing else.
+        not read, unless one is the first segment of a payload.
 
         Raises:
             ReplacedBinaryError: they differ.
@@ -201,13 +205,14 @@ class PayloadEntry:
 
         # A weight without elements is a segment of no bytes, which proves nothing.
         filled = [s for s in self.segments if s.length]
-        blocks = [s for s in filled if not s.is_weight] or filled[:1]
-        step = max(1, -(-(len(blocks) - 1) // (_BLOCKS_CHECKED - 1)))
+        first = [] if self.is_weights_file else filled[:1]
+        blocks = [s for s in filled[len(first) :] if not s.is_weight]
+        step = max(1, -(-len(blocks) // (_BLOCKS_CHECKED - 1)))
 
         # From the end, so that the last block is always among them.
-        for segment in (*blocks[:1], *blocks[:0:-step]):
+        for segment in (*first, *blocks[::-step]):
             if compute_digest(view, segment) != segment.digest:
-                raise self._mismatch_error(segment)
+                raise self.mismatch_error(segment)
 
     def check_whole(self, view: memoryview, forget: Forget | None = None) -> None:
         """Check the size and every segment, several at once.
@@ -220,25 +225,36 @@ class PayloadEntry:
             ReplacedBinaryError: they differ.
         """
         self.check_size(view)
-        for segment in find_damage(view, self.segments, forget):
-            raise self._mismatch_error(segment)
+        if (segment := self.find_damage(view, forget)) is not None:
+            raise self.mismatch_error(segment)
+
+    def find_damage(
+        self, view: memoryview, forget: Forget | None = None
+    ) -> Segment | None:
+        """Return the first segment that differs, None for none; see `check_whole`."""
+        return next(find_damage(view, self.segments, forget), None)
 
     def check_size(self, view: memoryview) -> None:
         """Raise ReplacedBinaryError if a payload has another size."""
         if len(view) != self.size:
             raise ReplacedBinaryError(
-                f"{self.role} {self.name!r} has {len(view):,} bytes; the model was "
+                f"{self._role} {self.name!r} has {len(view):,} bytes; the model was "
                 f"written with one of {self.size:,}.",
                 hint=_OTHER_FILE,
             )
 
-    def _mismatch_error(self, segment: Segment) -> ReplacedBinaryError:
+    def mismatch_error(self, segment: Segment) -> ReplacedBinaryError:
+        """Return the error for a range that is another one."""
         return ReplacedBinaryError(
-            f"{self.role} {self.name!r} is not the one that the model was written "
+            f"{self._role} {self.name!r} is not the one that the model was written "
             f"with: its bytes {segment.offset:,} to "
             f"{segment.offset + segment.length:,} have another digest.",
             hint=_OTHER_FILE,
         )
+
+    @property
+    def _role(self) -> str:
+        return "the weights file" if self.is_weights_file else "the context binary"
 
 
 def get_view(content: Content) -> memoryview:
@@ -262,16 +278,18 @@ def digest_payload(
     )
 
 
-def find_right(content: _T, copies: Iterable[_T], check: Callable[[_T], object]) -> _T:
+def find_matching(
+    content: _T, copies: Iterable[_T], check: Callable[[_T], object]
+) -> _T:
     """Return a content that passes a check, or else the first of its copies that does.
 
     Args:
         content: lies where it belongs.
         copies: those that an unfinished publication has.
-        check: raises if one is wrong.
+        check: raises if one is another one, and closes it then.
 
     Raises:
-        ReplacedBinaryError: that of the content, if no copy is right either.
+        ReplacedBinaryError: that of the content, if no copy matches either.
     """
     try:
         check(content)
@@ -299,8 +317,10 @@ class DigestChecks:
     def __init__(self, cancellation: CancellationFlag | None = None) -> None:
         self._cancellation = cancellation
         self._stopped = threading.Event()
-        # Ends with the receipts of what was right, or raises for what was not.
-        self._under_way: list[Future[list[str]]] = []
+        # The first damaged segment, later; and what is to be done with it.
+        self._under_way: list[
+            tuple[Future[Segment | None], Callable[[Segment | None], list[str]]]
+        ] = []
         self._receipts: set[str] = set()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -337,7 +357,7 @@ class DigestChecks:
         *,
         may_wait: Callable[[], bool] = lambda: False,
         receipt: str = "",
-        blame: Callable[[], AbstractContextManager[None]] = nullcontext,
+        blame: Blame = nullcontext,
     ) -> bool:
         """Check a content as far as a mode says; return whether every byte of it is
         known to be right.
@@ -345,73 +365,80 @@ class DigestChecks:
         Args:
             entry: its size, ranges and digests.
             content: the bytes, which the load holds.
-            mode: how far; ONCE skips what this machine has a receipt for.
-            may_wait: whether the load may use it before it is checked: it is then
-                digested on a thread, and `finish` raises the error.
-            receipt: that of bytes in memory, left if all checks of the load succeed.
+            mode: how far; ONCE skips what this machine has a receipt for, and leaves
+                one.
+            may_wait: whether the load may use it before it is checked, asked in mode
+                ONCE: it is then digested on a thread, and `finish` raises the error.
+            receipt: that of bytes in memory, left if all checks of the load succeed;
+                a file has its own.
             blame: makes the block in which an error gets its node, EP and path.
 
         Raises:
             ReplacedBinaryError: it is another one.
         """
-        is_file = isinstance(content, MappedFile)
-        if isinstance(content, MappedFile):
-            receipt = make_file_receipt(content.status, entry.root)
-        if mode is Verification.ONCE and receipt and is_noted(receipt):
+        view = get_view(content)
+        if mode is Verification.HEAD:
+            with blame():
+                entry.check_head(view)
+            return False
+
+        file = content if isinstance(content, MappedFile) else None
+        if mode is not Verification.ONCE:
+            with blame():
+                entry.check_whole(view, None if file is None else file.forget)
             return True
 
+        name = receipt if file is None else make_file_receipt(file.status, entry.root)
+        if name and is_noted(name):
+            return True
         is_concurrent = (
-            mode is Verification.ONCE
-            and self._cancellation is not None
+            self._cancellation is not None
             and entry.size >= CONCURRENT_FROM
             and not self._stopped.is_set()
             and may_wait()
         )
-        if mode is Verification.HEAD or is_concurrent:
-            with blame():
-                entry.check_head(get_view(content))
-        if mode is Verification.HEAD:
-            return False
+        with blame():
+            (entry.check_head if is_concurrent else entry.check_size)(view)
+        self._check_once(entry, content, blame, is_concurrent=is_concurrent)
+        if file is None and name and self._cancellation is not None:
+            self._receipts.add(name)
+        return not is_concurrent
 
-        if receipt and not is_file and self._cancellation is not None:
-            self._receipts.add(receipt)
-        digest = partial(
-            self._digest, entry, content, blame, is_concurrent=is_concurrent
-        )
-        if not is_concurrent:
-            note(digest())
-            return True
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(
-                max_workers=1, thread_name_prefix="epctx-check"
-            )
-        self._under_way.append(self._pool.submit(digest))
-        return False
-
-    def _digest(
+    def _check_once(
         self,
         entry: PayloadEntry,
         content: Content,
-        blame: Callable[[], AbstractContextManager[None]],
+        blame: Blame,
         *,
         is_concurrent: bool,
-    ) -> list[str]:
-        """Check every byte; return the receipt of a file, as far as it may have one."""
+    ) -> None:
+        """Check every byte, now or on a thread, and leave the receipt of a file."""
         begun = time.time_ns()
+        file = content if isinstance(content, MappedFile) else None
 
         def forget(offset: int, length: int) -> None:
             if is_concurrent and self._stopped.is_set():
                 raise CancelledError
-            if isinstance(content, MappedFile):
-                content.forget(offset, length)
+            if file is not None:
+                file.forget(offset, length)
 
-        with blame():
-            entry.check_whole(get_view(content), forget)
-        return (
-            _make_receipts_after(content, entry.root, begun)
-            if isinstance(content, MappedFile)
-            else []
-        )
+        # The error is made where it is raised: one of a thread would hold the frames of
+        # the check, and with them the content.
+        def settle(segment: Segment | None) -> list[str]:
+            if segment is not None:
+                with blame():
+                    raise entry.mismatch_error(segment)
+            return [] if file is None else _make_receipts_after(file, entry.root, begun)
+
+        find = partial(entry.find_damage, get_view(content), forget)
+        if not is_concurrent:
+            note(settle(find()))
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(
+                max_workers=1, thread_name_prefix="epctx-check"
+            )
+        self._under_way.append((self._pool.submit(find), settle))
 
     def finish(self) -> None:
         """Wait for all checks, and leave their receipts; further calls do nothing.
@@ -424,13 +451,16 @@ class DigestChecks:
         self._under_way = []
         receipts = self._receipts
         self._receipts = set()
-        for check in checks:
-            while not check.done():
+        for damage, _ in checks:
+            while not damage.done():
                 if self._cancellation is not None:
                     self._cancellation.raise_if_requested()
                 with suppress(TimeoutError):
-                    check.exception(_POLLED_EVERY)
-            receipts.update(check.result())
+                    damage.exception(_POLLED_EVERY)
+
+        # At the end, as links that were made meanwhile belong to a file's state.
+        for damage, settle in checks:
+            receipts.update(settle(damage.result()))
         note(receipts)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from epctx_core.context.metadata import (
     KERNEL_TYPES,
     get_metadata,
-    read_text,
+    read_json_text,
     remove_metadata,
     set_metadata,
 )
@@ -46,7 +46,7 @@ def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
             "read.",
             hint="Fetch the model again, or compile again.",
         )
-    return read_text(text, what, _read_operators)
+    return read_json_text(text, what, _read_operators)
 
 
 def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:

@@ -26,7 +26,7 @@ from epctx_core.context.metadata import (
     MOST_PARTS,
     get_metadata,
     read_json,
-    read_text,
+    read_json_text,
 )
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import open_model_file
@@ -228,7 +228,7 @@ def find_manifest(
             hint="Fetch it again, or remove it if the model needs none.",
         ) from error
 
-    manifest = read_text(text, f"the manifest {name!r}", _read_manifest, limit)
+    manifest = read_json_text(text, f"the manifest {name!r}", _read_manifest, limit)
     if (
         manifest
         and digest

@@ -101,11 +101,11 @@ def read_json(
     return (
         None
         if text is None
-        else read_text(text, f"the model's {key} metadata", read, limit)
+        else read_json_text(text, f"the model's {key} metadata", read, limit)
     )
 
 
-def read_text(
+def read_json_text(
     text: str | bytes, what: str, read: Callable[[Any], _T], limit: int = MOST_PARTS
 ) -> _T:
     """Return the value of a text of JSON that `what` names; see `read_json`."""

@@ -1,5 +1,5 @@
-"""Opening of files that a model names, and the files that an unfinished publication has
-of them; nothing else opens one.
+"""Opening of files that a model names, which nothing else opens by their names; and the
+copies of them that an unfinished publication has.
 
 A model contains file names: of context binaries, of external weights. They are
 untrusted. A name is opened only if it stays in the model's folder (as given, or the
@@ -23,6 +23,12 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.file_names import STAGING_PREFIX, check_file_name, normalise_path
 from epctx_core.graph.mapping import READ_ONLY, OpenedFile
 
+NEW = "new"
+OLD = "old"
+"""Folders of a staging folder: of files that wait for their names, and of those that
+had them before.
+"""
+_NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
 
 
@@ -156,15 +162,6 @@ def _locate(descriptor: int, opened: str) -> str:
     with suppress(OSError):
         return os.path.realpath(opened)
     return "/"
-
-
-NEW = "new"
-
-
-OLD = "old"
-
-
-_NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 def get_mode(path: Path) -> int | None:

@@ -23,7 +23,7 @@ from epctx_core.context.digests import (
     DigestChecks,
     PayloadEntry,
     ReplacedBinaryError,
-    find_right,
+    find_matching,
 )
 from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.context.payload_files import LoadedPayload, read_privately
@@ -240,7 +240,7 @@ class PayloadReader:
 
         entry = self.find_entry(record)
         if entry is not None:
-            payload = find_right(
+            payload = find_matching(
                 payload,
                 self._open_copies(record, entry),
                 partial(self._check, record, entry),

@@ -26,7 +26,7 @@ from epctx_core.context.digests import (
     ReplacedBinaryError,
     Segment,
     dump_segments,
-    find_right,
+    find_matching,
     read_segments,
 )
 from epctx_core.context.metadata import INITIALIZERS, read_json, remove_metadata
@@ -98,7 +98,7 @@ def _describe_weights(name: str, segments: Sequence[Segment]) -> PayloadEntry:
         embedded=False,
         size=sum(segment.length for segment in segments),
         segments=tuple(segments),
-        role="the weights file",
+        is_weights_file=True,
     )
 
 
@@ -140,7 +140,7 @@ class WeightsFolder:
         self._checksum = checksum
         self._verification = verification
         self._checks = checks
-        self._faults: dict[FileIdentity, ReplacedBinaryError | None] = {}
+        self._faults: dict[FileIdentity, tuple[str, str | None] | None] = {}
         self._own = None if model is None else ModelFolder(model.parent, model)
         self._own_name = "" if model is None else model.name
         self._folder: ModelFolder | None = None
@@ -181,7 +181,7 @@ class WeightsFolder:
         checksum = self._checksum
         if checksum is not None and os.path.normpath(location) == checksum.name:
             # Its checksum says which model it belongs to.
-            file = self._find_right(file, checksum, self._folder.folder)
+            file = self._find_matching(file, checksum, self._folder.folder)
         else:
             with ExitStack() as stack:
                 stack.enter_context(file)
@@ -204,7 +204,7 @@ class WeightsFolder:
             else self._folder.status(location, what="the weights file")
         )
 
-    def _find_right(
+    def _find_matching(
         self, file: OpenedFile, checksum: PayloadEntry, folder: Path
     ) -> OpenedFile:
         """Return the file of a checksum: this one, or one of an unfinished
@@ -223,16 +223,18 @@ class WeightsFolder:
                 self._check(file, checksum, may_wait=not copies)
                 stack.pop_all()
 
-        return find_right(file, open_copies(), check)
+        return find_matching(file, open_copies(), check)
 
     def _check(
         self, file: OpenedFile, checksum: PayloadEntry, *, may_wait: bool
     ) -> None:
         """Check a file against its checksum, once for each state of it."""
         state = identify_file(os.fstat(file.fileno()))
-        if (fault := self._faults.get(state)) is not None:
-            raise fault.with_traceback(None)
+        path = file.path
         if state in self._faults:
+            if (fault := self._faults[state]) is not None:
+                message, hint = fault
+                raise ReplacedBinaryError(message, path=path, hint=hint)
             return
 
         @contextmanager
@@ -240,18 +242,19 @@ class WeightsFolder:
             try:
                 yield
             except ReplacedBinaryError as error:
-                error.path = file.path
+                error.path = path
                 raise
 
         self._faults[state] = None
         try:
             self._checks.check(
                 checksum,
-                MappedFile(file.fileno(), file.path),
+                MappedFile(file.fileno(), path),
                 self._verification,
                 may_wait=lambda: may_wait,
                 blame=blame,
             )
         except ReplacedBinaryError as error:
-            self._faults[state] = error
+            # The error itself would hold the file by its frames.
+            self._faults[state] = error.message, error.hint
             raise

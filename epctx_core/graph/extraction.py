@@ -46,8 +46,8 @@ class GraphSlice:
 
     Args:
         graph: the graph.
-        partitioner: of the graph, with the groups already taken.
-        taken: for each node whether an EP has taken it.
+        partitioner: of the graph, with the groups that EPs have.
+        is_assigned: for each node whether an EP has it.
         parent_node: the node that holds this graph as a subgraph; None for the main
             graph.
         root: the main graph; None if this is it.
@@ -55,7 +55,7 @@ class GraphSlice:
     Attributes:
         index: the graph's index.
         root: that of the main graph.
-        taken: see the argument.
+        is_assigned: see the argument.
         grouped: result of the last `convex_groups`: an EP that claims exactly these
             groups needs no second check.
         units: parts of those groups; the core may split groups into these.
@@ -77,7 +77,7 @@ class GraphSlice:
         self.parent_node = parent_node
         self.index = graph
         self.root = root or graph
-        self.taken = is_assigned
+        self.is_assigned = is_assigned
         self._partitioner = partitioner
         self._own = {
             i: Node(graph, i) for i, owned in enumerate(is_assigned) if not owned
@@ -156,7 +156,7 @@ class GraphSlice:
                 )
 
         quantized = find_quantized_groups(self.index)
-        self.left_out = quantized.find_incomplete(by_index, self.taken)
+        self.left_out = quantized.find_incomplete(by_index, self.is_assigned)
         self.units = quantized.make_units(
             index for index in by_index if index not in self.left_out
         )

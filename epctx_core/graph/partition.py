@@ -72,28 +72,28 @@ def _find_keys(
 
 
 class Partitioner:
-    """Grouping of one graph's nodes, EP after EP; groups already taken stay together.
+    """Grouping of one graph's nodes, EP after EP; fixed groups stay together.
 
     Args:
         predecessors: for each node the nodes that it reads from; nodes are in
             topological order.
-        taken: groups already taken; the caller may change the list.
+        fixed: groups that stay as they are; the caller may change the list.
     """
 
     def __init__(
         self,
         predecessors: NodeGroups,
-        layers: list[Sequence[int]] | None = None,
+        fixed: list[Sequence[int]] | None = None,
     ) -> None:
         self._predecessors = predecessors
-        self._taken: list[Sequence[int]] = [] if layers is None else layers
+        self._fixed: list[Sequence[int]] = [] if fixed is None else fixed
 
     def take(self, groups: Iterable[Sequence[int]]) -> None:
         """Fix groups: later calls see each as one unit."""
-        self._taken.extend(groups)
+        self._fixed.extend(groups)
 
     def check(self, groups: NodeGroups) -> None:
-        """Check that groups can be contracted as they are, beside those taken.
+        """Check that groups can be contracted as they are, and the fixed ones too.
 
         Raises:
             CyclicGroupsError: some of them enclose other nodes; `groups` are indices
@@ -102,11 +102,11 @@ class Partitioner:
         self._sort(groups)
 
     def _sort(self, groups: NodeGroups) -> tuple[NodeGroups, list[int]]:
-        """Return for each unit (these groups, those taken, single nodes) the units it
+        """Return for each unit (these groups, fixed ones, single nodes) the units it
         reads from; and their order.
         """
         try:
-            return _sort_units(self._predecessors, [*groups, *self._taken])
+            return _sort_units(self._predecessors, [*groups, *self._fixed])
         except CyclicGroupsError as error:
             raise CyclicGroupsError(
                 [g for g in error.groups if g < len(groups)]
@@ -116,7 +116,7 @@ class Partitioner:
         """Merge units into the fewest convex groups.
 
         Args:
-            units: disjoint sets of nodes that were not taken; a set is never split.
+            units: disjoint sets of nodes of no fixed group; a set is never split.
 
         Returns:
             Groups of node indices, each ascending, ordered by their first node.
@@ -128,7 +128,7 @@ class Partitioner:
         if not units:
             return []
         merged: dict[int, list[int]] = {}
-        if all(len(unit) == 1 for unit in chain(units, self._taken)):
+        if all(len(unit) == 1 for unit in chain(units, self._fixed)):
             # Nodes are in topological order already.
             claimed = [False] * len(self._predecessors)
             for single in units:
@@ -149,21 +149,21 @@ class Partitioner:
         return sorted(sorted(group) for group in merged.values())
 
     def execution_order(self) -> NodeGroups:
-        """Return all taken groups and all other nodes (as groups of one) in an order
+        """Return all fixed groups and all other nodes (as groups of one) in an order
         that can be run.
 
         It stays as close to the model's order as the groups allow.
 
         Raises:
-            CyclicGroupsError: the groups taken enclose each other.
+            CyclicGroupsError: the fixed groups enclose each other.
         """
         order = self._find_model_order()
         if order is not None:
             return order
-        members = [*self._taken, *_list_singles(self._predecessors, self._taken)]
+        members = [*self._fixed, *_list_singles(self._predecessors, self._fixed)]
         return [
             list(members[unit])
-            for unit in _sort_units(self._predecessors, self._taken)[1]
+            for unit in _sort_units(self._predecessors, self._fixed)[1]
         ]
 
     def _find_model_order(self) -> NodeGroups | None:
@@ -171,7 +171,7 @@ class Partitioner:
         if that cannot be run.
         """
         first = list(range(len(self._predecessors)))
-        groups = {min(group): group for group in self._taken}
+        groups = {min(group): group for group in self._fixed}
         for start, group in groups.items():
             for node in group:
                 first[node] = start

@@ -284,13 +284,11 @@ def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
         normalise_name(extra.strip())
         for extra in ((match and match["extras"]) or "").split(",")
     } - {""}
-    matches = [
-        _REQUIRED.fullmatch(text) for text in (dist.requires or () if named else ())
-    ]
+    requirements = map(_REQUIRED.fullmatch, dist.requires or () if named else ())
     required = {
-        matches["name"]
-        for matches in filter(None, matches)
-        if normalise_name(matches["extra"]) in named
+        requirement["name"]
+        for requirement in requirements
+        if requirement is not None and normalise_name(requirement["extra"]) in named
     }
     declared = dist.metadata.get_all("Provides-Extra") or () if named else ()
     return required, named.difference(map(normalise_name, declared))

@@ -53,7 +53,7 @@ class GraphAssignment:
 
     Attributes:
         graph: its index.
-        taken: for each node, whether it is assigned already.
+        is_assigned: for each node, whether an EP has it.
         subgraphs: control-flow node to its subgraphs by attribute.
         executed: the control-flow nodes whose subgraphs contain nodes of an EP: the
             session runs them itself.
@@ -67,7 +67,7 @@ class GraphAssignment:
     ) -> None:
         self.graph = graph
         self._groups: list[Sequence[int]] = []
-        self.taken = [False] * len(graph.nodes)
+        self.is_assigned = [False] * len(graph.nodes)
         self.subgraphs = {
             node: {
                 name: GraphAssignment(subgraph, reserved)
@@ -93,7 +93,7 @@ class GraphAssignment:
         `Partitioner`.
         """
         if all(len(group) == 1 for group in self._groups):
-            return [[node] for node in range(len(self.taken))]
+            return [[node] for node in range(len(self.is_assigned))]
         return self.partitioner.execution_order()
 
     def take(self, groups: NodeGroups) -> None:
@@ -101,7 +101,7 @@ class GraphAssignment:
         self._groups += groups
         for group in groups:
             for node in group:
-                self.taken[node] = True
+                self.is_assigned[node] = True
 
     def hold(self, partitions: Sequence[GraphPartition]) -> None:
         """Assign partitions to their EP."""
@@ -119,15 +119,15 @@ class GraphAssignment:
         firsts = {group[0] for group in groups}
         self._groups[:] = [group for group in self._groups if group[0] not in firsts]
         for node in chain.from_iterable(groups):
-            self.taken[node] = False
+            self.is_assigned[node] = False
 
     def take_control_flow(self) -> None:
         """Mark the control-flow nodes whose subgraphs contain nodes of an EP: no EP can
         take them whole.
         """
         for node, subgraphs in self.subgraphs.items():
-            if not self.taken[node] and any(
-                any(subgraph.taken) for subgraph in subgraphs.values()
+            if not self.is_assigned[node] and any(
+                any(subgraph.is_assigned) for subgraph in subgraphs.values()
             ):
                 self.executed.add(node)
                 self.take([[node]])
@@ -144,7 +144,7 @@ class GraphAssignment:
 
     def left_over(self) -> list[int]:
         """Return the unassigned nodes."""
-        return [i for i, is_taken in enumerate(self.taken) if not is_taken]
+        return [i for i, is_taken in enumerate(self.is_assigned) if not is_taken]
 
     def executed_graphs(self) -> Iterator[GraphAssignment]:
         """Yield this graph, then the subgraphs that the session runs itself, at any

@@ -60,7 +60,7 @@ class Claims:
         self._graph = part.graph
         self._record = record
         self._has_compiler = has_compiler
-        self._claimed = list(part.taken)
+        self._claimed = list(part.is_assigned)
 
     def add(self, item: ComputeCapability | Refusal) -> None:
         """Check one item of the result and add it."""
@@ -206,7 +206,7 @@ def keep_whole_groups(
         claims: records a set that is refused.
     """
     while bad := find_quantized_groups(part.graph).find_incomplete(
-        chain.from_iterable(units), part.taken
+        chain.from_iterable(units), part.is_assigned
     ):
         units = claims.without(bad, units, of_group=True)
     return _joined(part.graph, units)
@@ -272,7 +272,7 @@ def apply_partition_limits(
         for node in sorted(part.executed):
             # Nothing in its subgraphs is assigned any more.
             if not any(
-                any(subgraph.taken) for subgraph in part.subgraphs[node].values()
+                any(subgraph.is_assigned) for subgraph in part.subgraphs[node].values()
             ):
                 part.executed.discard(node)
                 part.release_nodes([[node]])
@@ -300,7 +300,11 @@ def ask_ep(
         assignment.matchers[ep] = matcher
     for part, parent in _open_graphs(assignment.main):
         view = GraphSlice(
-            part.graph, part.partitioner, part.taken, parent, assignment.main.graph
+            part.graph,
+            part.partitioner,
+            part.is_assigned,
+            parent,
+            assignment.main.graph,
         )
         lookup = matcher.for_graph(part.graph.types)
         claims = Claims(
@@ -387,7 +391,9 @@ def _open_graphs(
     for node, subgraphs in part.subgraphs.items():
         # An EP may have taken a node whole.
         for subgraph in (
-            subgraphs.values() if not part.taken[node] or node in part.executed else ()
+            subgraphs.values()
+            if not part.is_assigned[node] or node in part.executed
+            else ()
         ):
             yield from _open_graphs(subgraph, Node(part.graph, node))
     part.take_control_flow()

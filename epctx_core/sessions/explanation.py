@@ -1,5 +1,8 @@
-"""EP of each node of a model: of any model with the refusals of others, for which
-nothing is compiled or written; and of one that a session has loaded.
+"""EP of each node of a model.
+
+`explain_model` asks EPs for their claims, and says why they refuse others; nothing is
+compiled or written. `list_assigned_subgraphs` describes the nodes of a session, as
+onnxruntime does.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class ContextNodeInfo:
     """One EPContext node.
 
     Attributes:
-        body: the body that holds it, such as `loop_3.body/If_0.then_branch`; empty in
-            the main graph.
+        body: the subgraph that holds it, such as `loop_3.body/If_0.then_branch`; empty
+            in the main graph.
         payload_file: the name of its payload's file, None if it is embedded or refers
             to another node.
         payload_bytes: length of the payload, None for a reference or a missing file.

@@ -351,11 +351,12 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
         folder: the folder of their binaries.
 
     Returns:
-        For each graph, the main one or a body, a node's index in it to its step.
+        For each graph, the main one or a subgraph, a node's index to its step.
 
     Raises:
         InvalidGraph: a payload is missing or wrong.
-        NotImplementedByProvider: a node is in a body that a session cannot run.
+        NotImplementedByProvider: a node is in a subgraph that a session cannot
+            run.
         PluginError: an EP failed or broke the contract.
     """
     steps: StepsByGraph = {}

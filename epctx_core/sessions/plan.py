@@ -88,9 +88,9 @@ class Plan:
                 slots.setdefault(name, len(slots))
         try:
             self._outputs = tuple([slots[name] for name in outputs])
-            constant_slots = {slots[name] for name in (*inputs, *constants)}
+            fixed_slots = {slots[name] for name in (*inputs, *constants)}
             self.steps = _add_frees(
-                steps, slots, keep={*constant_slots, *self._outputs, 0}
+                steps, slots, keep={*fixed_slots, *self._outputs, 0}
             )
         except KeyError:
             readers = [
@@ -108,11 +108,11 @@ class Plan:
         for name, value in constants.items():
             self._template[slots[name]] = value
         self._input_count = len(inputs)
-        self._given = constant_slots & set(self._outputs)
+        self._fixed_outputs = fixed_slots & set(self._outputs)
 
         # The step of a plan that does nothing but hand everything through one step.
         self._only: StepSpec | None = None
-        if len(self.steps) == 1 and not self._given and not steps[0].nested:
+        if len(self.steps) == 1 and not self._fixed_outputs and not steps[0].nested:
             _, read_slots, made, _, only = self.steps[0]
             if (read_slots, made) == (tuple(range(1, 1 + len(inputs))), self._outputs):
                 self._only = only
@@ -151,9 +151,9 @@ class Plan:
             for slot in frees:
                 values[slot] = None
 
-        if self._given:
+        if self._fixed_outputs:
             # Inputs and constants are returned as copies: results are the caller's own.
-            for slot in self._given:
+            for slot in self._fixed_outputs:
                 values[slot] = copy.copy(values[slot])
         return [values[slot] for slot in self._outputs]
 

@@ -219,7 +219,7 @@ def control_flow_step(
     called = graph.get_node_name(node)
     expected = len(graph.outputs[node])
 
-    # An If's branches take nothing; a Loop's body gives the condition, too.
+    # An If's branches take nothing; a Loop's subgraph gives the condition, too.
     needs = {"If": (0, expected), "Loop": (inputs, expected + 1)}.get(
         proto.op_type, (inputs, expected)
     )
@@ -234,19 +234,19 @@ def control_flow_step(
     if proto.op_type == "If":
         run = _if(subgraphs["then_branch"], subgraphs["else_branch"])
     elif proto.op_type == "Loop":
-        run = _repeat(
-            subgraph,
-            lambda each, own: run_loop(
-                each, own, subgraph.input_types, subgraph.output_types
-            ),
-        )
+        (repeated,) = subgraphs.values()
+        types = repeated.input_types, repeated.output_types
+        run = _repeat(repeated, lambda once, values: run_loop(once, values, *types))
     else:
+        (repeated,) = subgraphs.values()
         attributes = {
             a.name: decode_attribute(a) for a in proto.attribute if a.name not in plans
         }
         run = _repeat(
-            subgraph,
-            lambda each, own: run_scan(each, own, attributes, subgraph.output_types),
+            repeated,
+            lambda once, values: run_scan(
+                once, values, attributes, repeated.output_types
+            ),
         )
 
     return drop_omitted_outputs(
@@ -273,15 +273,16 @@ def _if(then_branch: SubgraphPlan, else_branch: SubgraphPlan) -> RunStep:
 
 
 def _repeat(
-    body: SubgraphPlan, run_all: Callable[[RunSubgraph, Sequence[Any]], list[Any]]
+    subgraph: SubgraphPlan, run_all: Callable[[RunSubgraph, Sequence[Any]], list[Any]]
 ) -> RunStep:
     """Return the `run` of a Loop or a Scan: `run_all` takes the function that runs the
-    body once, and the inputs.
+    subgraph once, and the inputs.
     """
 
     def run(inputs: Sequence[Any], options: RunOptions | None) -> Sequence[Any]:
         return run_all(
-            lambda own: body.run(own, inputs, options), inputs[: len(body.input_types)]
+            lambda values: subgraph.run(values, inputs, options),
+            inputs[: len(subgraph.input_types)],
         )
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from epctx_core.context.digests import digest_payload
+from epctx_core.context.digests import BLOCK, PayloadEntry, Segment, digest_payload
 from epctx_core.context.manifest import Manifest
 from epctx_core.context.metadata import set_metadata
-from epctx_core.context.payload_writer import BLOCK
 from epctx_core.errors import InvalidGraph
 
 
@@ -63,6 +63,21 @@ def test_of_two_entries_of_one_name_the_first_counts():
     manifest = Manifest(source_digest="", providers={}, payloads=[first, second])
 
     assert manifest.find_entry(first.name, embedded=True) is first
+
+
+def test_the_head_of_a_payload_is_its_first_segment_also_where_that_is_a_weight():
+    weight = hashlib.sha256(b"weight").hexdigest()
+    zeros = hashlib.sha256(bytes(10)).hexdigest()
+    entry = PayloadEntry(
+        name="a.bin",
+        embedded=False,
+        size=16,
+        segments=(Segment(0, 6, weight, is_weight=True), Segment(6, 10, zeros)),
+    )
+
+    entry.check_head(memoryview(b"weight" + bytes(10)))
+    with pytest.raises(InvalidGraph, match="bytes 0 to 6 have another digest"):
+        entry.check_head(memoryview(b"WEIGHT" + bytes(10)))
 
 
 @given(length=st.integers(0, 3 * BLOCK), extra=st.binary(max_size=3))

@@ -330,18 +330,29 @@ def test_damage_of_an_embedded_payload_is_refused(tmp_path, width, given):
 def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_model_are_right(
     tmp_path,
 ):
-    onnx.save(chain(["Relu", "Neg"]), tmp_path / "m.onnx")
+    model, registry = of_two_eps(tmp_path)
+
+    for _ in range(2):
+        with pytest.raises(InvalidGraph, match=OTHER):
+            epctx.InferenceSession(model, registry=registry)
+
+
+def of_two_eps(folder):
+    """Compile a model with two payloads in it, damage the second; return it and the
+    registry of its EPs.
+    """
+    onnx.save(chain(["Relu", "Neg"]), folder / "m.onnx")
     registry = registry_with(Alpha, Beta)
     both = options(Alpha.name)
     both.add_provider(Beta.name)
     compiler = epctx.ModelCompiler(
         both,
-        tmp_path / "m.onnx",
+        folder / "m.onnx",
         embed_compiled_data_into_model=True,
         registry=registry,
     )
-    compiler.compile_to_file(tmp_path / "m_ctx.onnx")
-    proto = onnx.load(tmp_path / "m_ctx.onnx")
+    compiler.compile_to_file(folder / "m_ctx.onnx")
+    proto = onnx.load(folder / "m_ctx.onnx")
     first, second = (
         a
         for node in proto.graph.node
@@ -350,11 +361,31 @@ def test_damage_of_an_embedded_payload_is_refused_again_where_others_of_the_mode
     )
     assert first.s != second.s
     second.s = second.s[:-1] + bytes([second.s[-1] ^ 1])
-    onnx.save(proto, tmp_path / "m_ctx.onnx")
+    onnx.save(proto, folder / "m_ctx.onnx")
 
-    for _ in range(2):
-        with pytest.raises(InvalidGraph, match=OTHER):
-            epctx.InferenceSession(tmp_path / "m_ctx.onnx", registry=registry)
+    return folder / "m_ctx.onnx", registry
+
+
+class Blind(Beta):
+    """Does not look at its payload."""
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        return [
+            CompiledPartition(lambda inputs, outputs=None: [np.array(inputs[0])])
+            for _ in nodes
+        ]
+
+
+def test_a_load_that_checks_some_embedded_payloads_leaves_no_receipt_of_all(tmp_path):
+    model, registry = of_two_eps(tmp_path)
+    lazy = epctx.SessionOptions()
+    lazy.add_session_config_entry("ep.context_verify", "lazy")
+
+    answer(model, lazy, registry=registry_with(Alpha, Blind))
+
+    with pytest.raises(InvalidGraph, match=OTHER):
+        answer(model, registry=registry)
 
 
 def test_a_cached_model_that_was_damaged_is_compiled_anew(tmp_path):
@@ -619,6 +650,37 @@ def test_loads_whose_ep_gets_a_file_leave_no_receipts_of_states_that_are_gone(
         answer(model, registry=registry_with(OfFiles))
 
     assert len(lies_in(receipts)) == 1
+
+
+def test_a_file_is_not_read_again_although_its_ep_got_a_link_to_it_after_the_check(
+    tmp_path, receipts
+):
+    model, binary = of_ep(tmp_path / "m", OfFiles)
+    shutil.rmtree(receipts)
+    decay = Decay(binary)
+
+    class Slow(OfFiles):
+        @hookimpl
+        def load_context(self, nodes, reader):
+            time.sleep(0.5)  # the check is done by then
+            return super().load_context(nodes, reader)
+
+    answer(model, registry=registry_with(Slow))
+    decay.happen()
+
+    answer(model, registry=registry_with(Slow))
+
+
+@pytest.mark.parametrize("mode", ["head", "lazy", "full"])
+def test_only_the_mode_that_uses_receipts_leaves_them(small, tmp_path, receipts, mode):
+    model, binary = put(small, tmp_path / "m")
+    aged(binary)
+    checked = epctx.SessionOptions()
+    checked.add_session_config_entry("ep.context_verify", mode)
+
+    answer(model, checked)
+
+    assert lies_in(receipts) == []
 
 
 def lies_in(receipts):

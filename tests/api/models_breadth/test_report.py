@@ -95,6 +95,7 @@ def test_all_stages_are_timed_and_the_whole_report_is_json(report):
     assert all(0 <= seconds < 60 for seconds in said["timings"].values())
     assert said["output"] == "m_ctx.onnx"
     assert said["files"] == [file.as_dict() for file in report.outputs]
+    assert {"outputs", "folder"}.isdisjoint(said)
     assert [p["node_names"] for p in said["partitions"]] == [
         ["relu"],
         ["erf"],

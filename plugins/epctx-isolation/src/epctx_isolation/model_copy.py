@@ -174,7 +174,7 @@ def describe_view(view: GraphSlice) -> dict[str, Any]:
     """Return the description that `ReceivedModel.view` takes."""
     return {
         "path": view.index.path,
-        "taken": [i for i, is_taken in enumerate(view.taken) if is_taken],
+        "taken": [i for i, is_taken in enumerate(view.is_assigned) if is_taken],
     }
 
 
