@@ -60,7 +60,7 @@ def find_fault(name: str) -> str:
     "which"; empty if it is.
     """
     if not name:
-        return "is empty"
+        return "is an empty name"
     if "\0" in name or len(name) > MAX_NAME:
         return "no file system takes"
     if name.startswith(("/", "\\")) or has_drive(name):

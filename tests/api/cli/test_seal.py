@@ -51,7 +51,7 @@ def test_verify_and_inspect_tell_of_the_seal(epctx, share):
         True,
     ]
     assert (
-        "Compiled by an unknown tool, sealed by epctx-cli"
+        "Compiled by an unknown tool, sealed by epctx-core"
         in epctx("inspect", share[0]).out
     )
     assert (
