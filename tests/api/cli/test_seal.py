@@ -55,7 +55,7 @@ def test_verify_and_inspect_tell_of_the_seal(epctx, share):
         in epctx("inspect", share[0]).out
     )
     assert (
-        epctx("inspect", share[0], "--json").json["sealed_by"].startswith("epctx-cli ")
+        epctx("inspect", share[0], "--json").json["sealed_by"].startswith("epctx-core ")
     )
     assert epctx("inspect", share[1], "--json").json["sealed_by"] is None
 
