@@ -43,10 +43,7 @@ def check_file_name(name: str, owner: str, node: str | None = None) -> str:
         InvalidGraph: empty, over-long, absolute, with a drive or NUL, or `..` that
             leaves.
     """
-    # protobuf gives a text that is not UTF-8 as bytes.
-    value: object = name
-    fault = find_fault(value) if isinstance(value, str) else "is not UTF-8"
-    if fault:
+    if fault := find_fault(name):
         raise InvalidGraph(
             f"{owner} {name[:200]!r}, which {fault}.",
             node=node,
@@ -55,10 +52,13 @@ def check_file_name(name: str, owner: str, node: str | None = None) -> str:
     return os.path.normpath(name)
 
 
-def find_fault(name: str) -> str:
+def find_fault(name: object) -> str:
     """Return why a name is not that of a file inside a folder, in words that follow
     "which"; empty if it is.
     """
+    # protobuf gives a text that is not UTF-8 as bytes.
+    if not isinstance(name, str):
+        return "is not UTF-8"
     if not name:
         return "is an empty name"
     if "\0" in name or len(name) > MAX_NAME:

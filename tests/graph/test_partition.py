@@ -239,7 +239,7 @@ def test_a_later_ep_gets_the_fewest_groups_that_the_earlier_one_leaves_possible(
     predecessors, owner = harness
     partitioner = Partitioner(predecessors)
     partitioner.take(partitioner.group([[n] for n, o in enumerate(owner) if o == 0]))
-    taken = [list(group) for group in partitioner._taken]
+    taken = [list(group) for group in partitioner._fixed]
     rest = [n for n, o in enumerate(owner) if o == 1]
 
     groups = partitioner.group([[n] for n in rest])

@@ -741,20 +741,3 @@ def test_the_number_of_receipts_is_bounded_and_other_files_stay(
     assert len([name for name in left if not name.startswith("0" * 50)]) == 2, (
         "the newest stays"
     )
-
-
-def test_a_model_without_digests_loads_and_the_log_says_that_it_was_not_checked(
-    small, tmp_path, caplog
-):
-    model, _ = put(small, tmp_path)
-    proto = onnx.load(model)
-    del proto.metadata_props[:]
-    onnx.save(proto, model)
-
-    with caplog.at_level(logging.INFO, "epctx"):
-        assert np.array_equal(answer(model), small[1])
-
-    (said,) = [message for message in caplog.messages if "not checked" in message]
-    assert said == (
-        "the payload 'm_qnn.bin' is not checked: the model has no manifest."
-    )
