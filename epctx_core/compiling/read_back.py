@@ -135,8 +135,10 @@ def compare_shapes(
         return
     for partition, compiled in assignment.compiled.items():
         run = compiled.run
+        if run is None or partition.node_name not in names:
+            continue
         inputs = _make_zeros(partition.inputs)
-        if run is None or inputs is None or partition.node_name not in names:
+        if inputs is None:
             continue
         providers.cancel.raise_if_requested()
         try:

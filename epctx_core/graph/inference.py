@@ -63,12 +63,15 @@ declaration wrong, all of it or a part.
 """
 
 
-def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
+def remove_hints(
+    model: ModelProto, operators: Operators, trusted: Container[str] = ()
+) -> ModelProto:
     """Return a copy of a model in which only inputs and initializers have shapes, and
     each open length of an input has a name.
 
     Args:
         model: the model.
+        operators: those of its nodes.
         trusted: names of other values whose shapes stay.
     """
     probe: ModelProto = copy_message(model)
@@ -84,7 +87,7 @@ def remove_hints(model: ModelProto, trusted: Container[str] = ()) -> ModelProto:
     for dim in dims:
         if is_open(dim) and not dim.dim_param:
             dim.dim_param = next(names)
-    for path, graph in walk_graphs(probe.graph):
+    for path, graph in walk_graphs(probe.graph, operators=operators):
         for value in _list_hinted_values(graph, main=not path):
             if value.name not in trusted:
                 forget_shape(value.type)
@@ -154,7 +157,10 @@ def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoP
 
 
 def _find_hints(
-    declared: GraphProto, inferred: GraphProto, names: Container[str]
+    declared: GraphProto,
+    inferred: GraphProto,
+    operators: Operators,
+    names: Container[str],
 ) -> Iterator[_Hint]:
     """Yield the additions of a graph's and its subgraphs' declarations to types
     inferred without them.
@@ -162,10 +168,13 @@ def _find_hints(
     Args:
         declared: the graph.
         inferred: the same graph, inferred; a value that it does not know is added.
+        operators: those of its nodes.
         names: the open lengths of the model's inputs, which are known to be open.
     """
     for (path, declared_graph), (_, inferred_graph) in zip(
-        walk_graphs(declared), walk_graphs(inferred), strict=True
+        walk_graphs(declared, operators=operators),
+        walk_graphs(inferred, operators=operators),
+        strict=True,
     ):
         hinted = list(_list_hinted_values(declared_graph, main=not path))
         names_of_hints = {value.name for value in hinted}
@@ -283,15 +292,15 @@ def infer_types(
     """
     operators = list_operators(proto.graph)
     check_preconditions(proto, operators)
-    probe = remove_hints(get_structure(proto), trusted)
+    probe = remove_hints(get_structure(proto), operators, trusted)
     names = {
         dim.dim_param
         for value in probe.graph.input
         for dim in value.type.tensor_type.shape.dim
     } - {""}
     proven = _infer_completely(probe, resolve, operators)
-    declaring = restore_declared(proto.graph)
-    hints = list(_find_hints(declaring, proven.graph, names))
+    declaring = restore_declared(proto.graph, operators)
+    hints = list(_find_hints(declaring, proven.graph, operators, names))
 
     # Asked before the declarations are corrected. A tensor needs no other witness.
     graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in hints) else ()
@@ -321,10 +330,10 @@ def infer_types(
     proven_types = types_of(proven.graph)
     table = proven_types
     if any(adds_length for *_, adds_length, _ in hints):
-        hinted = _apply_hints(proven, declaring, names)
+        hinted = _apply_hints(proven, declaring, operators, names)
         completed = _infer_completely(hinted, resolve, operators).graph
         table = types_of(
-            _apply_hints(proven, completed, names).graph, proven=proven_types
+            _apply_hints(proven, completed, operators, names).graph, proven=proven_types
         )
     table.contradictions = refuted
     return table
@@ -365,11 +374,14 @@ def _has_wrong_declarations(
 
 
 def _apply_hints(
-    proven: ModelProto, declared: GraphProto, names: Container[str]
+    proven: ModelProto,
+    declared: GraphProto,
+    operators: Operators,
+    names: Container[str],
 ) -> ModelProto:
     """Return a copy of an inferred model with the hints of a graph's declarations."""
     hinted: ModelProto = copy_message(proven)
-    for _, target, type_, *_ in _find_hints(declared, hinted.graph, names):
+    for _, target, type_, *_ in _find_hints(declared, hinted.graph, operators, names):
         target.type.CopyFrom(type_)
     return hinted
 

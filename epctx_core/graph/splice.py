@@ -8,13 +8,14 @@ with the new subgraphs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
 
 from epctx_core.graph.type_table import (
+    TypeTable,
     list_lengths,
     make_tensor_type,
     mark_declared,
@@ -206,11 +207,19 @@ def _splice_values(
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
 
-    # EPs compiled for what was declared, and get that at a load, too.
-    for value in chain(target.value_info, target.output):
-        if value.name in names:
-            declared = types.get(value.name)
-            is_hint = declared != types.get_proven(value.name)
+    declared = chain(target.value_info, target.output)
+    _mark_hints((value for value in declared if value.name in names), types)
+
+
+def _mark_hints(values: Iterable[ValueInfoProto], types: TypeTable) -> None:
+    """Note in values what they are only declared to be: EPs compiled for that, and get
+    it at a load, too.
+    """
+    for value in values:
+        declared = types.get(value.name)
+        is_hint = declared != types.get_proven(value.name)
+        # Most have neither a hint nor a note of an earlier one.
+        if is_hint or value.metadata_props:
             mark_declared(value, declared if is_hint else None)
 
 

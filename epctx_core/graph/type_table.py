@@ -292,14 +292,21 @@ def mark_declared(value: ValueInfoProto, declared: TensorType | None = None) -> 
         value.metadata_props.add(key=ONLY_DECLARED, value=text)
 
 
-def restore_declared(graph: GraphProto) -> GraphProto:
+def restore_declared(
+    graph: GraphProto, operators: Iterable[tuple[str, str]] | None = None
+) -> GraphProto:
     """Return a context model's graph in which values have the shapes that the source
     only declares; a copy, or the graph itself where none does.
+
+    Args:
+        graph: the graph.
+        operators: those of its nodes, if they are known.
 
     Raises:
         InvalidGraph: a note is not a shape that the value can have.
     """
-    values = chain.from_iterable(_list_noted(each) for _, each in walk_graphs(graph))
+    graphs = walk_graphs(graph, operators=operators)
+    values = chain.from_iterable(_list_noted(each) for _, each in graphs)
     if not any(_find_note(value) for value in values if value.metadata_props):
         return graph
     restored: GraphProto = copy_message(graph)

@@ -91,13 +91,32 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def walk_graphs(
-    graph: GraphProto, path: SubgraphPath = ()
+    graph: GraphProto,
+    path: SubgraphPath = (),
+    *,
+    operators: Iterable[tuple[str, str]] | None = None,
 ) -> Iterator[tuple[SubgraphPath, GraphProto]]:
     """Yield a graph and all subgraphs in it, at any depth, each before those inside
     it.
+
+    Args:
+        graph: the graph.
+        path: its own, if it is a subgraph.
+        operators: those of its nodes, if they are known: where none can have a
+            subgraph, nodes are not looked at.
     """
     yield path, graph
-    for index, node in enumerate(graph.node):
+    if operators is not None and not any(can_have_subgraphs(*o) for o in operators):
+        return
+    holders = _list_operators_with_subgraphs()
+
+    # Most graphs have many nodes and no subgraph: few nodes get beyond this pass.
+    suspects = [
+        (index, node)
+        for index, node in enumerate(graph.node)
+        if node.op_type in holders or node.domain
+    ]
+    for index, node in suspects:
         if can_have_subgraphs(node.domain, node.op_type):
             for name, subgraph in iter_named_subgraphs(node):
                 yield from walk_graphs(subgraph, (*path, (index, name)))

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from epctx_core.context.digests import IN_PLACE, DigestChecks, ReplacedBinaryError
@@ -25,7 +26,7 @@ from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
-from epctx_core.graph.walks import EXECUTABLE, walk_graphs, walk_indexed_nodes
+from epctx_core.graph.walks import EXECUTABLE, walk_graphs
 from epctx_core.options import ModelOverrides, SessionConfig, SessionOptions
 from epctx_core.plugin import EnginePolicy, ModelIdentity
 from epctx_core.sessions.host import get_model_path
@@ -387,24 +388,16 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     """
     if source.unknown_operators:
         _require_operators(source, policy)
-    with pause_collection(
-        sum(len(graph.node) for _, graph in walk_graphs(source.proto.graph))
-    ):
+    graphs = [graph for _, graph in walk_graphs(source.proto.graph)]
+    with pause_collection(sum(len(graph.node) for graph in graphs)):
         trusted: frozenset[str] = frozenset()
         if get_metadata(source.proto, MANIFEST) is not None:
             # Of the types of values around EPContext nodes, epctx wrote what it had
             # proven.
-            placed = (
-                node
-                for _, _, node in walk_indexed_nodes(source.proto.graph)
-                if is_context_node(node)
-            )
+            nodes = chain.from_iterable(graph.node for graph in graphs)
+            placed = filter(is_context_node, nodes)
             around = {name for node in placed for name in (*node.input, *node.output)}
-            outputs = (
-                value
-                for _, graph in walk_graphs(source.proto.graph)
-                for value in graph.output
-            )
+            outputs = chain.from_iterable(graph.output for graph in graphs)
             trusted = frozenset(
                 around.difference(v.name for v in outputs if is_only_declared(v))
             )
