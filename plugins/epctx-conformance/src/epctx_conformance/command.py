@@ -105,7 +105,7 @@ def run_kind(
     chosen = make_run(arguments)
     with console.progress() as line, _hide_warnings(console):
         checks = chosen.kit.choose(chosen.only)
-        report = chosen.check(_make_progress(line, console, checks))
+        report = chosen.check(progress=_make_progress(line, console, checks))
     return _conclude(report, console, plugin_arguments)
 
 

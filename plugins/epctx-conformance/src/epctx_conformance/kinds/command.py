@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from epctx_conformance.arguments import check_only
 from epctx_conformance.kinds.finding import ENGINES, TRANSFORMERS, load_entry
 
 if TYPE_CHECKING:
     from epctx_conformance.kinds.kit import Kit
-    from epctx_conformance.report import CheckResult, ConformanceReport
-
-Progress: TypeAlias = "Callable[[CheckResult], None]"
+    from epctx_conformance.report import ConformanceReport
 
 
 class Run(NamedTuple):
@@ -22,12 +21,12 @@ class Run(NamedTuple):
     Attributes:
         kit: the checks.
         only: groups or names of checks; None for all.
-        check: `check(progress)` runs it.
+        check: `check(progress=...)` runs it; `progress` is called with each result.
     """
 
     kit: Kit
     only: list[str] | None
-    check: Callable[[Progress], ConformanceReport]
+    check: Callable[..., ConformanceReport]
 
 
 def make_run(arguments: argparse.Namespace) -> Run:
@@ -48,51 +47,36 @@ def _run_engines(arguments: argparse.Namespace) -> Run:
     from epctx_conformance.kinds import engines
 
     cls = load_entry(ENGINES, arguments.engine, "engine")
-    only = _choose(engines.KIT, arguments)
-
-    def check(progress: Progress) -> ConformanceReport:
-        return engines.check_engine(
-            cls,
-            models=arguments.model,
-            only=only,
-            full=arguments.full,
-            progress=progress,
-        )
-
-    return Run(engines.KIT, only, check)
+    return _run_models(engines.KIT, partial(engines.check_engine, cls), arguments)
 
 
 def _run_transformers(arguments: argparse.Namespace) -> Run:
     from epctx_conformance.kinds import transformers
 
     transform = load_entry(TRANSFORMERS, arguments.transformer, "graph transformer")
-    only = _choose(transformers.KIT, arguments)
+    check = partial(transformers.check_transformer, transform)
+    return _run_models(transformers.KIT, check, arguments)
 
-    def check(progress: Progress) -> ConformanceReport:
-        return transformers.check_transformer(
-            transform,
-            models=arguments.model,
-            only=only,
-            full=arguments.full,
-            progress=progress,
-        )
 
-    return Run(transformers.KIT, only, check)
+def _run_models(
+    kit: Kit, check: Callable[..., ConformanceReport], arguments: argparse.Namespace
+) -> Run:
+    """Return the run of a kit whose checks take models."""
+    only = _choose(kit, arguments)
+    check = partial(check, models=arguments.model, only=only, full=arguments.full)
+    return Run(kit, only, check)
 
 
 def _run_commands(arguments: argparse.Namespace) -> Run:
     from epctx_conformance.kinds import commands
 
     only = _choose(commands.KIT, arguments)
-
-    def check(progress: Progress) -> ConformanceReport:
-        return commands.check_command(
-            arguments.command_name,
-            arguments=arguments.argument,
-            only=only,
-            progress=progress,
-        )
-
+    check = partial(
+        commands.check_command,
+        arguments.command_name,
+        arguments=arguments.argument,
+        only=only,
+    )
     return Run(commands.KIT, only, check)
 
 
