@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.dependencies import list_external_locations, read_dependencies
 from epctx_core.context.manifest import Manifest, find_manifest
+from epctx_core.context.metadata import get_metadata
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import (
     ContextNodeRecord,
@@ -187,9 +188,7 @@ def inspect_model(
         producer=f"{_show(model.producer_name)} "
         f"{_show(model.producer_version)}".strip(),
         manifest=manifest,
-        weightless_mode=_show(
-            next((p.value for p in model.metadata_props if p.key == MODE_KEY), "")
-        ),
+        weightless_mode=_show(get_metadata(model, MODE_KEY) or ""),
         source_files=list_source_files(
             manifest.source_weights.values() if manifest else (), sources
         ),
@@ -240,12 +239,7 @@ def _find_plugin(
     source: str, registry: Registry, makers: ProviderFacts
 ) -> dict[str, str | bool | None] | None:
     """Return the plugin that declares a source, by names only: nothing is imported."""
-    near = source.casefold()
-    takers = [
-        r
-        for r in registry.records()
-        if near in {name.casefold() for name in (r.name, *r.sources)}
-    ]
+    takers = [r for r in registry.records() if r.resembles(source)]
     # As a load decides: the EP name, a source as declared, a source in another case.
     takers.sort(key=lambda r: (not r.usable, r.name != source, source not in r.sources))
     record = find_maker(source, makers, registry) or next(iter(takers), None)
