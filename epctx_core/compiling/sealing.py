@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +194,8 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
 
     for (name, embedded), record in records.items():
         if embedded or not record.cache:
-            entry = digest_payload(name, memoryview(record.cache or b""))
+            view = memoryview(record.cache or b"")
+            entry = digest_payload(name, view, embedded=embedded)
         else:
             with folder.open(name, what=BINARY, node=record.name) as file:
                 content = MappedFile(file.fileno(), file.path)
@@ -207,7 +208,7 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
                 path=path,
                 hint="Fetch model and binary again, or compile again.",
             )
-        yield replace(entry, embedded=embedded)
+        yield entry
 
 
 def _check_binary(content: MappedFile, node: str, path: Path) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
@@ -263,9 +263,13 @@ def get_view(content: Content) -> memoryview:
 
 
 def digest_payload(
-    name: str, view: memoryview, forget: Forget | None = None
+    name: str,
+    view: memoryview,
+    forget: Forget | None = None,
+    *,
+    embedded: bool = False,
 ) -> PayloadEntry:
-    """Return the entry of a payload in a file, computed from its bytes."""
+    """Return the entry of a payload, computed from its bytes."""
     blocks = [
         Segment(start, min(BLOCK, len(view) - start), "")
         for start in range(0, len(view), BLOCK)
@@ -274,8 +278,22 @@ def digest_payload(
         block._replace(digest=compute_digest(view, block, forget)) for block in blocks
     ]
     return PayloadEntry(
-        name=name, embedded=False, size=len(view), segments=tuple(segments)
+        name=name, embedded=embedded, size=len(view), segments=tuple(segments)
     )
+
+
+@contextmanager
+def blame_file(
+    *, path: str | None, node: str | None = None, ep: str | None = None
+) -> Iterator[None]:
+    """Complete an error about a file that is another one, which the block raises."""
+    try:
+        yield
+    except ReplacedBinaryError as error:
+        error.path = path
+        error.node = node
+        error.ep = ep
+        raise
 
 
 def find_matching(
@@ -371,7 +389,7 @@ class DigestChecks:
                 ONCE: it is then digested on a thread, and `finish` raises the error.
             receipt: that of bytes in memory, left if all checks of the load succeed;
                 a file has its own.
-            blame: makes the block in which an error gets its node, EP and path.
+            blame: makes the block in which an error is completed; see `blame_file`.
 
         Raises:
             ReplacedBinaryError: it is another one.

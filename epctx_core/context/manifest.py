@@ -48,10 +48,7 @@ SIDECAR = ".epctx.json"
 """Suffix of the file that has it beside a model which must not be changed."""
 _LONGEST = 1 << 29
 """Bytes of such a file: more than the text of `MOST_PARTS` entries has."""
-
-
 VERSION = 1
-
 
 PayloadKey: TypeAlias = "tuple[str, bool]"
 """Name of a payload in a manifest, and whether it is embedded."""

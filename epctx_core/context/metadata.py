@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 INITIALIZERS = "epctx.initializers"
 KERNEL_TYPES = "epctx.kernel_type_constraints"
 COMPATIBILITY_PREFIX = "ep_compatibility_info."
-
-
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 

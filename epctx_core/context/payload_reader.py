@@ -11,7 +11,7 @@ import logging
 import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from epctx_core.context.digests import (
     Content,
     DigestChecks,
     PayloadEntry,
-    ReplacedBinaryError,
+    blame_file,
     find_matching,
 )
 from epctx_core.context.paths import find_interrupted_copies
@@ -318,20 +318,9 @@ class PayloadReader:
         ):
             mode = Verification.FULL
 
-        @contextmanager
-        def blame() -> Iterator[None]:
-            try:
-                yield
-            except ReplacedBinaryError as error:
-                error.node = record.name
-                error.ep = self._ep
-                folder = self._binaries
-                if payload.mapped is not None:
-                    error.path = payload.mapped.path
-                elif folder is not None and not entry.embedded:
-                    error.path = str(folder.folder / entry.name)
-                raise
-
+        path = None if payload.mapped is None else payload.mapped.path
+        if path is None and self._binaries is not None and not entry.embedded:
+            path = str(self._binaries.folder / entry.name)
         payload.verified = reading.checks.check(
             entry,
             payload.content,
@@ -340,7 +329,7 @@ class PayloadReader:
             # EP must not get the wrong one.
             may_wait=lambda: reading.early and not any(self._find_copies(entry)),
             receipt=self._model_receipt if record.embed_mode else "",
-            blame=blame,
+            blame=partial(blame_file, path=path, node=record.name, ep=self._ep),
         )
 
     def _open(

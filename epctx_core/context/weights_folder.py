@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from epctx_core.context.digests import (
     PayloadEntry,
     ReplacedBinaryError,
     Segment,
+    blame_file,
     dump_segments,
     find_matching,
     read_segments,
@@ -237,14 +238,6 @@ class WeightsFolder:
                 raise ReplacedBinaryError(message, path=path, hint=hint)
             return
 
-        @contextmanager
-        def blame() -> Iterator[None]:
-            try:
-                yield
-            except ReplacedBinaryError as error:
-                error.path = path
-                raise
-
         self._faults[state] = None
         try:
             self._checks.check(
@@ -252,7 +245,7 @@ class WeightsFolder:
                 MappedFile(file.fileno(), path),
                 self._verification,
                 may_wait=lambda: may_wait,
-                blame=blame,
+                blame=partial(blame_file, path=path),
             )
         except ReplacedBinaryError as error:
             # The error itself would hold the file by its frames.
