@@ -291,7 +291,9 @@ class ProviderPart:
         # Both by the payload's identity.
         self._carriers: dict[int, GraphPartition] = {}
         self._users: dict[int, list[str]] = {}
-        self._templates: dict[tuple[int, str, bool, bytes | None], NodeProto] = {}
+        self._templates: dict[
+            tuple[int, str, bool, bytes | None], tuple[NodeProto, int]
+        ] = {}
         self._forms: set[str] = set()
         self._carried: set[bytes | None] = set()
 
@@ -324,18 +326,19 @@ class ProviderPart:
             self._carried.add(cache if main else None)
             self.to_read.append(partition.node_name)
         template = self._find_template(description, main, cache)
-        self.nodes[partition] = NodeDraft(template, partition)
+        self.nodes[partition] = NodeDraft(*template, partition)
 
     def _find_template(
         self, description: EPContextNode, main: bool, cache: bytes | None
-    ) -> NodeProto:
-        """Return the node without what differs between equal ones: attributes are few,
-        and an EP gives many nodes the same mapping.
+    ) -> tuple[NodeProto, int]:
+        """Return the node without what differs between equal ones, and the index of its
+        `partition_name`: attributes are few, and an EP gives many nodes the same
+        mapping.
         """
         doc = description.doc_string or f"EPContext node for {self.ep}"
         key = (id(description.attributes), doc, main, cache)
         if key not in self._templates:
-            self._templates[key] = make_context_node(
+            template = make_context_node(
                 NodeProto(doc_string=doc),
                 {**description.attributes, **self._common},
                 source=self.ep,
@@ -343,6 +346,8 @@ class ProviderPart:
                 embed_mode=self.descriptions.payloads.embedded,
                 cache=cache,
             )
+            names = [attribute.name for attribute in template.attribute]
+            self._templates[key] = template, names.index("partition_name")
         return self._templates[key]
 
     def make_entries(self, *, is_only: bool) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from epctx_core.errors import (
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
-from epctx_core.graph.walks import walk_indexed_nodes
+from epctx_core.graph.walks import list_operators, walk_indexed_nodes
 from epctx_core.options import Isolation
 from epctx_core.plugin import (
     ContextNode,
@@ -92,11 +93,14 @@ def read_back(
     if not written or not providers.config.read_back:
         return
     records: dict[str, dict[str, ContextNodeRecord]] = {}
-    placed = (item for item in walk_indexed_nodes(proto.graph) if item[2].name in names)
+    operators = list_operators(proto.graph)
+    walk = walk_indexed_nodes(proto.graph, operators)
+    placed = (item for item in walk if item[2].name in names)
     for record in read_indexed_nodes(placed):
         records.setdefault(record.source, {})[record.name] = record
     policy = EnginePolicy(**providers.config.engine_settings)
-    types = make_declared_types(proto, lambda: infer_model_types(proto, policy))
+    infer = partial(infer_model_types, proto, policy, operators=operators)
+    types = make_declared_types(proto, infer, operators=operators)
     manifest = read_manifest(proto)
     with ExitStack() as scratch:
         for ep, ep_records in records.items():

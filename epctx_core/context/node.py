@@ -28,14 +28,17 @@ DOMAIN = "com.microsoft"
 OP_TYPE = "EPContext"
 OPSET_VERSION = 1
 
+# Looked up for each attribute of very many nodes.
+_INT = AttributeProto.INT
+_STRING = AttributeProto.STRING
 _KINDS = {
-    **dict.fromkeys(("main_context", "embed_mode", "max_size"), AttributeProto.INT),
+    **dict.fromkeys(("main_context", "embed_mode", "max_size"), _INT),
     **dict.fromkeys(
         (
             "ep_cache_context", "ep_sdk_version", "hardware_architecture", "notes",
             "onnx_model_filename", "partition_name", "source",
         ),
-        AttributeProto.STRING,
+        _STRING,
     ),
 }  # fmt: skip
 
@@ -276,9 +279,9 @@ def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes 
             cache = attribute.s
         # A model can have very many nodes, and nearly all attributes are of these two
         # types.
-        elif kind == AttributeProto.INT:
+        elif kind == _INT:
             values[key] = attribute.i
-        elif kind == AttributeProto.STRING:
+        elif kind == _STRING:
             values[key] = decode_text(attribute.s)
         else:
             try:

@@ -175,9 +175,6 @@ class NodeGroup:
         nodes: ascending node indices.
         keep_initializers: True to treat weights as inputs.
 
-    Attributes:
-        inputs: values that enter, in the order of first use.
-        outputs: values that leave, in the order of production.
     """
 
     def __init__(
@@ -204,8 +201,6 @@ class NodeGroup:
             else names
         )
         self.output_names = _find_outputs(graph, nodes)
-        self.inputs = self._list_values(self.input_names)
-        self.outputs = self._list_values(self.output_names)
         self._form: tuple[int, ...] | None = None
         if not self.weight_names and SPECIAL not in form:
             self._form = (
@@ -214,9 +209,15 @@ class NodeGroup:
                 *[numbers[name] for name in self.output_names],
             )
 
-    def _list_values(self, names: Sequence[str]) -> tuple[ValueInfo, ...]:
-        types = self.graph.types
-        return tuple([ValueInfo(name, types.get(name)) for name in names])
+    @cached_property
+    def inputs(self) -> tuple[ValueInfo, ...]:
+        """Values that enter, in the order of first use."""
+        return tuple(map(self.value, self.input_names))
+
+    @cached_property
+    def outputs(self) -> tuple[ValueInfo, ...]:
+        """Values that leave, in the order of production."""
+        return tuple(map(self.value, self.output_names))
 
     @cached_property
     def nodes(self) -> Sequence[Node]:
@@ -242,12 +243,12 @@ class NodeGroup:
 
     def _add_types(self, form: tuple[object, ...]) -> tuple[object, ...]:
         # A type table makes equal types once, so their identities represent them.
-        values = (*self.inputs, *self.outputs)
-        proven = self.graph.types.get_proven
+        types = self.graph.types
+        names = self.input_names + self.output_names
         return (
             *form,
-            *[id(v.type) for v in values],
-            *[id(proven(v.name)) for v in values],
+            *map(id, map(types.get, names)),
+            *(map(id, map(types.get_proven, names)) if types.may_have_hints else ()),
         )
 
     @property

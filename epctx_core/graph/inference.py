@@ -22,11 +22,9 @@ from onnx import (
 from epctx_core.errors import InvalidGraph, quote
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
-    Operators,
     check_preconditions,
     has_needy_nodes,
     hide_untyped,
-    list_operators,
     show_hidden,
 )
 from epctx_core.graph.type_table import (
@@ -40,9 +38,11 @@ from epctx_core.graph.type_table import (
     types_of,
 )
 from epctx_core.graph.walks import (
+    Operators,
     copy_message,
     find_schema,
     list_given_names,
+    list_operators,
     read_opset_imports,
     walk_graphs,
 )
@@ -275,6 +275,7 @@ def infer_types(
     proto: ModelProto,
     resolve: Callable[[ModelProto], None] | None = None,
     trusted: Container[str] = (),
+    operators: Operators | None = None,
 ) -> TypeTable:
     """Infer the types of a model's values from its inputs, then complete them by the
     model's declarations.
@@ -285,12 +286,14 @@ def infer_types(
         resolve: declares the types that inference left open, in place; called for
             operators that onnx does not know.
         trusted: names of values whose declared types are not hints.
+        operators: those of its nodes, if they are known.
 
     Raises:
         InvalidGraph: the model's own element types contradict each other. Shapes may:
             for onnxruntime, too, declared shapes are hints.
     """
-    operators = list_operators(proto.graph)
+    if operators is None:
+        operators = list_operators(proto.graph)
     check_preconditions(proto, operators)
     probe = remove_hints(get_structure(proto), operators, trusted)
     names = {

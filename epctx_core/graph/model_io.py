@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 from google.protobuf.message import DecodeError, Message
-from onnx import FunctionProto, GraphProto, ModelProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TypeProto
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, quote
 from epctx_core.graph.mapping import (
@@ -29,8 +29,10 @@ from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     DENSE_OR_SPARSE,
     ELEMENT_TYPES,
+    Operators,
     can_have_subgraphs,
     copy_message,
+    list_operators,
     read_opset_imports,
     walk_graphs,
     walk_tensors,
@@ -234,7 +236,7 @@ def detach_model(
     """
     check_text((*proto.opset_import, *proto.functions))
     check_opsets(proto, path)
-    _check_ranks(proto, path)
+    operators = list_operators(proto.graph)
     whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
     with compute_digests_ahead([whole]):
         # A tensor in a file names it under this key. Where the word is nowhere, no
@@ -244,7 +246,7 @@ def detach_model(
             map(is_detached, walk_tensors(proto.graph, proto.functions))
         )
         weights: Weights = {}
-        if files or _can_have_weights(proto):
+        if files or _can_have_weights(proto, operators):
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(
@@ -257,21 +259,21 @@ def detach_model(
             del proto
             checked = is_accepted_by_checker(data)
             proto = parse_model(data, path)
-            if _can_have_weights(proto):
+            if _can_have_weights(proto, operators):
                 from epctx_core.graph.tensor_bytes import make_dense
 
                 make_dense(proto.graph, proto.functions)
         source = SourceModel(proto=proto, weights=weights, path=path, digest="")
         if checked:
-            check_value_types(source)
+            check_value_types(source, operators)
         else:
-            check_model(source, None if detached else data)
+            check_model(source, None if detached else data, operators)
         source.digest = whole.digest
 
     return source
 
 
-def _can_have_weights(proto: ModelProto) -> bool:
+def _can_have_weights(proto: ModelProto, operators: Operators) -> bool:
     """Return whether a model can have weights, also sparse ones; one of EPContext nodes
     alone has none.
     """
@@ -279,8 +281,8 @@ def _can_have_weights(proto: ModelProto) -> bool:
     return bool(
         graph.initializer or graph.sparse_initializer or proto.functions
     ) or any(
-        node.op_type == "Constant" or can_have_subgraphs(node.domain, node.op_type)
-        for node in graph.node
+        name == "Constant" or can_have_subgraphs(domain, name)
+        for domain, name in operators
     )
 
 
@@ -318,37 +320,6 @@ def check_opsets(proto: ModelProto, path: Path | None) -> None:
             )
 
 
-def _list_declared_values(
-    graphs: Iterable[GraphProto], functions: Iterable[FunctionProto]
-) -> Iterator[list[ValueInfoProto]]:
-    """Yield the declared values of each graph and function."""
-    for graph in graphs:
-        yield [*graph.value_info, *graph.input, *graph.output]
-    for function in functions:
-        yield [*function.value_info]
-
-
-def _check_ranks(proto: ModelProto, path: Path | None) -> None:
-    """Check that no value has more dimensions than a tensor can have: inference would
-    copy them to every later node.
-    """
-    graphs = [graph for _, graph in walk_graphs(proto.graph)]
-    ranks = (
-        (value.name, len(getattr(each, which).shape.dim))
-        for value in chain(*_list_declared_values(graphs, proto.functions))
-        for which, each in walk_types(value.type)
-        if which in DENSE_OR_SPARSE
-    )
-    for name, rank in chain(ranks, _find_computed_ranks(graphs)):
-        if rank > MAX_RANK:
-            raise InvalidGraph(
-                f"the value {name!r} of {describe_path(path)} has {rank:,} "
-                f"dimensions; at most {MAX_RANK} are possible.",
-                path=path,
-                hint=_DAMAGED,
-            )
-
-
 def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
     """Yield results whose shape has more elements than a tensor has dimensions, as far
     as it is an initializer or an input.
@@ -372,7 +343,9 @@ def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, in
             yield node.output[0], long[node.input[-1]]
 
 
-def check_model(source: SourceModel, data: bytes | None = None) -> None:
+def check_model(
+    source: SourceModel, data: bytes | None = None, operators: Operators | None = None
+) -> None:
     """Run the ONNX checker over a model's structure.
 
     A model that onnxruntime accepts and ONNX does not is normalised first
@@ -382,11 +355,12 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
     Args:
         source: the model; changed in place where it is not in ONNX's form.
         data: its bytes, if they are still the same model.
+        operators: those of its nodes, if they are known.
 
     Raises:
         InvalidGraph: with the checker's words, or a type that ONNX does not have.
     """
-    check_value_types(source)
+    check_value_types(source, operators)
     try:
         try:
             onnx.checker.check_model(
@@ -410,31 +384,49 @@ def check_model(source: SourceModel, data: bytes | None = None) -> None:
         ) from error
 
 
-def check_value_types(source: SourceModel) -> None:
+def check_value_types(source: SourceModel, operators: Operators | None = None) -> None:
     """Check that the types of values exist in ONNX, which its checker and its inference
-    assume.
+    assume, and that no value has more dimensions than a tensor can have: inference
+    would copy them to every later node.
+
+    Args:
+        source: the model.
+        operators: those of its nodes, if they are known.
 
     Raises:
-        InvalidGraph: an unknown element type, or an open type in a sequence, optional
-            or map.
+        InvalidGraph: an unknown element type, an open type in a sequence, optional or
+            map, or too many dimensions.
     """
-    graphs = (graph for _, graph in walk_graphs(source.proto.graph))
-    for values in _list_declared_values(graphs, source.proto.functions):
+    walk = walk_graphs(source.proto.graph, operators=operators)
+    graphs = [graph for _, graph in walk]
+    declared = [(*graph.value_info, *graph.input, *graph.output) for graph in graphs]
+    declared += [tuple(function.value_info) for function in source.proto.functions]
+    for values in declared:
         types = [value.type for value in values]
+        tensors = [type_.tensor_type for type_ in types]
         # Nearly all are plain tensors, and looked at in one go.
-        if ELEMENT_TYPES.issuperset(
-            {type_.tensor_type.elem_type for type_ in types}
-        ) and all(type_.HasField("tensor_type") for type_ in types):
+        if (
+            all(type_.HasField("tensor_type") for type_ in types)
+            and ELEMENT_TYPES.issuperset({tensor.elem_type for tensor in tensors})
+            and all(len(tensor.shape.dim) <= MAX_RANK for tensor in tensors)
+        ):
             continue
         for value, type_ in zip(values, types, strict=True):
             wrong = _find_wrong_type(type_)
             if wrong:
                 raise InvalidGraph(
-                    f"the value {value.name!r} of {source.where} has {wrong}, which "
-                    "ONNX does not have.",
+                    f"the value {value.name!r} of {source.where} has {wrong}.",
                     path=source.path,
                     hint=_DAMAGED,
                 )
+
+    for name, rank in _find_computed_ranks(graphs):
+        raise InvalidGraph(
+            f"the value {name!r} of {source.where} has {rank:,} dimensions; at most "
+            f"{MAX_RANK} are possible.",
+            path=source.path,
+            hint=_DAMAGED,
+        )
 
 
 def _find_wrong_type(type_: TypeProto) -> str:
@@ -444,12 +436,15 @@ def _find_wrong_type(type_: TypeProto) -> str:
     outer = ""
     for which, each in walk_types(type_):
         if outer and not which:
-            return f"a {outer} of nothing"
+            return f"a {outer} of nothing, which ONNX does not have"
         if which in DENSE_OR_SPARSE or which == "map_type":
             inner = getattr(each, which)
             number = inner.key_type if which == "map_type" else inner.elem_type
             if number not in ELEMENT_TYPES:
-                return f"the element type {number}"
+                return f"the element type {number}, which ONNX does not have"
+        if which in DENSE_OR_SPARSE and len(inner.shape.dim) > MAX_RANK:
+            rank = len(inner.shape.dim)
+            return f"{rank:,} dimensions; at most {MAX_RANK} are possible"
         outer = which
     return ""
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
-    can_have_subgraphs,
+    Operators,
     find_schema,
     iter_subgraphs,
     read_opset_imports,
@@ -35,8 +35,6 @@ from epctx_core.graph.weights import MAX_RANK
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
-Operators: TypeAlias = "set[tuple[str, str]]"
-"""Operators by domain and name."""
 _Attributes: TypeAlias = "Mapping[str, AttributeProto]"
 _Check: TypeAlias = "Callable[[NodeProto, _Attributes], bool]"
 
@@ -101,17 +99,6 @@ _PRECONDITIONS: dict[tuple[str, str], tuple[_Check, str]] = {
 """By domain and operator: the check of a node, and the sentence of ONNX's specification
 that it broke otherwise.
 """
-
-
-def list_operators(graph: GraphProto) -> Operators:
-    """Return the operators of a graph and its subgraphs, each by domain and name."""
-    names = {(node.domain, node.op_type) for node in graph.node}
-    operators = {(shorten_domain(domain), name) for domain, name in names}
-    if any(can_have_subgraphs(*operator) for operator in operators):
-        for node in graph.node:
-            if can_have_subgraphs(node.domain, node.op_type):
-                operators.update(*map(list_operators, iter_subgraphs(node)))
-    return operators
 
 
 def check_preconditions(model: ModelProto, operators: Operators) -> None:

@@ -8,14 +8,13 @@ with the new subgraphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from epctx_core.graph.type_table import (
-    TypeTable,
     list_lengths,
     make_tensor_type,
     mark_declared,
@@ -38,25 +37,29 @@ class NodeDraft:
 
     Args:
         template: complete but for those.
+        text_at: index of the text among the template's attributes.
         partition: gives the rest.
     """
 
-    __slots__ = ("_partition", "_template", "input", "output")
+    __slots__ = ("_partition", "_template", "_text_at", "input", "output")
 
-    def __init__(self, template: NodeProto, partition: GraphPartition) -> None:
+    def __init__(
+        self, template: NodeProto, text_at: int, partition: GraphPartition
+    ) -> None:
         self._template = template
+        self._text_at = text_at
         self._partition = partition
         self.input: Sequence[str] = partition.input_names
         self.output: Sequence[str] = partition.output_names
 
     def write(self, node: NodeProto) -> None:
         """Fill an empty node."""
+        partition = self._partition
         node.CopyFrom(self._template)
-        node.name = self._partition.node_name
-        if node.name != self._partition.name:
-            node.metadata_props.add(key=PARTITION, value=self._partition.name)
-        graph_name = self._partition.graph_name.encode()
-        next(a for a in node.attribute if a.name == "partition_name").s = graph_name
+        node.name = partition.node_name
+        node.attribute[self._text_at].s = partition.graph_name.encode()
+        if partition.node_name != partition.name:
+            node.metadata_props.add(key=PARTITION, value=partition.name)
         node.input.extend(self.input)
         node.output.extend(self.output)
 
@@ -199,28 +202,27 @@ def _splice_values(
             value.type.CopyFrom(types.get_proven_proto(value.name) or value.type)
 
     typed = {v.name: v for values in (target.value_info, target.output) for v in values}
+    add = target.value_info.add
     for name in names:
         proto = types.get_proven_proto(name)
-        if proto is not None and name not in typed:
-            target.value_info.add(name=name).type.CopyFrom(proto)
+        if name not in typed and proto is not None:
+            add(name=name, type=proto)
         elif proto is not None and typed[name].type.WhichOneof("value") is None:
             # Outputs need no declared type, as long as inference finds it.
             typed[name].type.CopyFrom(proto)
 
-    declared = chain(target.value_info, target.output)
-    _mark_hints((value for value in declared if value.name in names), types)
-
-
-def _mark_hints(values: Iterable[ValueInfoProto], types: TypeTable) -> None:
-    """Note in values what they are only declared to be: EPs compiled for that, and get
-    it at a load, too.
-    """
-    for value in values:
-        declared = types.get(value.name)
-        is_hint = declared != types.get_proven(value.name)
-        # Most have neither a hint nor a note of an earlier one.
-        if is_hint or value.metadata_props:
-            mark_declared(value, declared if is_hint else None)
+    # What values are only declared to be is noted in them: EPs compiled for that, and
+    # get it at a load, too. Most have neither a hint nor a note of an earlier one.
+    get = types.get
+    hints = (
+        {name for name in names if get(name) != types.get_proven(name)}
+        if types.may_have_hints
+        else set()
+    )
+    changed = hints | {n for n, v in typed.items() if v.metadata_props and n in names}
+    for value in chain(target.value_info, target.output) if changed else ():
+        if value.name in changed:
+            mark_declared(value, get(value.name) if value.name in hints else None)
 
 
 def declare_shapes(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -22,6 +22,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
     DENSE_OR_SPARSE,
     ELEMENT_TYPES,
+    Operators,
     SubgraphPath,
     copy_message,
     iter_named_subgraphs,
@@ -92,6 +93,11 @@ class TypeTable:
             outer._interned if outer is not None else {}  # noqa: SLF001
         )
         self._bare: dict[int | None, TensorType] = {}
+
+    @property
+    def may_have_hints(self) -> bool:
+        """True if some type may be more than its proven part."""
+        return self._proven is not None or self._trusted is not None
 
     def get(self, name: str) -> TensorType:
         """Return a value's type, `UNKNOWN_TYPE` if there is none."""
@@ -212,8 +218,8 @@ class TypeTable:
         self._types[name] = made
 
         # A context model may have very many values, nearly all of them trusted.
-        may_be_hint = self._proven is not None or not (
-            self._trusted is None or name in self._trusted
+        may_be_hint = self.may_have_hints and not (
+            self._proven is None and name in (self._trusted or ())
         )
         if may_be_hint and list_lengths(self.get_proven(name)) != list_lengths(made):
             # No type of ONNX is serialized so: such types are made once, too.
@@ -293,7 +299,7 @@ def mark_declared(value: ValueInfoProto, declared: TensorType | None = None) -> 
 
 
 def restore_declared(
-    graph: GraphProto, operators: Iterable[tuple[str, str]] | None = None
+    graph: GraphProto, operators: Operators | None = None
 ) -> GraphProto:
     """Return a context model's graph in which values have the shapes that the source
     only declares; a copy, or the graph itself where none does.
@@ -359,7 +365,10 @@ def may_have_shape(type_: TensorType, shape: Sequence[Dimension]) -> bool:
 
 
 def make_declared_types(
-    proto: ModelProto, infer: Callable[[], TypeTable], trusted: Collection[str] = ()
+    proto: ModelProto,
+    infer: Callable[[], TypeTable],
+    trusted: Collection[str] = (),
+    operators: Operators | None = None,
 ) -> TypeTable:
     """Return a model's types, inferred only when one is asked for that the model does
     not declare.
@@ -372,13 +381,14 @@ def make_declared_types(
         infer: infers the types of all its values; see `epctx_core.graph.inference`.
         trusted: names of values whose declared types were inferred when the model was
             written.
+        operators: those of its nodes, if they are known.
     """
     given_names = {value.name for value in proto.graph.input} | {
         tensor.name for tensor in proto.graph.initializer
     }
     values = list_typed_values(proto.graph)
     trusted_names = given_names.union(trusted)
-    declaring = restore_declared(proto.graph)
+    declaring = restore_declared(proto.graph, operators)
     if declaring is proto.graph:
         return TypeTable(values, infer=infer, trusted=trusted_names)
     proven = TypeTable(values, trusted=trusted_names)

@@ -28,6 +28,9 @@ SubgraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
 attribute.
 """
 
+Operators: TypeAlias = "set[tuple[str, str]]"
+"""Operators by domain and name."""
+
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
 """Operators outside ONNX that a model has by the thousand."""
@@ -63,6 +66,21 @@ def _list_operators_with_subgraphs() -> frozenset[str]:
     )
 
 
+def list_operators(graph: GraphProto) -> Operators:
+    """Return the operators of a graph and its subgraphs, each by domain and name.
+
+    Looking at every node of a large graph takes long; what is known of the operators
+    spares `walk_graphs` and others a pass each.
+    """
+    names = {(node.domain, node.op_type) for node in graph.node}
+    operators = {(shorten_domain(domain), name) for domain, name in names}
+    if any(can_have_subgraphs(*operator) for operator in operators):
+        for node in graph.node:
+            if can_have_subgraphs(node.domain, node.op_type):
+                operators.update(*map(list_operators, iter_subgraphs(node)))
+    return operators
+
+
 def iter_named_subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
     """Yield a node's subgraphs with the name of the attribute; in a list, with the
     index: `name[1]`.
@@ -94,7 +112,7 @@ def walk_graphs(
     graph: GraphProto,
     path: SubgraphPath = (),
     *,
-    operators: Iterable[tuple[str, str]] | None = None,
+    operators: Operators | None = None,
 ) -> Iterator[tuple[SubgraphPath, GraphProto]]:
     """Yield a graph and all subgraphs in it, at any depth, each before those inside
     it.
@@ -123,12 +141,14 @@ def walk_graphs(
 
 
 def walk_indexed_nodes(
-    graph: GraphProto,
+    graph: GraphProto, operators: Operators | None = None
 ) -> Iterator[tuple[SubgraphPath, int, NodeProto]]:
     """Yield all nodes with the path to their graph and their index in it; a graph's own
     before those of its subgraphs.
+
+    `operators` are as in `walk_graphs`.
     """
-    for path, each in walk_graphs(graph):
+    for path, each in walk_graphs(graph, operators=operators):
         for index, node in enumerate(each.node):
             yield path, index, node
 

@@ -405,6 +405,8 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
     """Return the sets that an EP names as partitions, without those that would have to
     shrink or grow.
     """
+    if not claims.exact:
+        return []
     _check_convex(part.partitioner.check, claims, [nodes for nodes, _ in claims.exact])
     partitions = []
     for nodes, item in claims.exact:
@@ -479,13 +481,14 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
     """
     bad: dict[int, str] = {}
     for partition in partitions:
-        refused = {
-            value.name: f"the boundary value {value.name!r} is {value.type}, which an "
-            "EPContext node cannot carry"
-            for value in chain(partition.inputs, partition.outputs)
-            if value.type.elem_type not in BOUNDARY_TYPES
-        }
         graph = partition.graph
+        get = graph.types.get
+        refused = {
+            name: f"the boundary value {name!r} is {get(name)}, which an EPContext "
+            "node cannot carry"
+            for name in partition.input_names + partition.output_names
+            if get(name).elem_type not in BOUNDARY_TYPES
+        }
         for node in partition.node_indices if refused else ():
             for name in refused.keys() & {*graph.inputs[node], *graph.outputs[node]}:
                 bad[node] = refused[name]

@@ -237,8 +237,10 @@ def add_checks(
     hints = {
         index: ValueInfo(name, declared)
         for index, name in enumerate(spec.inputs)
-        if (declared := types.get(name)).shape is not None
-        and declared != types.get_proven(name)
+        # A table makes equal types one object.
+        if (declared := types.get(name)) is not (proven := types.get_proven(name))
+        and declared.shape is not None
+        and declared != proven
     }
     dtype, shape = (
         (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)

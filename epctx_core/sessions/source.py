@@ -26,7 +26,7 @@ from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
-from epctx_core.graph.walks import EXECUTABLE, walk_graphs
+from epctx_core.graph.walks import EXECUTABLE, list_operators, walk_graphs
 from epctx_core.options import ModelOverrides, SessionConfig, SessionOptions
 from epctx_core.plugin import EnginePolicy, ModelIdentity
 from epctx_core.sessions.host import get_model_path
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFile
     from epctx_core.graph.model_io import SourceModel
+    from epctx_core.graph.walks import Operators
     from epctx_core.graph.weights import OpenExternal, Weights
 
 _log = logging.getLogger("epctx.graph")
@@ -232,7 +233,10 @@ def open_state(
     detach = partial(
         model_io.detach_model, proto, data, path, open_weights, checked=checked
     )
-    model = open_proto(proto, detach, config, kept_functions, changed=other is not None)
+    with pause_collection(len(proto.graph.node)):
+        model = open_proto(
+            proto, detach, config, kept_functions, changed=other is not None
+        )
     require_one_state(opened, model.source.where)
     model.source.locations = opened.locations
     model.checks = checks
@@ -329,7 +333,10 @@ def weights_opener(
 
 
 def infer_model_types(
-    proto: ModelProto, policy: EnginePolicy, trusted: Collection[str] = ()
+    proto: ModelProto,
+    policy: EnginePolicy,
+    trusted: Collection[str] = (),
+    operators: Operators | None = None,
 ) -> TypeTable:
     """Return the types of a model's values, also of operators that only the engine
     knows; see `infer_types`.
@@ -341,7 +348,7 @@ def infer_model_types(
         with blame_engine(policy.engine):
             make_engine(policy).resolve_types(inferred)
 
-    return infer_types(proto, resolve, trusted)
+    return infer_types(proto, resolve, trusted, operators)
 
 
 def _require_operators(source: SourceModel, policy: EnginePolicy) -> None:
@@ -388,36 +395,35 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     """
     if source.unknown_operators:
         _require_operators(source, policy)
-    graphs = [graph for _, graph in walk_graphs(source.proto.graph)]
-    with pause_collection(sum(len(graph.node) for graph in graphs)):
-        trusted: frozenset[str] = frozenset()
-        if get_metadata(source.proto, MANIFEST) is not None:
-            # Of the types of values around EPContext nodes, epctx wrote what it had
-            # proven.
-            nodes = chain.from_iterable(graph.node for graph in graphs)
-            placed = filter(is_context_node, nodes)
-            around = {name for node in placed for name in (*node.input, *node.output)}
-            outputs = chain.from_iterable(graph.output for graph in graphs)
-            trusted = frozenset(
-                around.difference(v.name for v in outputs if is_only_declared(v))
-            )
-        infer = partial(infer_model_types, source.proto, policy, trusted)
-        names = {node.op_type for node in source.proto.graph.node}
-        compiled = OP_TYPE in names
-        if compiled and len(names) > 1:
-            # It may be inferred late or never, and engines have native code, too.
-            from epctx_core.graph.preconditions import (
-                check_preconditions,
-                list_operators,
-            )
+    operators = list_operators(source.proto.graph)
+    walk = walk_graphs(source.proto.graph, operators=operators)
+    graphs = [graph for _, graph in walk]
+    trusted: frozenset[str] = frozenset()
+    if get_metadata(source.proto, MANIFEST) is not None:
+        # Of the types of values around EPContext nodes, epctx wrote what it had
+        # proven.
+        nodes = chain.from_iterable(graph.node for graph in graphs)
+        names = ((n.input[:], n.output[:]) for n in nodes if is_context_node(n))
+        around = set(chain.from_iterable(chain.from_iterable(names)))
+        outputs = chain.from_iterable(graph.output for graph in graphs)
+        trusted = frozenset(
+            around.difference(v.name for v in outputs if is_only_declared(v))
+        )
+    infer = partial(infer_model_types, source.proto, policy, trusted, operators)
+    compiled = (DOMAIN, OP_TYPE) in operators
+    if compiled and len(operators) > 1:
+        # It may be inferred late or never, and engines have native code, too.
+        from epctx_core.graph.preconditions import check_preconditions
 
-            check_preconditions(source.proto, list_operators(source.proto.graph))
-        types = (
-            make_declared_types(source.proto, infer, trusted) if compiled else infer()
-        )
-        graph = GraphIndex(
-            source.proto.graph, types=types, weights=source.weights, owner=source.proto
-        )
+        check_preconditions(source.proto, operators)
+    types = (
+        make_declared_types(source.proto, infer, trusted, operators)
+        if compiled
+        else infer()
+    )
+    graph = GraphIndex(
+        source.proto.graph, types=types, weights=source.weights, owner=source.proto
+    )
 
     values = graph.constants.union(graph.producer, graph.input_names)
     for name in graph.output_names:
