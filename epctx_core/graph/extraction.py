@@ -88,17 +88,17 @@ class GraphSlice:
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
         """Graph inputs that no initializer fills, in the model's order."""
-        return tuple(self.value(name) for name in self.index.input_names)
+        return tuple(map(self.value, self.index.input_names))
 
     @property
     def outputs(self) -> tuple[ValueInfo, ...]:
         """Graph outputs in the model's order."""
-        return tuple(self.value(name) for name in self.index.output_names)
+        return tuple(map(self.value, self.index.output_names))
 
     @property
     def opset_imports(self) -> Mapping[str, int]:
         """Domain to version."""
-        return MappingProxyType(dict(self.index.opset_imports))
+        return MappingProxyType(self.index.opset_imports)
 
     def value(self, name: str) -> ValueInfo:
         """Return a value with its type."""
@@ -113,14 +113,15 @@ class GraphSlice:
     def producer(self, name: str) -> Node | None:
         """Return the node that computes a value."""
         index = self.index.producer.get(name)
-        return None if index is None else Node(self.index, index)
+        return None if index is None else self._get_node(index)
 
     def consumers(self, name: str) -> Sequence[Node]:
         """Return the nodes that read a value."""
-        return [
-            Node(self.index, i)
-            for i in dict.fromkeys(self.index.consumers.get(name, ()))
-        ]
+        readers = dict.fromkeys(self.index.consumers.get(name, ()))
+        return list(map(self._get_node, readers))
+
+    def _get_node(self, index: int) -> Node:
+        return self._own.get(index) or Node(self.index, index)
 
     def model(self, *, inline_weights: bool = False) -> ModelProto:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
@@ -255,10 +256,8 @@ class NodeGroup:
     def weights(self) -> Mapping[str, Weight]:
         """Initializers that the nodes read, by name; also those kept as inputs."""
         weights = self.graph.weights
-        names = (*self.weight_names, *self.kept_names)
-        return MappingProxyType(
-            {name: weights[name] for name in names if name in weights}
-        )
+        names = self.weight_names + self.kept_names
+        return MappingProxyType({n: weights[n] for n in names if n in weights})
 
     def value(self, name: str) -> ValueInfo:
         """Return any value's type."""

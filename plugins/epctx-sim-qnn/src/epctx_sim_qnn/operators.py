@@ -22,7 +22,7 @@ from epctx_sim_qnn import conditions
 from epctx_sim_qnn.fusions import Fusion, find_fusions
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import GraphView, NodeView, ValueInfo
+    from epctx_core.plugin import GraphView, NodeView, TensorType
 
 Types = frozenset[int]
 Rule = Callable[["NodeView", "GraphView"], str | None]
@@ -240,6 +240,7 @@ class Support(NodeSupport):
 
     def __init__(self, graph: GraphView, *, offload_io: bool = False) -> None:
         super().__init__(graph)
+        self._misfits: dict[tuple[TensorType, Types], str | None] = {}
         self._borders = (
             self._results.union(value.name for value in graph.inputs)
             if offload_io
@@ -340,15 +341,13 @@ class Support(NodeSupport):
         return self._refuse_rank(node, operator)
 
     def _refuse_value(self, node: NodeView, name: str, allowed: Types) -> str | None:
-        value = self._graph.value(name)
-        if value.elem_type is None or value.shape is None:
-            return (
-                f"{node.op_type}: the type or rank of a value is not known before a run"
-            )
-        if value.elem_type not in allowed:
-            kind = TensorProto.DataType.Name(value.elem_type).lower()
-            return f"{node.op_type}: QNN does not take {kind} here"
-        return _refuse_shape(node, value)
+        kind = self._graph.value(name).type
+        # A graph has few types.
+        key = kind, allowed
+        if key not in self._misfits:
+            self._misfits[key] = _refuse_type(kind, allowed)
+        misfit = self._misfits[key]
+        return misfit and f"{node.op_type}: {misfit}"
 
     def _refuse_rank(self, node: NodeView, operator: Operator) -> str | None:
         first = next((name for name in node.inputs if name), None)
@@ -358,15 +357,17 @@ class Support(NodeSupport):
         return None
 
 
-def _refuse_shape(node: NodeView, value: ValueInfo) -> str | None:
-    shape = value.shape or ()
-    if not value.type.is_static:
-        return f"{node.op_type}: a dimension is open, and QNN takes static shapes only"
-    if 0 in shape:
-        return f"{node.op_type}: a value is empty"
-    if len(shape) > MAX_RANK:
-        return (
-            f"{node.op_type}: a value has rank {len(shape)}, and QNN takes at most "
-            f"{MAX_RANK}"
-        )
+def _refuse_type(kind: TensorType, allowed: Types) -> str | None:
+    if kind.elem_type is None or kind.shape is None:
+        return "the type or rank of a value is not known before a run"
+    if kind.elem_type not in allowed:
+        name = TensorProto.DataType.Name(kind.elem_type).lower()
+        return f"QNN does not take {name} here"
+    if not kind.is_static:
+        return "a dimension is open, and QNN takes static shapes only"
+    if 0 in kind.shape:
+        return "a value is empty"
+    if len(kind.shape) > MAX_RANK:
+        rank = len(kind.shape)
+        return f"a value has rank {rank}, and QNN takes at most {MAX_RANK}"
     return None
