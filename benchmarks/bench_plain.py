@@ -1,5 +1,5 @@
-"""Cost of a plain session, without any EP: one `run` against onnxruntime's at its
-default settings, on 20 networks.
+"""Cost of a plain session, without any EP, or of a context model: one `run` against
+onnxruntime's at its default settings, on 20 networks.
 
 Networks are made here from seeds, nothing is downloaded. The sessions live in one
 process and take turns, so that what else the machine does hits all; a process gives the
@@ -11,6 +11,8 @@ is the control: its ratio to the first is what the machine's noise amounts to.
     python benchmarks/bench_plain.py mobilenet_qdq gru
     python benchmarks/bench_plain.py --one-thread # processor time of sessions with one
     thread, for a machine that is busy
+    python benchmarks/bench_plain.py --context # context models of the simulated QNN
+    instead, against onnxruntime's session for the source
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 import shutil
 import statistics
 import subprocess
@@ -36,9 +39,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 FOLDER = DATA / "plain"
 BAR = 1.05
-ROUNDS = 5
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
 """Fresh processes for each network; the median of their medians counts."""
-SECONDS = 3.0
+SECONDS = float(os.environ.get("SECONDS", "3"))
 """How long a process takes turns."""
 TURN = 0.02
 """Seconds of one library's turn, at least one run."""
@@ -350,7 +353,18 @@ def make(name: str) -> None:
     onnx.save(NETWORKS[name](), FOLDER / f"{name}.onnx")
 
 
-def compare(name: str, first: str, threads: str = "0") -> None:
+def compile_network(name: str, ep: str) -> None:
+    """Write the context model of a network for an EP."""
+    import epctx_core
+
+    options = epctx_core.SessionOptions()
+    options.add_provider(ep)
+    epctx_core.ModelCompiler(options, FOLDER / f"{name}.onnx").compile_to_file(
+        FOLDER / f"{name}_{ep}_ctx.onnx"
+    )
+
+
+def compare(name: str, first: str, threads: str = "0", ep: str = "") -> None:
     """Report median ratios of neighbouring turns, each library's fastest turn, and how
     far results are apart.
 
@@ -358,6 +372,7 @@ def compare(name: str, first: str, threads: str = "0") -> None:
         name: the network.
         first: the number of the session that is created first.
         threads: of each session; 0 for the default, and then wall time counts.
+        ep: the EP whose context model ours runs; empty for the network itself.
     """
     import numpy as np
     import onnx
@@ -373,9 +388,13 @@ def compare(name: str, first: str, threads: str = "0") -> None:
     for who in order:
         options = libraries[who].SessionOptions()
         options.intra_op_num_threads = int(threads)
-        session = libraries[who].InferenceSession(
-            path, options, providers=["CPUExecutionProvider"]
-        )
+        if who == 0 and ep:
+            context = FOLDER / f"{name}_{ep}_ctx.onnx"
+            session = epctx_core.InferenceSession(context, options, providers=[ep])
+        else:
+            session = libraries[who].InferenceSession(
+                path, options, providers=["CPUExecutionProvider"]
+            )
         runs[who] = functools.partial(session.run, None, feeds)
     error = max(
         float(
@@ -417,7 +436,7 @@ def child(*arguments: str) -> str:
     return subprocess.check_output([sys.executable, __file__, *arguments], text=True)
 
 
-def main(names: Sequence[str], *, threads: str) -> None:
+def main(names: Sequence[str], *, threads: str, ep: str) -> None:
     """Measure the networks and print the table."""
     print(
         "| network | ours | onnxruntime | ratio | of each process | control | largest "
@@ -428,8 +447,10 @@ def main(names: Sequence[str], *, threads: str) -> None:
     for name in names:
         if not (FOLDER / f"{name}.onnx").exists():
             child("make", name)
+        if ep:
+            child("compile", name, ep)
         found = [
-            json.loads(child("compare", name, str(i), threads).splitlines()[-1])
+            json.loads(child("compare", name, str(i), threads, ep).splitlines()[-1])
             for i in range(ROUNDS)
         ]
         ratio, control = (
@@ -454,12 +475,17 @@ def main(names: Sequence[str], *, threads: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["make"], ["compare"]):
-        children: dict[str, Callable[..., None]] = {"make": make, "compare": compare}
+    children: dict[str, Callable[..., None]] = {
+        "make": make,
+        "compile": compile_network,
+        "compare": compare,
+    }
+    if sys.argv[1:2] and sys.argv[1] in children:
         children[sys.argv[1]](*sys.argv[2:])
     else:
         one = "--one-thread" in sys.argv
         main(
             [n for n in sys.argv[1:] if n in NETWORKS] or list(NETWORKS),
             threads="1" if one else "0",
+            ep="QNN" if "--context" in sys.argv else "",
         )

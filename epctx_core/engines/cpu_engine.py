@@ -314,6 +314,7 @@ class CpuEngine:
         model: ModelProto,
         weights: Mapping[str, TensorView],
         *,
+        contrib: bool = False,
         layouts: bool = False,
     ) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
@@ -321,7 +322,7 @@ class CpuEngine:
         try:
             with blame_engine(self.policy.engine):
                 return make_engine(self.policy).optimize_model(
-                    model, weights, level, layouts=layouts
+                    model, weights, level, contrib=contrib, layouts=layouts
                 )
         except NotImplementedByProvider as error:
             _log.info("a group of nodes is not optimised: %s.", error.message)

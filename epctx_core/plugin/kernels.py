@@ -98,6 +98,7 @@ class Engine(Protocol):
         model: onnx.ModelProto,
         weights: Mapping[str, TensorView],
         *,
+        contrib: bool = False,
         layouts: bool = False,
     ) -> OptimizedModel | None:
         """Return an equal model that computes faster; None where there is none.
@@ -108,11 +109,14 @@ class Engine(Protocol):
         Args:
             model: not changed; its external tensors are found in `weights`.
             weights: views by initializer name; unchanged ones are not read.
-            layouts: whether the result may also hold the engine's own operators and
-                arrangements of weights for this machine's CPU. Its `metadata_props`
-                then have an entry `epctx.cpu_layout`, which has to stay, and `prepare`
-                refuses the model where the entry does not fit: an EP that keeps it in a
-                payload must know a way back.
+            contrib: whether the result may also have the engine's own operators.
+            layouts: whether it may also have arrangements of weights for this machine's
+                CPU, and the operators that need them. What such a model was made for
+                is an entry `epctx.cpu_layout` of its `metadata_props`, which has to
+                stay: `prepare` refuses the model where the entry does not fit. An EP
+                that keeps it in a payload must know a way back, or keep another form
+                beside it. With `contrib` as well, a model with the engine's own
+                operators is marked, too.
         """
 
 

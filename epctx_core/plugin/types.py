@@ -96,7 +96,7 @@ class TensorType:
     shape: tuple[Dimension, ...] | None
     is_proven: bool = field(default=True, compare=False, repr=False, kw_only=True)
 
-    @cached_property
+    @property
     def is_static(self) -> bool:
         """True if every dimension is a known length, proven or only declared."""
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)

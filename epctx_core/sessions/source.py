@@ -403,8 +403,8 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
         # Of the types of values around EPContext nodes, epctx wrote what it had
         # proven.
         nodes = chain.from_iterable(graph.node for graph in graphs)
-        names = ((n.input[:], n.output[:]) for n in nodes if is_context_node(n))
-        around = set(chain.from_iterable(chain.from_iterable(names)))
+        placed = filter(is_context_node, nodes)
+        around = {name for n in placed for name in (*n.input[:], *n.output[:])}
         outputs = chain.from_iterable(graph.output for graph in graphs)
         trusted = frozenset(
             around.difference(v.name for v in outputs if is_only_declared(v))

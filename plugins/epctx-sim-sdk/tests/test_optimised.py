@@ -16,8 +16,10 @@ from epctx_sim_sdk.compiler import (
     SimCompiler,
     compile_partition,
 )
-from epctx_sim_sdk.device import Device
+from epctx_sim_sdk.device import Device, GraphReader
 from onnx import TensorProto, helper, numpy_helper
+
+from epctx_core.errors import InvalidGraph
 
 EP = "SimExecutionProvider"
 
@@ -149,6 +151,96 @@ def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene):
     scene.same(device.load(container, entry).run([image()])[0], wanted, 1e-5)
 
 
+def gelu():
+    """y = gelu(x @ w), with Gelu in five operators, as exporters write it."""
+    numbers = [
+        numpy_helper.from_array(np.array(value, np.float32), name)
+        for name, value in (("root", 2**0.5), ("one", 1), ("half", 0.5))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Div", ["m", "root"], ["d"]),
+        helper.make_node("Erf", ["d"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["a"]),
+        helper.make_node("Mul", ["m", "a"], ["g"]),
+        helper.make_node("Mul", ["g", "half"], ["y"]),
+    ]
+    values = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 32]) for n in "xy"
+    ]
+    graph = helper.make_graph(
+        nodes, "net", values[:1], values[1:], [drawn("w", 32, 32), *numbers]
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+
+
+def rows():
+    return np.random.default_rng(1).standard_normal((4, 32), np.float32)
+
+
+def with_another_engine(graph):
+    """The graph as a machine with another onnxruntime would have tuned it."""
+    model = graph.tuned.model()
+    (mark,) = (entry for entry in model.metadata_props if entry.key == LAYOUT_MARK)
+    mark.value = "onnxruntime 0.0 nchwc16"
+    return replace(
+        graph, tuned=replace(graph.tuned, structure=model.SerializeToString())
+    )
+
+
+def test_a_form_with_the_engines_own_operators_stands_beside_the_common_one(scene):
+    graph = optimised(scene, gelu())
+    content = scene.write(graph)
+    (entry,) = scene.open(content).tables.graphs.values()
+
+    assert "Erf" in operators(graph.structure)
+    assert "Gelu" in operators(graph.tuned.structure)
+    # One weight, and its bytes once.
+    assert entry.weights == entry.tuned.weights == (("w0", 0),)
+    assert len(content) < 1.1 * 32 * 32 * 4 + 4096
+
+
+def test_a_graph_that_has_no_use_for_such_operators_has_one_form(scene):
+    assert optimised(scene, convolutions()).tuned is None
+
+
+def test_an_engine_runs_its_own_form_and_another_the_common_one(scene):
+    prepared = []
+
+    class Watching(Device):
+        def _prepare(self, model, arrays, *, heavy):
+            prepared.append([node.op_type for node in model.graph.node])
+            return super()._prepare(model, arrays, heavy=heavy)
+
+    wanted = Device(engine=scene.engine()).compile(scene.graph(gelu())).run([rows()])[0]
+    for graph, common in (
+        (optimised(scene, gelu()), []),
+        (with_another_engine(optimised(scene, gelu())), ["Erf"]),
+    ):
+        container = scene.open(scene.write(graph))
+        (entry,) = container.tables.graphs.values()
+        prepared.clear()
+        loaded = Watching(engine=scene.engine()).load(container, entry)
+
+        scene.same(loaded.run([rows()])[0], wanted, 1e-5)
+        assert [op for ops in prepared for op in ops if op == "Erf"] == common
+
+
+def test_a_tuned_form_that_does_not_fit_its_tables_is_refused_also_where_none_is_run(
+    scene,
+):
+    graph = optimised(scene, gelu())
+    broken = replace(graph, tuned=replace(graph.tuned, structure=b"\xff\xff"))
+    container = scene.open(scene.write(broken))
+    (entry,) = container.tables.graphs.values()
+
+    for device in (Device(engine=scene.engine()), GraphReader(scene.engine())):
+        with pytest.raises(InvalidGraph, match="no ONNX model"):
+            device.load(container, entry)
+
+
 def test_activations_are_planned_for_the_networks_own_operators(scene):
     assert (
         optimised(scene, convolutions()).activation_bytes
@@ -171,7 +263,7 @@ class Counting:
     def __init__(self):
         self.asked = 0
 
-    def optimize(self, model, weights, *, layouts=False):
+    def optimize(self, model, weights, *, contrib=False, layouts=False):
         self.asked += 1
 
 

@@ -62,7 +62,7 @@ _TO_CONTRIB = (
     "GeluFusionL1", "GeluFusionL2", "GemmActivationFusion", "GqaValueLayoutTransformer",
     "GroupQueryAttentionFusion", "GroupQueryAttentionPreNormFusion",
     "LayerNormFusionL1", "LayerNormFusionL2", "MatMulActivationFusion",
-    "MatMulAddFusion", "MatMulIntegerToFloatFusion", "MatMulNBitsFusion",
+    "MatMulIntegerToFloatFusion", "MatMulNBitsFusion",
     "MatMulNBitsMlpFusion", "MatMulNBitsQkvFusion", "MatMulScaleFusion",
     "MatmulTransposeFusion", "NhwcTransformer", "QDQSelectorActionTransformer",
     "QuickGeluFusion", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
@@ -70,12 +70,13 @@ _TO_CONTRIB = (
 )  # fmt: skip
 """onnxruntime's optimisers that insert other operators than ONNX's, or change the
 rounding of quantised values.
-
-MatMulAddFusion does neither, but makes three nodes of two, for 1 us per run at rank 2
-and nothing above.
+"""
+_NOT_WORTH = "MatMulAddFusion"
+"""Makes three nodes of two, for 1 us per run at rank 2; above, runs of bert take 1.4
+times as long.
 """
 
-SWITCHED_OFF = ";".join(_TO_CONTRIB)
+SWITCHED_OFF = ";".join((*_TO_CONTRIB, _NOT_WORTH))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Allowed:
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
         layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is
-            marked.
+            marked, with `contrib` also for onnxruntime's own operators.
         anything: all of onnxruntime, for a model that is run in this process and not
             written to a file.
         libraries: libraries of the source's custom operators.
@@ -311,9 +312,10 @@ class _Optimisation:
         """
         options = quiet_options()
         register_libraries(options, self.allowed.libraries)
-        if not (self.allowed.contrib or self.allowed.anything):
+        off = _NOT_WORTH if self.allowed.contrib else SWITCHED_OFF
+        if not self.allowed.anything:
             options.add_session_config_entry(
-                "optimization.disable_specified_optimizers", SWITCHED_OFF
+                "optimization.disable_specified_optimizers", off
             )
         level = onnxruntime.GraphOptimizationLevel(int(self.level))
         try:
@@ -400,25 +402,32 @@ class _Optimisation:
         weights = self._collect_weights(optimised)
         model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
-        if blocked:
+        own = any(
+            domain == CONTRIB for domain, _ in self._find_new_operators(optimised)
+        )
+        if blocked or (own and self.allowed.layouts):
             model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
     def _has_allowed_operators(self, optimised: ModelProto) -> bool:
         if self.allowed.anything:
             return True
-        allowed = {"", "ai.onnx", _NCHWC} | {o.domain for o in self.source.opset_import}
-        if self.allowed.contrib:
-            allowed.add(CONTRIB)
-        source_operators = {
-            (n.domain, n.op_type) for n in _list_nodes(self.source.graph)
-        }
         # A model that imports com.microsoft for one operator must not get others.
+        domains = {"", "ai.onnx", _NCHWC} | {
+            o.domain for o in self.source.opset_import if o.domain != CONTRIB
+        }
+        own = {CONTRIB} if self.allowed.contrib else set()
         return all(
-            (n.domain in allowed and (n.domain != CONTRIB or self.allowed.contrib))
-            or (n.domain, n.op_type) in source_operators
-            for n in _list_nodes(optimised.graph)
+            domain in domains | own for domain, _ in self._find_new_operators(optimised)
         )
+
+    def _find_new_operators(self, optimised: ModelProto) -> set[tuple[str, str]]:
+        """Return the operators that the source does not have, by domain and name."""
+        before, after = (
+            {(node.domain, node.op_type) for node in _list_nodes(model.graph)}
+            for model in (self.source, optimised)
+        )
+        return after - before
 
     def _collect_weights(self, optimised: ModelProto) -> dict[str, TensorView]:
         """Return the views behind the detached initializers of the main graph; store

@@ -7,7 +7,7 @@ or run.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
@@ -256,7 +256,7 @@ MOST_OPTIMIZED = 256
 little for the time.
 """
 
-_WORTH_NODES = 8
+_WORTH_NODES = 2
 _WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
@@ -273,11 +273,19 @@ class SimGraph:
             there.
         partition: what was compiled; kept, because the views are valid only as long as
             it lives.
+        tuned: the same graph with operators of the engine's own, for an engine and CPU
+            like these alone; None where that has nothing to gain.
     """
 
     structure: bytes
     weights: Mapping[str, TensorView]
     partition: Partition
+    tuned: SimGraph | None = None
+
+    @property
+    def forms(self) -> list[SimGraph]:
+        """The graph, and its tuned form."""
+        return [self] if self.tuned is None else [self, self.tuned]
 
     @property
     def name(self) -> str:
@@ -334,7 +342,7 @@ class SimCompiler:
         self._weightless = weightless
         self._engine = None if fp16 or weightless else engine
         self._optimized = 0
-        self._structures: dict[str, bytes] = {}
+        self._weightless_graphs: dict[str, SimGraph] = {}
 
     def compile(self, partition: Partition) -> SimGraph:
         """Convert a partition; see `compile_partition`."""
@@ -343,9 +351,9 @@ class SimCompiler:
         small = not weights or all(
             weight.nbytes <= SMALL for weight in weights.values()
         )
-        structure = self._structures.get(partition.digest) if small else None
-        if structure is not None:
-            return SimGraph(structure=structure, weights={}, partition=partition)
+        equal = self._weightless_graphs.get(partition.digest) if small else None
+        if equal is not None:
+            return replace(equal, partition=partition)
         engine = (
             self._engine
             if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition)
@@ -359,8 +367,8 @@ class SimCompiler:
             engine=engine,
             weightless=self._weightless,
         )
-        if small and not graph.weights:
-            self._structures[partition.digest] = graph.structure
+        if small and not any(form.weights for form in graph.forms):
+            self._weightless_graphs[partition.digest] = graph
         return graph
 
 
@@ -401,11 +409,25 @@ def compile_partition(
     weights: Mapping[str, TensorView] = (
         store_as_half(model, external) if fp16 else external
     )
-    optimized = _optimize(model, external, engine) if engine is not None else None
+    tuned, optimized = (
+        _optimize(model, external, engine) if engine is not None else (None, None)
+    )
     if optimized is not None:
         model, weights = optimized
     if weightless:
         weights = {**weights, **_detach_small(model, partition.weights)}
+    graph = _make_graph(model, weights, partition, ep)
+    if tuned is not None:
+        graph.tuned = _make_graph(tuned.model, tuned.weights, partition, ep)
+    return graph
+
+
+def _make_graph(
+    model: onnx.ModelProto,
+    weights: Mapping[str, TensorView],
+    partition: Partition,
+    ep: str,
+) -> SimGraph:
     names = canonicalise(model)
     stored = {names[old]: view for old, view in weights.items() if old in names}
     for view in stored.values():
@@ -421,20 +443,25 @@ def compile_partition(
 
 def _optimize(
     model: onnx.ModelProto, weights: Mapping[str, TensorView], engine: Engine
-) -> OptimizedModel | None:
-    """Return the optimised form, arranged for this CPU only where another one can undo
-    that.
+) -> tuple[OptimizedModel | None, OptimizedModel | None]:
+    """Return the form with the engine's own operators, if that has any, and the form
+    for all engines, arranged for this CPU only where another one can undo that.
     """
-    from epctx_sim_sdk.blocked_layout import has_way_back, read_mark
+    from epctx_sim_sdk.blocked_layout import DOMAIN, has_way_back, read_mark
 
-    blocked = engine.optimize(model, weights, layouts=True)
-    if (
-        blocked is None
-        or read_mark(blocked.model) is None
-        or has_way_back(blocked.model)
-    ):
-        return blocked
-    return engine.optimize(model, weights)
+    best = engine.optimize(model, weights, contrib=True, layouts=True)
+    if best is None or read_mark(best.model) is None:
+        return None, best
+
+    common = {"", "ai.onnx", DOMAIN} | {node.domain for node in model.graph.node}
+    has_own = any(node.domain not in common for node in best.model.graph.node)
+    tuned = best if has_own else None
+    blocked = engine.optimize(model, weights, layouts=True) if has_own else best
+    if blocked is None or read_mark(blocked.model) is None:
+        return tuned, blocked
+    return tuned, (
+        blocked if has_way_back(blocked.model) else engine.optimize(model, weights)
+    )
 
 
 def _detach_small(

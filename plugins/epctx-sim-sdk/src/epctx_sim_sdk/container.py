@@ -94,6 +94,7 @@ class GraphEntry(NamedTuple):
         structure: place in `Tables.structures`.
         weights: the structure's name of each weight, and its place in `Tables.weights`.
         inputs, outputs: the boundary, in order.
+        tuned: the same graph for the engine and CPU of who wrote it, None without.
     """
 
     name: str
@@ -101,6 +102,12 @@ class GraphEntry(NamedTuple):
     weights: tuple[tuple[str, int], ...]
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
+    tuned: GraphEntry | None = None
+
+    @property
+    def forms(self) -> list[GraphEntry]:
+        """The tuned form, if there is one, and the graph for all engines."""
+        return [self] if self.tuned is None else [self.tuned, self]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,20 +290,32 @@ def _read_graph(
 ) -> GraphEntry:
     if not item.keys() >= _GRAPH_KEYS:
         raise BadTablesError(f"a graph has not all of {', '.join(sorted(_GRAPH_KEYS))}")
-    pairs = [_read_pair(pair, weights) for pair in _as_list(item["weights"], "weights")]
-    if pairs and len({name for name, _ in pairs}) != len(pairs):
-        raise BadTablesError("a graph names a weight twice")
-
-    structure = item["structure"]
+    structure, pairs = _read_form(item, structures, weights)
     inputs = _as_list(item["inputs"], "inputs")
     outputs = _as_list(item["outputs"], "outputs")
-    return GraphEntry(
+    entry = GraphEntry(
         name=item["name"],
-        structure=_read_number(structure, "a structure's number", structures - 1),
-        weights=tuple(pairs),
+        structure=structure,
+        weights=pairs,
         inputs=tuple([_decode_value(value, types) for value in inputs]),
         outputs=tuple([_decode_value(value, types) for value in outputs]),
     )
+    if "tuned" not in item:
+        return entry
+    structure, pairs = _read_form(item["tuned"], structures, weights)
+    return entry._replace(tuned=entry._replace(structure=structure, weights=pairs))
+
+
+def _read_form(
+    item: object, structures: int, weights: int
+) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Return the number of a structure, and the weights by their names in it."""
+    structure = _get(item, "structure")
+    pairs = [_read_pair(pair, weights) for pair in _read_list(item, "weights")]
+    if pairs and len({name for name, _ in pairs}) != len(pairs):
+        raise BadTablesError("a graph names a weight twice")
+    number = _read_number(structure, "a structure's number", structures - 1)
+    return number, tuple(pairs)
 
 
 def _read_pair(pair: object, weights: int) -> tuple[str, int]:

@@ -6,9 +6,10 @@ user. Knows no vendor and no file.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from epctx_core.plugin import Engine, PreparedModel, ProviderContext, TensorView
     from epctx_sim_sdk.compiler import SimGraph
     from epctx_sim_sdk.container import Container, GraphEntry
+
+_log = logging.getLogger("epctx.sim")
 
 _LIGHT_PRODUCTS = 16 << 20
 """Multiplications up to which a second thread costs more than it saves: a pool takes as
@@ -74,10 +77,10 @@ class Device:
         """
         boundary = (len(entry.inputs), len(entry.outputs))
 
-        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
-            arrays = container.arrays(entry)
+        def read(form: GraphEntry) -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+            arrays = container.arrays(form)
             model = _parse(
-                container.structure(entry), arrays, container.subject, entry.name
+                container.structure(form), arrays, container.subject, entry.name
             )
             if (len(model.graph.input), len(model.graph.output)) != boundary:
                 raise InvalidGraph(
@@ -87,34 +90,54 @@ class Device:
             _put_small_inline(model, arrays)
             return model, arrays
 
-        places = tuple([place for _, place in entry.weights])
-        return self._use((container, entry.structure, places, boundary), read)
+        forms = entry.forms
+        used = [
+            (form.structure, *[place for _, place in form.weights]) for form in forms
+        ]
+        return self._use(
+            (container, *map(tuple, used), boundary),
+            [partial(read, form) for form in forms],
+        )
 
     def compile(self, graph: SimGraph) -> CompiledPartition:
         """Make a compiled partition runnable without a container in between."""
 
-        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
-            arrays = {name: view.array() for name, view in graph.weights.items()}
-            model = graph.model()
+        def read(form: SimGraph) -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+            arrays = {name: view.array() for name, view in form.weights.items()}
+            model = form.model()
             _put_small_inline(model, arrays)
             return model, arrays
 
         key = (graph.structure, tuple(map(_identify, graph.weights.values())))
-        return self._use(key, read)
+        return self._use(key, [partial(read, form) for form in reversed(graph.forms)])
 
-    def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
+    def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                model, arrays = read()
-                # None has the engine judge, which goes by operators alone.
-                heavy = False if _is_light(model) else None
-                prepared = self._prepare(model, arrays, heavy=heavy)
+                prepared = self._prepare_best(forms)
                 shared = self._shared[key] = _Shared(prepared=prepared)
             shared.users += 1
         return CompiledPartition(
             run=shared.prepared.run, close=partial(self._release, key, shared)
         )
+
+    def _prepare_best(self, forms: Sequence[Loader]) -> PreparedModel:
+        """Prepare the first form of a graph that the engine takes; the last is for all
+        engines.
+        """
+        *tuned, common = forms
+        for read in tuned:
+            model, arrays = read()
+            try:
+                return self.engine.prepare(model, arrays)
+            except InvalidGraph as error:
+                _log.info("%s Compiling again would make it faster.", error.message)
+
+        model, arrays = common()
+        # None has the engine judge, which goes by operators alone.
+        heavy = False if _is_light(model) else None
+        return self._prepare(model, arrays, heavy=heavy)
 
     def _prepare(
         self,
@@ -165,9 +188,10 @@ class GraphReader(Device):
         self._prepares = prepares
         self._read: set[Hashable] = set()
 
-    def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
+    def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
         if key not in self._read:
-            model, arrays = read()
+            # The tuned form is read, and not prepared: another machine takes the other.
+            *_, (model, arrays) = [read() for read in forms]
             if self._prepares:
                 self._prepare(model, arrays, heavy=False).close()
             self._read.add(key)

@@ -73,16 +73,17 @@ def write_container(
     payload.write(head())
     weights = _Weights(payload, reference)
     structures = _Structures()
-    total = sum(len(graph.weights) for graph in graphs)
+    forms = [form for graph in graphs for form in graph.forms]
+    total = sum(len(form.weights) for form in forms)
     done = 0
-    places: list[tuple[tuple[str, int], ...]] = []
-    for graph in graphs:
+    places: dict[int, tuple[tuple[str, int], ...]] = {}
+    for form in forms:
         placed = []
-        for name, view in graph.weights.items():
+        for name, view in form.weights.items():
             before_weight(done, total)
             placed.append((name, weights.place(view)))
             done += 1
-        places.append(tuple(placed))
+        places[id(form)] = tuple(placed)
     tables = Tables(
         made_by=made_by,
         graphs=_make_entries(graphs, structures, places),
@@ -96,25 +97,44 @@ def write_container(
 def _make_entries(
     graphs: Sequence[SimGraph],
     structures: _Structures,
-    places: Sequence[tuple[tuple[str, int], ...]],
+    places: Mapping[int, tuple[tuple[str, int], ...]],
 ) -> dict[str, GraphEntry]:
     """Return the graphs' entries.
 
     A graph's name is made from the digests of its weights.
+
+    Args:
+        graphs: their names differ.
+        structures: gets their structures.
+        places: the weights of each form, by its identity.
     """
     entries: dict[str, GraphEntry] = {}
-    for graph, weights in zip(graphs, places, strict=True):
+    for graph in graphs:
         name = graph.name
         if name in entries:
             raise EPFail(f"two graphs of one container are called {name!r}.", node=name)
-        entries[name] = GraphEntry(
-            name=name,
-            structure=structures.place(graph),
-            weights=weights,
-            inputs=graph.inputs,
-            outputs=graph.outputs,
-        )
+        entries[name] = _make_entry(graph, structures, places)
     return entries
+
+
+def _make_entry(
+    form: SimGraph,
+    structures: _Structures,
+    places: Mapping[int, tuple[tuple[str, int], ...]],
+    activation_bytes: int | None = None,
+) -> GraphEntry:
+    structure = structures.place(form, activation_bytes)
+    planned = structures.places[structure].activation_bytes
+    return GraphEntry(
+        name=form.name,
+        structure=structure,
+        weights=places[id(form)],
+        inputs=form.inputs,
+        outputs=form.outputs,
+        tuned=None
+        if form.tuned is None
+        else _make_entry(form.tuned, structures, places, planned),
+    )
 
 
 def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
@@ -192,14 +212,24 @@ class _Structures:
         self._number_of: dict[bytes, int] = {}
         self._end = 0
 
-    def place(self, graph: SimGraph) -> int:
-        """Return a structure's number in the tables."""
+    def place(self, graph: SimGraph, activation_bytes: int | None = None) -> int:
+        """Return a structure's number in the tables.
+
+        Args:
+            graph: has the structure.
+            activation_bytes: its plan, if that is known.
+        """
         content = graph.structure
         if content not in self._number_of:
             self._number_of[content] = len(self.places)
-            size = graph.activation_bytes
             self.places.append(
-                Structure(offset=self._end, length=len(content), activation_bytes=size)
+                Structure(
+                    offset=self._end,
+                    length=len(content),
+                    activation_bytes=graph.activation_bytes
+                    if activation_bytes is None
+                    else activation_bytes,
+                )
             )
             self.contents.append(content)
             self._end += len(content)
@@ -215,6 +245,7 @@ def _encode(tables: Tables) -> bytes:
             "weights": graph.weights,
             "inputs": [_encode_value(value) for value in graph.inputs],
             "outputs": [_encode_value(value) for value in graph.outputs],
+            **({} if graph.tuned is None else {"tuned": _encode_tuned(graph.tuned)}),
         }
         for graph in tables.graphs.values()
     ]
@@ -233,6 +264,10 @@ def _encode(tables: Tables) -> bytes:
         check_circular=False,
     )
     return text.encode()
+
+
+def _encode_tuned(form: GraphEntry) -> dict[str, Any]:
+    return {"structure": form.structure, "weights": form.weights}
 
 
 def _encode_value(value: ValueInfo) -> list[Any]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Iterator, Mapping
 
-    from epctx_sim_sdk.container import Container, SourceWeight, Weight
+    from epctx_sim_sdk.container import Container, GraphEntry, SourceWeight, Weight
 
     from epctx_core.plugin import Extent, Partition
     from epctx_sim_vitisai.sealing import Sealer
@@ -171,14 +171,24 @@ class CompileCache:
 
 def _as_compiled(container: Container, partition: Partition) -> SimGraph:
     (name,) = container.tables.graphs
-    entry = container.graph(name)
-    arrays = container.arrays(entry)
+    return _read_form(container, container.graph(name), partition)
+
+
+def _read_form(
+    container: Container, form: GraphEntry, partition: Partition
+) -> SimGraph:
+    arrays = container.arrays(form)
     weights = {
         name: StoredTensor(name, arrays[name], container.tables.weights[place])
-        for name, place in entry.weights
+        for name, place in form.weights
     }
     return SimGraph(
-        structure=container.structure(entry), weights=weights, partition=partition
+        structure=container.structure(form),
+        weights=weights,
+        partition=partition,
+        tuned=None
+        if form.tuned is None
+        else _read_form(container, form.tuned, partition),
     )
 
 
