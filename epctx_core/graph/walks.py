@@ -5,7 +5,7 @@ and ONNX's domains and operators.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -52,18 +52,19 @@ def can_have_subgraphs(domain: str, op_type: str) -> bool:
     """
     if domain:
         return (domain, op_type) not in _OTHERS_WITHOUT
-    return op_type in _list_operators_with_subgraphs()
+    return _has_graph_attribute(op_type)
 
 
-@cache
-def _list_operators_with_subgraphs() -> frozenset[str]:
+# Bounded: a file may have as many names as it has bytes.
+@lru_cache(maxsize=4096)
+def _has_graph_attribute(op_type: str) -> bool:
+    try:
+        schema = onnx.defs.get_schema(op_type)
+    except (onnx.defs.SchemaError, TypeError):
+        # No operator of ONNX's, or its name is not UTF-8.
+        return False
     types = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
-    return frozenset(
-        schema.name
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if not schema.domain
-        and not types.isdisjoint(a.type for a in schema.attributes.values())
-    )
+    return any(attribute.type in types for attribute in schema.attributes.values())
 
 
 def list_operators(graph: GraphProto) -> Operators:
@@ -126,13 +127,12 @@ def walk_graphs(
     yield path, graph
     if operators is not None and not any(can_have_subgraphs(*o) for o in operators):
         return
-    holders = _list_operators_with_subgraphs()
 
     # Most graphs have many nodes and no subgraph: few nodes get beyond this pass.
     suspects = [
         (index, node)
         for index, node in enumerate(graph.node)
-        if node.op_type in holders or node.domain
+        if node.domain or _has_graph_attribute(node.op_type)
     ]
     for index, node in suspects:
         if can_have_subgraphs(node.domain, node.op_type):

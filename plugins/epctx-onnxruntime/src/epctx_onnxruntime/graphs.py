@@ -40,7 +40,9 @@ def all_graphs(
     it.
     """
     yield path, graph
-    inner = (subgraph for node in graph.node for subgraph in subgraphs(node))
+    # Most nodes of a large graph have no attributes.
+    holders = (node for node in graph.node if node.attribute)
+    inner = (subgraph for node in holders for subgraph in subgraphs(node))
     for number, subgraph in enumerate(inner):
         yield from all_graphs(subgraph, (*path, number))
 

@@ -388,37 +388,26 @@ class _Optimisation:
         return True
 
     def _finish(self, optimised: ModelProto) -> OptimizedModel:
-        blocked = (
-            any(node.domain == _NCHWC for node in optimised.graph.node)
-            and not self.allowed.anything
-        )
-        if not (
-            self._has_allowed_operators(optimised)
-            and (self.allowed.layouts or not blocked)
-        ):
+        new_domains = {domain for domain, _ in self._find_new_operators(optimised)}
+        blocked = _NCHWC in new_domains and not self.allowed.anything
+        if not (self._allows(new_domains) and (self.allowed.layouts or not blocked)):
             raise NotImplementedByProvider(
                 "onnxruntime inserted operators that are not allowed here"
             )
         weights = self._collect_weights(optimised)
         model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
-        own = any(
-            domain == CONTRIB for domain, _ in self._find_new_operators(optimised)
-        )
-        if blocked or (own and self.allowed.layouts):
+        if blocked or (CONTRIB in new_domains and self.allowed.layouts):
             model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
-    def _has_allowed_operators(self, optimised: ModelProto) -> bool:
-        if self.allowed.anything:
-            return True
+    def _allows(self, new_domains: set[str]) -> bool:
+        """Return whether an optimised model may have new operators of some domains."""
         # A model that imports com.microsoft for one operator must not get others.
-        domains = {"", "ai.onnx", _NCHWC} | {
-            o.domain for o in self.source.opset_import if o.domain != CONTRIB
-        }
+        imported = {opset.domain for opset in self.source.opset_import} - {CONTRIB}
         own = {CONTRIB} if self.allowed.contrib else set()
-        return all(
-            domain in domains | own for domain, _ in self._find_new_operators(optimised)
+        return self.allowed.anything or (
+            new_domains <= {"", "ai.onnx", _NCHWC, *imported, *own}
         )
 
     def _find_new_operators(self, optimised: ModelProto) -> set[tuple[str, str]]:
