@@ -267,7 +267,7 @@ class CpuEngine:
             (entry.value for entry in model.metadata_props if entry.key == _LAYOUT),
             None,
         )
-        if layout is not None and layout != self._engine.layout:
+        if layout not in {None, self._engine.name} and layout != self._engine.layout:
             raise InvalidGraph(
                 f"a group of nodes was optimised for {layout}; the engine here is "
                 f"{self._engine.layout or self._engine.name}.",

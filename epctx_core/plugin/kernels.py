@@ -116,7 +116,7 @@ class Engine(Protocol):
                 stay: `prepare` refuses the model where the entry does not fit. An EP
                 that keeps it in a payload must know a way back, or keep another form
                 beside it. With `contrib` as well, a model with the engine's own
-                operators is marked, too.
+                operators is marked, too, by the engine's name where any CPU will do.
         """
 
 

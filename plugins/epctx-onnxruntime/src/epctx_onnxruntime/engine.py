@@ -22,6 +22,7 @@ from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detac
 from epctx_onnxruntime.versions import (
     CPU_EP,
     FATAL_ONLY,
+    NAME,
     fit_versions,
     layout_of_this_cpu,
     quiet_options,
@@ -80,7 +81,7 @@ _SUB_BYTE_DTYPES = frozenset(
 class OnnxRuntimeEngine(BaseEngine):
     """Prepares models on onnxruntime."""
 
-    name = f"onnxruntime {onnxruntime.__version__}"
+    name = NAME
     checks = optimizes = runs_custom_ops = True
 
     def __init__(self, policy: EnginePolicy) -> None:

@@ -46,14 +46,16 @@ def _fit_imports(
             for opset in imports
             if opset.domain == domain and opset.version > sure
         ]
-        highest = max((opset.version for opset in above), default=sure)
-        if highest > sure and highest > (newest := newest_opset(domain)):
-            fits = all(
-                _find_since(node, highest) <= newest
-                for node in _list_nodes(nodes, domain)
-            )
-            for opset in above if fits else ():
-                opset.version = min(opset.version, newest)
+        if not above:
+            continue
+        highest = max(opset.version for opset in above)
+        of_domain = list(_list_nodes(nodes, domain))
+        # Quantizers import domains that no node is of; nothing depends on those, and
+        # what onnxruntime reads takes milliseconds to find.
+        newest = newest_opset(domain) if of_domain else sure
+        fits = all(_find_since(node, highest) <= newest for node in of_domain)
+        for opset in above if fits else ():
+            opset.version = min(opset.version, newest)
 
 
 def _list_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:

@@ -37,7 +37,12 @@ from epctx_onnxruntime.graphs import (
     without_weights,
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
-from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
+from epctx_onnxruntime.versions import (
+    NAME,
+    fit_versions,
+    layout_of_this_cpu,
+    quiet_options,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Extent, RunnableModel, TensorView
@@ -398,7 +403,9 @@ class _Optimisation:
         model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
         if blocked or (CONTRIB in new_domains and self.allowed.layouts):
-            model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
+            # Without blocks it fits every CPU.
+            made_for = layout_of_this_cpu() if blocked else NAME
+            model.metadata_props.add(key=_LAYOUT, value=made_for)
         return OptimizedModel(model, weights)
 
     def _allows(self, new_domains: set[str]) -> bool:

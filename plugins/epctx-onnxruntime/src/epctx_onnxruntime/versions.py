@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 CPU_EP = "CPUExecutionProvider"
 FATAL_ONLY = 4
 """Level of onnxruntime's log without messages that are in its exceptions, too."""
+NAME = f"onnxruntime {onnxruntime.__version__}"
+"""The engine's name."""
 SURE_IR = 10
 SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 """Versions that every supported onnxruntime reads."""
@@ -94,4 +96,4 @@ def block_size() -> int:
 
 def layout_of_this_cpu() -> str:
     """Return the name of the layout on this CPU: engine and block size."""
-    return f"onnxruntime {onnxruntime.__version__} nchwc{block_size()}"
+    return f"{NAME} nchwc{block_size()}"
