@@ -255,6 +255,11 @@ class CpuEngine:
         """The engine asked first, with its version."""
         return load_engine_class(self.policy.engine).name
 
+    @property
+    def layout(self) -> str:
+        """See `epctx_core.plugin.Engine.layout`."""
+        return self._engine.layout
+
     def prepare(
         self,
         model: ModelProto,
@@ -267,10 +272,10 @@ class CpuEngine:
             (entry.value for entry in model.metadata_props if entry.key == _LAYOUT),
             None,
         )
-        if layout not in {None, self._engine.name} and layout != self._engine.layout:
+        if layout not in {None, self._engine.name} and layout != self.layout:
             raise InvalidGraph(
                 f"a group of nodes was optimised for {layout}; the engine here is "
-                f"{self._engine.layout or self._engine.name}.",
+                f"{self.layout or self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
 

@@ -175,7 +175,6 @@ class NodeGroup:
         graph: the index the nodes belong to.
         nodes: ascending node indices.
         keep_initializers: True to treat weights as inputs.
-
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class NodeGroup:
         return (
             *form,
             *map(id, map(types.get, names)),
-            *(map(id, map(types.get_proven, names)) if types.may_have_hints else ()),
+            *map(id, map(types.get_proven, names)),
         )
 
     @property

@@ -214,11 +214,7 @@ def _splice_values(
     # What values are only declared to be is noted in them: EPs compiled for that, and
     # get it at a load, too. Most have neither a hint nor a note of an earlier one.
     get = types.get
-    hints = (
-        {name for name in names if get(name) != types.get_proven(name)}
-        if types.may_have_hints
-        else set()
-    )
+    hints = {name for name in names if get(name) != types.get_proven(name)}
     changed = hints | {n for n, v in typed.items() if v.metadata_props and n in names}
     for value in chain(target.value_info, target.output) if changed else ():
         if value.name in changed:

@@ -94,11 +94,6 @@ class TypeTable:
         )
         self._bare: dict[int | None, TensorType] = {}
 
-    @property
-    def may_have_hints(self) -> bool:
-        """True if some type may be more than its proven part."""
-        return self._proven is not None or self._trusted is not None
-
     def get(self, name: str) -> TensorType:
         """Return a value's type, `UNKNOWN_TYPE` if there is none."""
         type_ = self._types.get(name)
@@ -218,8 +213,8 @@ class TypeTable:
         self._types[name] = made
 
         # A context model may have very many values, nearly all of them trusted.
-        may_be_hint = self.may_have_hints and not (
-            self._proven is None and name in (self._trusted or ())
+        may_be_hint = self._proven is not None or not (
+            self._trusted is None or name in self._trusted
         )
         if may_be_hint and list_lengths(self.get_proven(name)) != list_lengths(made):
             # No type of ONNX is serialized so: such types are made once, too.

@@ -70,6 +70,12 @@ class Engine(Protocol):
     def name(self) -> str:
         """Engine and version, such as `onnxruntime 1.31.1`."""
 
+    @property
+    def layout(self) -> str:
+        """Entry `epctx.cpu_layout` of models that are optimised with `layouts` here;
+        empty if the engine has none.
+        """
+
     def prepare(
         self,
         model: onnx.ModelProto,
@@ -109,14 +115,16 @@ class Engine(Protocol):
         Args:
             model: not changed; its external tensors are found in `weights`.
             weights: views by initializer name; unchanged ones are not read.
-            contrib: whether the result may also have the engine's own operators.
+            contrib: whether the result may also have the engine's own operators, some
+                of which are in ONNX's domain. Whoever keeps it sets the entry
+                `epctx.cpu_layout` of its `metadata_props` to the engine's name, unless
+                it has one.
             layouts: whether it may also have arrangements of weights for this machine's
-                CPU, and the operators that need them. What such a model was made for
-                is an entry `epctx.cpu_layout` of its `metadata_props`, which has to
-                stay: `prepare` refuses the model where the entry does not fit. An EP
-                that keeps it in a payload must know a way back, or keep another form
-                beside it. With `contrib` as well, a model with the engine's own
-                operators is marked, too, by the engine's name where any CPU will do.
+                CPU, and the operators that need them; that entry is then the engine's
+                `layout`, and has to stay.
+
+        `prepare` refuses a model whose entry does not fit: an EP that keeps such a
+        model in a payload must know a way back, or keep another form beside it.
         """
 
 

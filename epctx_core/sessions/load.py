@@ -115,8 +115,10 @@ def load_session(work: Work, exporter: Exporter | None = None) -> SessionState:
             work.choose(None if exporter is None else Purpose.RUN)
             try:
                 model = work.open(opened, checks)
-                # It resumes where an EP compiles, which may take long.
                 pause.enter_context(pause_collection(model.node_count))
+                if not model.context_nodes:
+                    # Compiling is an EP's business and may take long.
+                    pause.close()
                 return _build(work, exporter)
             except BaseException:
                 work.close()
@@ -216,7 +218,8 @@ def _make_plan(work: Work, planner: Planner) -> SessionState:
     """Return the session over what was prepared."""
     model = work.model
     instances = work.providers.instances
-    plan = planner.plan(work.assignment.main)
+    with pause_collection(model.node_count):
+        plan = planner.plan(work.assignment.main)
     assigned = None
     if work.config.record_assignments:
         from epctx_core.sessions.explanation import list_assigned_subgraphs

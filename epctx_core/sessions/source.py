@@ -233,10 +233,7 @@ def open_state(
     detach = partial(
         model_io.detach_model, proto, data, path, open_weights, checked=checked
     )
-    with pause_collection(len(proto.graph.node)):
-        model = open_proto(
-            proto, detach, config, kept_functions, changed=other is not None
-        )
+    model = open_proto(proto, detach, config, kept_functions, changed=other is not None)
     require_one_state(opened, model.source.where)
     model.source.locations = opened.locations
     model.checks = checks
@@ -273,22 +270,23 @@ def open_proto(
         changed: whether the bytes that `detach` has are not the model.
     """
     overridden: Weights = {}
-    if config.overrides:
-        from epctx_core.graph.overrides import apply_overrides, check_initializers
+    with pause_collection(len(proto.graph.node)):
+        if config.overrides:
+            from epctx_core.graph.overrides import apply_overrides, check_initializers
 
-        overridden = check_initializers(proto, config.overrides.initializers)
-    source = detach(changed=changed or bool(overridden))
-    for weight in source.weights.values():
-        weight.source_name = weight.name
-    if config.overrides:
-        apply_overrides(source, config.overrides, overridden)
-    if source.proto.functions:
-        from epctx_core.graph.functions import inline_functions
+            overridden = check_initializers(proto, config.overrides.initializers)
+        source = detach(changed=changed or bool(overridden))
+        for weight in source.weights.values():
+            weight.source_name = weight.name
+        if config.overrides:
+            apply_overrides(source, config.overrides, overridden)
+        if source.proto.functions:
+            from epctx_core.graph.functions import inline_functions
 
-        inline_functions(source, kept_functions())
-    model = index_model(source, EnginePolicy(**config.engine_settings))
-    model.overrides = config.overrides
-    return model
+            inline_functions(source, kept_functions())
+        model = index_model(source, EnginePolicy(**config.engine_settings))
+        model.overrides = config.overrides
+        return model
 
 
 def weights_opener(

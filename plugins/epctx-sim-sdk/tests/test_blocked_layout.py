@@ -11,9 +11,9 @@ import pytest
 from engines.models_for_engines import on_the_reference, session_engine
 from engines.networks import drawn
 from epctx_onnxruntime.versions import block_size
-from epctx_sim_sdk.blocked_layout import DOMAIN, read_mark
-from epctx_sim_sdk.compiler import LAYOUT_MARK, compile_partition
-from epctx_sim_sdk.device import Device
+from epctx_sim_sdk.blocked_layout import DOMAIN
+from epctx_sim_sdk.compiler import compile_partition
+from epctx_sim_sdk.device import LAYOUT_MARK, Device, read_mark
 from graph.making import model, node, value
 from graph.reading import opened
 

@@ -37,12 +37,7 @@ from epctx_onnxruntime.graphs import (
     without_weights,
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
-from epctx_onnxruntime.versions import (
-    NAME,
-    fit_versions,
-    layout_of_this_cpu,
-    quiet_options,
-)
+from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Extent, RunnableModel, TensorView
@@ -91,7 +86,7 @@ class Allowed:
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
         layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is
-            marked, with `contrib` also for onnxruntime's own operators.
+            marked.
         anything: all of onnxruntime, for a model that is run in this process and not
             written to a file.
         libraries: libraries of the source's custom operators.
@@ -402,10 +397,8 @@ class _Optimisation:
         weights = self._collect_weights(optimised)
         model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
-        if blocked or (CONTRIB in new_domains and self.allowed.layouts):
-            # Without blocks it fits every CPU.
-            made_for = layout_of_this_cpu() if blocked else NAME
-            model.metadata_props.add(key=_LAYOUT, value=made_for)
+        if blocked:
+            model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
     def _allows(self, new_domains: set[str]) -> bool:

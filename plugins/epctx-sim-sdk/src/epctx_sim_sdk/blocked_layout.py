@@ -19,7 +19,8 @@ import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from epctx_core.errors import InvalidGraph
-from epctx_sim_sdk.compiler import LAYOUT_MARK, WEIGHT_LOCATION, with_types
+from epctx_sim_sdk.compiler import WEIGHT_LOCATION, with_types
+from epctx_sim_sdk.device import read_mark
 
 if TYPE_CHECKING:
     from typing import Any
@@ -45,14 +46,6 @@ class NotPlainError(Exception):
     """A model has something in a blocked layout that has no equal among ONNX's
     operators here.
     """
-
-
-def read_mark(model: ModelProto) -> str | None:
-    """Return what a model says that it was arranged for; None if that is every CPU."""
-    return next(
-        (entry.value for entry in model.metadata_props if entry.key == LAYOUT_MARK),
-        None,
-    )
 
 
 def without_blocks(
@@ -89,8 +82,8 @@ def has_way_back(model: ModelProto) -> bool:
     A `ReorderInput` may add channels of zeros, and nothing says how many: such a model
     has no way back.
     """
-    block = _read_block_size(model)
     try:
+        block = _read_block_size(model)
         plain, _ = to_plain(model, block)
     except NotPlainError:
         return False

@@ -7,13 +7,14 @@ or run.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
 
 from epctx_core.errors import EPFail
-from epctx_sim_sdk.device import SMALL
+from epctx_sim_sdk.device import LAYOUT_MARK, SMALL, read_mark
 from epctx_sim_sdk.precision import store_as_half
 
 if TYPE_CHECKING:
@@ -125,12 +126,6 @@ def _measure_size(tensor: onnx.TypeProto.Tensor) -> int:
 WEIGHT_LOCATION = "epctx-weight"
 """The location that every weight carries which lies in the container: the one the
 core's engines know.
-"""
-
-
-LAYOUT_MARK = "epctx.cpu_layout"
-"""The metadata key of a graph with an engine's own layouts: engine and block size, such
-as `onnxruntime 1.31.1 nchwc16`.
 """
 
 
@@ -256,6 +251,10 @@ MOST_OPTIMIZED = 256
 little for the time.
 """
 
+MOST_TUNED_NODES = 20_000
+"""Nodes up to which a graph gets a tuned form: to optimise it twice takes too long
+beyond.
+"""
 _WORTH_NODES = 2
 _WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
@@ -284,8 +283,8 @@ class SimGraph:
 
     @property
     def forms(self) -> list[SimGraph]:
-        """The graph, and its tuned form."""
-        return [self] if self.tuned is None else [self, self.tuned]
+        """The tuned form, if there is one, and the graph for all engines."""
+        return [self] if self.tuned is None else [self.tuned, self]
 
     @property
     def name(self) -> str:
@@ -444,24 +443,32 @@ def _make_graph(
 def _optimize(
     model: onnx.ModelProto, weights: Mapping[str, TensorView], engine: Engine
 ) -> tuple[OptimizedModel | None, OptimizedModel | None]:
-    """Return the form with the engine's own operators, if that has any, and the form
-    for all engines, arranged for this CPU only where another one can undo that.
+    """Return the form with the engine's own operators, if it has any to gain by, and
+    the form for all engines, arranged for this CPU only where another one can undo
+    that.
     """
-    from epctx_sim_sdk.blocked_layout import DOMAIN, has_way_back, read_mark
+    from epctx_sim_sdk.blocked_layout import has_way_back
 
-    best = engine.optimize(model, weights, contrib=True, layouts=True)
-    if best is None or read_mark(best.model) is None:
-        return None, best
+    common = engine.optimize(model, weights, layouts=True)
+    is_blocked = False
+    if common is not None and read_mark(common.model) is not None:
+        is_blocked = has_way_back(common.model)
+        common = common if is_blocked else engine.optimize(model, weights)
+    if len(model.graph.node) > MOST_TUNED_NODES:
+        return None, common
 
-    common = {"", "ai.onnx", DOMAIN} | {node.domain for node in model.graph.node}
-    has_own = any(node.domain not in common for node in best.model.graph.node)
-    tuned = best if has_own else None
-    blocked = engine.optimize(model, weights, layouts=True) if has_own else best
-    if blocked is None or read_mark(blocked.model) is None:
-        return tuned, blocked
-    return tuned, (
-        blocked if has_way_back(blocked.model) else engine.optimize(model, weights)
-    )
+    # In blocks only if the other form is, so that both have the same weights.
+    tuned = engine.optimize(model, weights, contrib=True, layouts=is_blocked)
+    before = model if common is None else common.model
+    if tuned is None or _count_operators(tuned.model) == _count_operators(before):
+        return None, common
+    if read_mark(tuned.model) is None:
+        tuned.model.metadata_props.add(key=LAYOUT_MARK, value=engine.name)
+    return tuned, common
+
+
+def _count_operators(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
+    return Counter((node.domain, node.op_type) for node in model.graph.node)
 
 
 def _detach_small(

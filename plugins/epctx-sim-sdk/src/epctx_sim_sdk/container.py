@@ -94,7 +94,8 @@ class GraphEntry(NamedTuple):
         structure: place in `Tables.structures`.
         weights: the structure's name of each weight, and its place in `Tables.weights`.
         inputs, outputs: the boundary, in order.
-        tuned: the same graph for the engine and CPU of who wrote it, None without.
+        tuned: the same graph for the engine and CPU that compiled it, None if there is
+            none.
     """
 
     name: str

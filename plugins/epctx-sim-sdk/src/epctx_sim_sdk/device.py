@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import CompiledPartition, Purpose
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LIGHT_PRODUCTS = 16 << 20
 long to make.
 """
 
-_BY_ROW = frozenset({"Gemm", "MatMul"})
+_BY_ROW = frozenset({"FusedGemm", "FusedMatMul", "Gemm", "MatMul"})
 _UNKNOWN_WORK = frozenset(
     {
         "Conv", "ConvInteger", "ConvTranspose", "Einsum", "GRU", "If", "LSTM", "Loop",
@@ -43,6 +43,11 @@ _UNKNOWN_WORK = frozenset(
 )  # fmt: skip
 
 Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
+
+LAYOUT_MARK = "epctx.cpu_layout"
+"""The metadata key of a graph with an engine's own operators or layouts: engine, and
+block size where it has blocks, such as `onnxruntime 1.31.1 nchwc16`.
+"""
 
 SMALL = 1024
 """Bytes up to which the core leaves a weight inside a partition's model."""
@@ -109,7 +114,7 @@ class Device:
             return model, arrays
 
         key = (graph.structure, tuple(map(_identify, graph.weights.values())))
-        return self._use(key, [partial(read, form) for form in reversed(graph.forms)])
+        return self._use(key, [partial(read, form) for form in graph.forms])
 
     def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
         with self._lock:
@@ -123,21 +128,42 @@ class Device:
         )
 
     def _prepare_best(self, forms: Sequence[Loader]) -> PreparedModel:
-        """Prepare the first form of a graph that the engine takes; the last is for all
-        engines.
+        """Prepare the form of a graph that was made for this engine and CPU, or the
+        last one, which is for all.
+
+        Raises:
+            InvalidGraph: the engine refuses the form, or that says not what it is for.
         """
         *tuned, common = forms
         for read in tuned:
             model, arrays = read()
+            mark = read_mark(model)
+            if mark is None:
+                raise InvalidGraph("a tuned graph does not say what it was made for.")
+            # To ask for the layout takes milliseconds, once.
+            fits = mark == self.engine.name or mark == self.engine.layout  # noqa: PLR1714
+            if not fits:
+                _log.info(
+                    "a graph was tuned for %s, and the engine here is %s. Compiling "
+                    "again would make it faster.",
+                    mark,
+                    self.engine.layout or self.engine.name,
+                )
+                continue
             try:
-                return self.engine.prepare(model, arrays)
-            except InvalidGraph as error:
-                _log.info("%s Compiling again would make it faster.", error.message)
+                return self.engine.prepare(model, arrays, heavy=self._judge(model))
+            except NotImplementedByProvider as error:
+                # Builds of one version differ in their kernels.
+                _log.info("a tuned graph is not used: %s", error.message)
 
         model, arrays = common()
-        # None has the engine judge, which goes by operators alone.
-        heavy = False if _is_light(model) else None
-        return self._prepare(model, arrays, heavy=heavy)
+        return self._prepare(model, arrays, heavy=self._judge(model))
+
+    def _judge(self, model: onnx.ModelProto) -> bool | None:
+        """Return `heavy` of a model: None has the engine judge, which goes by operators
+        alone.
+        """
+        return False if _is_light(model) else None
 
     def _prepare(
         self,
@@ -190,12 +216,15 @@ class GraphReader(Device):
 
     def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
         if key not in self._read:
-            # The tuned form is read, and not prepared: another machine takes the other.
-            *_, (model, arrays) = [read() for read in forms]
+            for read in forms:
+                read()
             if self._prepares:
-                self._prepare(model, arrays, heavy=False).close()
+                self._prepare_best(forms).close()
             self._read.add(key)
         return CompiledPartition(None)
+
+    def _judge(self, model: onnx.ModelProto) -> bool | None:  # noqa: ARG002 - nothing runs
+        return False
 
 
 def open_device(context: ProviderContext) -> Device:
@@ -204,6 +233,14 @@ def open_device(context: ProviderContext) -> Device:
     """
     exports = context.purpose is Purpose.EXPORT
     return (GraphReader if exports else Device)(engine=context.engine)
+
+
+def read_mark(model: onnx.ModelProto) -> str | None:
+    """Return what a model says that it was arranged for; None if that is every CPU."""
+    return next(
+        (entry.value for entry in model.metadata_props if entry.key == LAYOUT_MARK),
+        None,
+    )
 
 
 def _identify(view: TensorView) -> Hashable:
@@ -220,7 +257,10 @@ def _is_light(model: onnx.ModelProto) -> bool:
     weight, are soon done.
     """
     graph = model.graph
-    if any(node.op_type in _UNKNOWN_WORK for node in graph.node):
+    if any(
+        node.op_type in _UNKNOWN_WORK or (node.domain and node.op_type not in _BY_ROW)
+        for node in graph.node
+    ):
         return False
     rows = 1
     for value in graph.input:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import Extent, Partition
     from epctx_sim_vitisai.sealing import Sealer
 
-ENTRY_FORMAT = 1
+ENTRY_FORMAT = 2
 _CHUNK = 16 << 20
 
 
