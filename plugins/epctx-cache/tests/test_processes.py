@@ -192,7 +192,7 @@ def test_killed_at_any_change_the_next_one_who_asks_gets_a_whole_entry(cache, mo
     assert_nothing_lost(kills)
 
 
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.stress)])
 def test_killed_at_any_change_whoever_reads_finds_whole_entries_old_or_new(
     cache, model, step
 ):
@@ -200,7 +200,7 @@ def test_killed_at_any_change_whoever_reads_finds_whole_entries_old_or_new(
 
     kills = killed(model, cache, 1, 1000, step, older)
 
-    assert sum(kill["killed"] for kill in kills) >= 15
+    assert sum(kill["killed"] for kill in kills) >= 30 // step
     assert all(kill["answers"] == kills[0]["answers"] for kill in kills)
     assert [(kill["entries"], kill["faults"], kill["left"]) for kill in kills] == [
         (2, [], [])
