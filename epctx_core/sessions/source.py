@@ -394,12 +394,12 @@ def index_model(source: SourceModel, policy: EnginePolicy) -> OpenModel:
     if source.unknown_operators:
         _require_operators(source, policy)
     operators = list_operators(source.proto.graph)
-    walk = walk_graphs(source.proto.graph, operators=operators)
-    graphs = [graph for _, graph in walk]
     trusted: frozenset[str] = frozenset()
     if get_metadata(source.proto, MANIFEST) is not None:
         # Of the types of values around EPContext nodes, epctx wrote what it had
         # proven.
+        walk = walk_graphs(source.proto.graph, operators=operators)
+        graphs = [graph for _, graph in walk]
         nodes = chain.from_iterable(graph.node for graph in graphs)
         placed = filter(is_context_node, nodes)
         around = {name for n in placed for name in (*n.input[:], *n.output[:])}

@@ -152,12 +152,25 @@ def test_a_container_made_for_another_cpu_loads_and_computes_the_same(scene):
     scene.same(device.load(container, entry).run([image()])[0], wanted, 1e-5)
 
 
+GELU = {"root": 2**0.5, "one": 1, "half": 0.5}
+
+
+def scalars(**values):
+    return [
+        numpy_helper.from_array(np.array(value, np.float32), name)
+        for name, value in values.items()
+    ]
+
+
+def from_x_to_y(nodes, weights, *, shape=(4, 32), domains=("",)):
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy"]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], weights)
+    opsets = [helper.make_opsetid(domain, 1 if domain else 17) for domain in domains]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
 def gelu():
     """y = gelu(x @ w), with Gelu in five operators, as exporters write it."""
-    numbers = [
-        numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("root", 2**0.5), ("one", 1), ("half", 0.5))
-    ]
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("Div", ["m", "root"], ["d"]),
@@ -166,29 +179,17 @@ def gelu():
         helper.make_node("Mul", ["m", "a"], ["g"]),
         helper.make_node("Mul", ["g", "half"], ["y"]),
     ]
-    values = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 32]) for n in "xy"
-    ]
-    graph = helper.make_graph(
-        nodes, "net", values[:1], values[1:], [drawn("w", 32, 32), *numbers]
-    )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
+    return from_x_to_y(nodes, [drawn("w", 32, 32), *scalars(**GELU)])
 
 
 def rows():
     return np.random.default_rng(1).standard_normal((4, 32), np.float32)
 
 
-def with_another_engine(graph):
-    """The graph as a machine with another onnxruntime would have tuned it."""
-    model = graph.tuned.model()
+def for_another_engine(model):
+    """The model as a machine with another onnxruntime would have tuned it."""
     (mark,) = (entry for entry in model.metadata_props if entry.key == LAYOUT_MARK)
     mark.value = "onnxruntime 0.0 nchwc16"
-    return replace(
-        graph, tuned=replace(graph.tuned, structure=model.SerializeToString())
-    )
 
 
 def test_a_form_with_the_engines_own_operators_stands_beside_the_common_one(scene):
@@ -218,12 +219,10 @@ def test_an_engine_runs_its_own_form_and_another_the_common_one(scene):
     wanted = Device(engine=scene.engine()).compile(scene.graph(gelu())).run([rows()])[0]
     for graph, common in (
         (optimised(scene, gelu()), []),
-        (with_another_engine(optimised(scene, gelu())), ["Erf"]),
+        (changed(optimised(scene, gelu()), for_another_engine), ["Erf"]),
     ):
-        container = scene.open(scene.write(graph))
-        (entry,) = container.tables.graphs.values()
         prepared.clear()
-        loaded = Watching(engine=scene.engine()).load(container, entry)
+        loaded = load(scene, Watching(engine=scene.engine()), graph)
 
         scene.same(loaded.run([rows()])[0], wanted, 1e-5)
         assert [op for ops in prepared for op in ops if op == "Erf"] == common
@@ -233,10 +232,6 @@ def rms_norm():
     """y = x / sqrt(mean(x²) + 1e-5) * w: onnxruntime makes one operator of it, which it
     has in ONNX's own domain.
     """
-    numbers = [
-        numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("two", 2), ("tiny", 1e-5))
-    ]
     nodes = [
         helper.make_node("Pow", ["x", "two"], ["p"]),
         helper.make_node("ReduceMean", ["p"], ["m"], axes=[-1], keepdims=1),
@@ -245,15 +240,7 @@ def rms_norm():
         helper.make_node("Div", ["x", "s"], ["d"]),
         helper.make_node("Mul", ["d", "w"], ["y"]),
     ]
-    values = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 32]) for n in "xy"
-    ]
-    graph = helper.make_graph(
-        nodes, "net", values[:1], values[1:], [drawn("w", 32), *numbers]
-    )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
+    return from_x_to_y(nodes, [drawn("w", 32), *scalars(two=2, tiny=1e-5)])
 
 
 def microsofts_gelu():
@@ -264,15 +251,8 @@ def microsofts_gelu():
         helper.make_node("MatMul", ["g", "t"], ["m"]),
         helper.make_node("Mul", ["m", "two"], ["y"]),
     ]
-    values = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 32]) for n in "xy"
-    ]
-    two = numpy_helper.from_array(np.array(2, np.float32), "two")
-    graph = helper.make_graph(
-        nodes, "net", values[:1], values[1:], [drawn("w", 32, 32), two]
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    weights = [drawn("w", 32, 32), *scalars(two=2)]
+    return from_x_to_y(nodes, weights, domains=("", "com.microsoft"))
 
 
 @pytest.mark.parametrize("network", [gelu, rms_norm, microsofts_gelu])
@@ -307,13 +287,7 @@ def quantised():
         helper.make_node("QuantizeLinear", ["a", "s", "z"], ["aq"]),
         helper.make_node("DequantizeLinear", ["aq", "s", "z"], ["y"]),
     ]
-    values = [
-        helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 32]) for n in "xy"
-    ]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:], constants)
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
+    return from_x_to_y(nodes, constants)
 
 
 def test_quantised_arithmetic_gives_what_onnxruntime_gives_for_the_source(scene):
@@ -334,10 +308,6 @@ def test_both_forms_of_a_large_graph_use_the_same_weights_whatever_fits_into_blo
 ):
     monkeypatch.setattr(compiler, "MOST_REPEATED", 0)
     side, half = [1, channels, 8, 8], [channels, channels, 3, 3]
-    numbers = [
-        numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("root", 2**0.5), ("one", 1), ("half", 0.5))
-    ]
     conv = {"pads": [1, 1, 1, 1]}
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["c"], **conv),
@@ -348,12 +318,8 @@ def test_both_forms_of_a_large_graph_use_the_same_weights_whatever_fits_into_blo
         helper.make_node("Mul", ["g", "half"], ["h"]),
         helper.make_node("Conv", ["h", "w"], ["y"], **conv),
     ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, side) for n in "xy"]
-    weights = [drawn("v", *half), drawn("w", *half), *numbers]
-    graph = helper.make_graph(nodes, "net", values[:1], values[1:], weights)
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    )
+    weights = [drawn("v", *half), drawn("w", *half), *scalars(**GELU)]
+    model = from_x_to_y(nodes, weights, shape=side)
 
     content = scene.write(optimised(scene, model))
 

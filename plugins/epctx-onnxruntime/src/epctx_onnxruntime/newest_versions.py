@@ -53,9 +53,11 @@ def _fit_imports(
         # Quantizers import domains that no node is of; nothing depends on those, and
         # what onnxruntime reads takes milliseconds to find.
         newest = newest_opset(domain) if of_domain else sure
-        fits = all(_find_since(node, highest) <= newest for node in of_domain)
-        for opset in above if fits else ():
-            opset.version = min(opset.version, newest)
+        if highest > newest and all(
+            _find_since(node, highest) <= newest for node in of_domain
+        ):
+            for opset in above:
+                opset.version = min(opset.version, newest)
 
 
 def _list_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:

@@ -386,8 +386,10 @@ class _Optimisation:
         return True
 
     def _finish(self, optimised: ModelProto) -> OptimizedModel:
-        new_domains = {domain for domain, _ in self._find_new_operators(optimised)}
-        blocked = _NCHWC in new_domains and not self.allowed.anything
+        new_domains = (
+            set() if self.allowed.anything else self._find_new_domains(optimised)
+        )
+        blocked = _NCHWC in new_domains
         if not (self._allows(new_domains) and (self.allowed.layouts or not blocked)):
             raise NotImplementedByProvider(
                 "onnxruntime inserted operators that are not allowed here"
@@ -404,17 +406,15 @@ class _Optimisation:
         # A model that imports com.microsoft for one operator must not get others.
         imported = {opset.domain for opset in self.source.opset_import} - {CONTRIB}
         own = {CONTRIB} if self.allowed.contrib else set()
-        return self.allowed.anything or (
-            new_domains <= {"", "ai.onnx", _NCHWC, *imported, *own}
-        )
+        return new_domains <= {"", "ai.onnx", _NCHWC, *imported, *own}
 
-    def _find_new_operators(self, optimised: ModelProto) -> set[tuple[str, str]]:
-        """Return the operators that the source does not have, by domain and name."""
+    def _find_new_domains(self, optimised: ModelProto) -> set[str]:
+        """Return the domains of the operators that the source does not have."""
         before, after = (
             {(node.domain, node.op_type) for node in _list_nodes(model.graph)}
             for model in (self.source, optimised)
         )
-        return after - before
+        return {domain for domain, _ in after - before}
 
     def _collect_weights(self, optimised: ModelProto) -> dict[str, TensorView]:
         """Return the views behind the detached initializers of the main graph; store

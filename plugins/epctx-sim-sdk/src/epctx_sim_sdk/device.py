@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -99,10 +99,8 @@ class Device:
         used = [
             (form.structure, *[place for _, place in form.weights]) for form in forms
         ]
-        return self._use(
-            (container, *map(tuple, used), boundary),
-            [partial(read, form) for form in forms],
-        )
+        key = (container, boundary, *used)
+        return self._use(key, [partial(read, form) for form in forms])
 
     def compile(self, graph: SimGraph) -> CompiledPartition:
         """Make a compiled partition runnable without a container in between."""
@@ -216,10 +214,12 @@ class GraphReader(Device):
 
     def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
         if key not in self._read:
-            for read in forms:
+            # Each is read, also one that is not prepared; none is read twice.
+            once = [cache(read) for read in forms]
+            for read in once:
                 read()
             if self._prepares:
-                self._prepare_best(forms).close()
+                self._prepare_best(once).close()
             self._read.add(key)
         return CompiledPartition(None)
 

@@ -241,11 +241,10 @@ def _encode(tables: Tables) -> bytes:
     graphs = [
         {
             "name": graph.name,
-            "structure": graph.structure,
-            "weights": graph.weights,
+            **_encode_form(graph),
             "inputs": [_encode_value(value) for value in graph.inputs],
             "outputs": [_encode_value(value) for value in graph.outputs],
-            **({} if graph.tuned is None else {"tuned": _encode_tuned(graph.tuned)}),
+            **({} if graph.tuned is None else {"tuned": _encode_form(graph.tuned)}),
         }
         for graph in tables.graphs.values()
     ]
@@ -266,7 +265,7 @@ def _encode(tables: Tables) -> bytes:
     return text.encode()
 
 
-def _encode_tuned(form: GraphEntry) -> dict[str, Any]:
+def _encode_form(form: GraphEntry) -> dict[str, Any]:
     return {"structure": form.structure, "weights": form.weights}
 
 
