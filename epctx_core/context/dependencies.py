@@ -30,7 +30,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile, ModelInput, OpenedFiles
 from epctx_core.graph.model_io import parse_model, read_model
 from epctx_core.graph.tensor_bytes import read_weight
-from epctx_core.graph.walks import walk_indexed_nodes, walk_nodes, walk_tensors
+from epctx_core.graph.walks import walk_indexed_nodes, walk_model_nodes, walk_tensors
 from epctx_core.graph.weights import (
     OpenExternal,
     Weight,
@@ -184,12 +184,14 @@ def digest_with_weights(
     weights = _read_weights_in_files(proto, model_name, files, folder.open)
     sha.update(_list_digests(weights).encode("utf-8", "surrogatepass"))
 
+    # Also those in functions.
+    has_context_nodes = any(map(is_context_node, walk_model_nodes(proto)))
     statuses = {
         location: mapped.status
         for location, mapped in files.items()
         if location != model_name
     }
-    return ModelDigest(sha.hexdigest(), _has_context_nodes(proto), statuses)
+    return ModelDigest(sha.hexdigest(), has_context_nodes, statuses)
 
 
 def _read_weights_in_files(
@@ -223,12 +225,6 @@ def _list_digests(weights: Mapping[tuple[str, int, int], Weight]) -> str:
             f"{location}\0{offset} {length} {weight.digest}\n"
             for (location, offset, length), weight in sorted(weights.items())
         )
-
-
-def _has_context_nodes(proto: ModelProto) -> bool:
-    """Return whether a model has EPContext nodes, also in subgraphs and functions."""
-    roots = (proto.graph.node, *(function.node for function in proto.functions))
-    return any(map(is_context_node, walk_nodes(chain.from_iterable(roots))))
 
 
 def check_required_files(path: Path, *, once: bool = False) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.walks import keep_messages
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -45,9 +46,7 @@ def get_text(model: ModelProto, key: str) -> str | None:
 
 def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:
     """Remove the metadata entries with these keys."""
-    kept = [entry for entry in model.metadata_props if entry.key not in keys]
-    del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+    keep_messages(model.metadata_props, lambda entry: entry.key not in keys)
 
 
 MOST_PARTS = 1 << 23

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from epctx_core.graph.walks import (
     EXECUTABLE,
     copy_message,
     read_opset_imports,
-    walk_nodes,
+    walk_model_nodes,
 )
 from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
@@ -125,9 +124,7 @@ def _refuse_missing(model: ModelProto, version: int) -> None:
     """Raise NotImplementedError for versions that the evaluator computes wrongly and
     nothing here corrects.
     """
-    for node in walk_nodes(
-        chain(model.graph.node, *(function.node for function in model.functions))
-    ):
+    for node in walk_model_nodes(model):
         is_one = node.op_type == "BatchNormalization" and node.domain in DEFAULT_DOMAINS
         if is_one and version < 14:  # noqa: PLR2004
             tests = version >= 7 or any(  # noqa: PLR2004 - there is no flag from 7 on

@@ -22,6 +22,7 @@ from epctx_core.graph.tensor_bytes import COPIED_LIMIT
 from epctx_core.graph.walks import (
     find_used_functions,
     shorten_domain,
+    walk_model_nodes,
     walk_nodes,
 )
 
@@ -67,7 +68,7 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> 
     defaults = {
         (f.domain, f.name, f.overload): f.attribute_proto for f in proto.functions
     }
-    for node in walk_nodes(chain(proto.graph.node, *(f.node for f in proto.functions))):
+    for node in walk_model_nodes(proto):
         set_names = {a.name for a in node.attribute}
         missing = defaults.get((node.domain, node.op_type, node.overload), ())
         node.attribute.extend(a for a in missing if a.name not in set_names)

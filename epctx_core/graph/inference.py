@@ -41,6 +41,7 @@ from epctx_core.graph.walks import (
     Operators,
     copy_message,
     find_schema,
+    keep_messages,
     list_given_names,
     list_operators,
     read_opset_imports,
@@ -120,9 +121,7 @@ def _remove_defaults(model: ModelProto) -> None:
                 f"value is {actual}."
             )
 
-    kept = [t for t in model.graph.initializer if t.name not in inputs]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    keep_messages(model.graph.initializer, lambda tensor: tensor.name not in inputs)
 
 
 def _restate_given_values(graph: GraphProto) -> None:
@@ -134,10 +133,7 @@ def _restate_given_values(graph: GraphProto) -> None:
     for one that it knows nothing of: Slice then cuts other axes than it says.
     """
     given_names = set(list_given_names(graph))
-    kept = [value for value in graph.value_info if value.name not in given_names]
-    if len(kept) < len(graph.value_info):
-        del graph.value_info[:]
-        graph.value_info.extend(kept)
+    keep_messages(graph.value_info, lambda value: value.name not in given_names)
 
     # Such outputs are few, and most models have none.
     repeated = {value.name for value in graph.output if value.name in given_names}

@@ -25,6 +25,7 @@ from epctx_core.graph.walks import (
     find_schema,
     find_used_functions,
     iter_subgraphs,
+    keep_messages,
     list_given_names,
     read_opset_imports,
     shorten_domain,
@@ -55,9 +56,7 @@ def normalise(proto: ModelProto) -> None:
         graph.name = graph.name or ("body" if path else "main_graph")
     if proto.ir_version < _FREE_INITIALIZERS:
         constants = {t.name for t in proto.graph.initializer}
-        kept = [value for value in proto.graph.input if value.name not in constants]
-        del proto.graph.input[:]
-        proto.graph.input.extend(kept)
+        keep_messages(proto.graph.input, lambda value: value.name not in constants)
         proto.ir_version = _FREE_INITIALIZERS
     adopt_versions(proto.functions, read_opset_imports(proto))
     for function in proto.functions:

@@ -25,9 +25,11 @@ from epctx_core.graph.walks import (
     Operators,
     find_schema,
     iter_subgraphs,
+    keep_messages,
     read_opset_imports,
     shorten_domain,
     walk_graphs,
+    walk_model_nodes,
     walk_nodes,
 )
 from epctx_core.graph.weights import MAX_RANK
@@ -189,14 +191,11 @@ def hide_untyped(probe: ModelProto, operators: Operators) -> int:
 
 def show_hidden(model: ModelProto) -> None:
     """Undo `hide_untyped`, in place."""
-    functions = [node for function in model.functions for node in function.node]
-    for node in walk_nodes(chain(model.graph.node, functions)):
+    for node in walk_model_nodes(model):
         if node.domain == _HIDDEN:
             node.domain, _, node.op_type = node.op_type.rpartition(":")
     for each in (model, *model.functions):
-        kept = [opset for opset in each.opset_import if opset.domain != _HIDDEN]
-        del each.opset_import[:]
-        each.opset_import.extend(kept)
+        keep_messages(each.opset_import, lambda opset: opset.domain != _HIDDEN)
 
 
 def _needs_type(node: NodeProto) -> bool:

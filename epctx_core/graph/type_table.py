@@ -26,6 +26,7 @@ from epctx_core.graph.walks import (
     SubgraphPath,
     copy_message,
     iter_named_subgraphs,
+    keep_messages,
     list_given_names,
     walk_graphs,
     walk_types,
@@ -283,10 +284,7 @@ def mark_declared(value: ValueInfoProto, declared: TensorType | None = None) -> 
     """Note in a value the shape that it is only declared to have; remove the note if
     there is none.
     """
-    kept = [entry for entry in value.metadata_props if entry.key != ONLY_DECLARED]
-    if declared is not None or len(kept) < len(value.metadata_props):
-        del value.metadata_props[:]
-        value.metadata_props.extend(kept)
+    keep_messages(value.metadata_props, lambda entry: entry.key != ONLY_DECLARED)
     if declared is not None and declared.shape is not None:
         has_shape = make_tensor_type(value.type).shape == declared.shape
         text = "shape" if has_shape else json.dumps(declared.shape)

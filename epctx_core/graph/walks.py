@@ -4,7 +4,7 @@ and ONNX's domains and operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -107,6 +107,12 @@ def walk_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
         yield node
         for subgraph in iter_subgraphs(node):
             yield from walk_nodes(subgraph.node)
+
+
+def walk_model_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield all nodes of a model, those of its functions last; see `walk_nodes`."""
+    functions = (function.node for function in model.functions)
+    return walk_nodes(chain(model.graph.node, *functions))
 
 
 def walk_graphs(
@@ -283,6 +289,14 @@ def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
         if which not in _HELD_TYPE:
             return
         type_ = getattr(getattr(type_, which), _HELD_TYPE[which])
+
+
+def keep_messages(messages: Any, is_kept: Callable[[Any], bool]) -> None:
+    """Remove all other messages from a repeated field, in place."""
+    kept = [message for message in messages if is_kept(message)]
+    if len(kept) < len(messages):
+        del messages[:]
+        messages.extend(kept)
 
 
 def copy_message(message: Any) -> Any:

@@ -29,7 +29,7 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.model_io import check_model, check_opsets
 from epctx_core.graph.tensor_bytes import detach_weights
-from epctx_core.graph.walks import copy_message
+from epctx_core.graph.walks import copy_message, keep_messages
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.installing import install_engine_command
 from epctx_core.options import GraphOptimizationLevel, Isolation, SessionOptions
@@ -258,9 +258,7 @@ def _collect_weights(
         # Weights of the optimiser and of a source are both the core's.
         weights[tensor.name] = old
 
-    inline = [tensor for tensor in graph.initializer if not is_detached(tensor)]
-    del graph.initializer[:]
-    graph.initializer.extend(inline)
+    keep_messages(graph.initializer, lambda tensor: not is_detached(tensor))
     for name, weight in detach_weights(graph, no_files).items():
         old = originals.get(name)
         # A small one that came back unchanged is the original's.
