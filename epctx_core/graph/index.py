@@ -20,6 +20,7 @@ from epctx_core.graph.model_io import decode_name, require_text_names
 from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     EXECUTABLE,
+    OVERRIDABLE_SINCE,
     SubgraphPath,
     can_have_subgraphs,
     copy_message,
@@ -138,14 +139,18 @@ class GraphIndex:
         # Since IR version 4 an initializer that is also a graph input is a default the
         # caller may override.
         self.constants = (
-            initializers - input_names if self.ir_version >= 4 else initializers  # noqa: PLR2004
+            initializers - input_names
+            if self.ir_version >= OVERRIDABLE_SINCE
+            else initializers
         )
         self.weights = weights
         self.path = path
         if outer is not None:
             self._find_captured(outer, initializers)
         self.node_constants: frozenset[int] = frozenset()
-        if self.ir_version >= 4 and not OPERATORS.isdisjoint(self.operators):  # noqa: PLR2004
+        if self.ir_version >= OVERRIDABLE_SINCE and not OPERATORS.isdisjoint(
+            self.operators
+        ):
             self._add_node_constants()
         self.special_tensors = self._find_special_tensors(outer)
         self.input_names = tuple(

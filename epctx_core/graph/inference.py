@@ -38,6 +38,7 @@ from epctx_core.graph.type_table import (
     types_of,
 )
 from epctx_core.graph.walks import (
+    OVERRIDABLE_SINCE,
     Operators,
     copy_message,
     find_schema,
@@ -251,9 +252,6 @@ PROPAGATING = frozenset(
     }
 )
 """Operators through which onnx follows the elements of a shape."""
-
-OVERRIDABLE_SINCE = 4
-"""IR version from which an initializer that is also an input is only its default."""
 
 _STEP_TYPES = frozenset({TensorProto.INT32, TensorProto.INT64})
 LONGEST_STEP = 1 << 30

@@ -20,7 +20,9 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
     DENSE_OR_SPARSE,
+    HIDDEN,
     ONNX_DOMAINS,
+    OVERRIDABLE_SINCE,
     copy_message,
     find_schema,
     find_used_functions,
@@ -36,14 +38,6 @@ from epctx_core.graph.walks import (
 
 _log = logging.getLogger("epctx.graph")
 
-_HIDDEN = "epctx.hidden"
-"""Domain in which onnx's checker looks for no operators."""
-
-_FREE_INITIALIZERS = 4
-"""The IR version from which an initializer need not be an input, and an input with one
-can be overridden.
-"""
-
 
 def normalise(proto: ModelProto) -> None:
     """Bring a model that onnxruntime accepts into the form that the ONNX checker
@@ -54,10 +48,10 @@ def normalise(proto: ModelProto) -> None:
     """
     for path, graph in walk_graphs(proto.graph):
         graph.name = graph.name or ("body" if path else "main_graph")
-    if proto.ir_version < _FREE_INITIALIZERS:
+    if proto.ir_version < OVERRIDABLE_SINCE:
         constants = {t.name for t in proto.graph.initializer}
         keep_messages(proto.graph.input, lambda value: value.name not in constants)
-        proto.ir_version = _FREE_INITIALIZERS
+        proto.ir_version = OVERRIDABLE_SINCE
     adopt_versions(proto.functions, read_opset_imports(proto))
     for function in proto.functions:
         _sort(function, set(function.input))
@@ -210,10 +204,10 @@ def hide_unknown_operators(proto: ModelProto) -> frozenset[tuple[str, str, int]]
             operator = domain, node.op_type, versions.get(domain, 1)
             if domain in ONNX_DOMAINS and find_schema(*operator) is None:
                 unknown.add(operator)
-                node.domain = _HIDDEN
+                node.domain = HIDDEN
 
         if unknown:
-            owner.opset_import.add(domain=_HIDDEN, version=1)
+            owner.opset_import.add(domain=HIDDEN, version=1)
         if (
             isinstance(owner, ModelProto)
             or (owner.domain, owner.name, owner.overload) in names

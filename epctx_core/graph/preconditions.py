@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
+    HIDDEN,
     Operators,
     find_schema,
     iter_subgraphs,
@@ -146,8 +147,6 @@ _NEED_TYPES = frozenset(
         ("ai.onnx.ml", "TreeEnsemble"),
     }
 )
-_HIDDEN = "epctx.hidden"
-"""Domain of hidden nodes, which has no operators."""
 
 
 def has_needy_nodes(model: ModelProto, operators: Operators) -> bool:
@@ -183,19 +182,19 @@ def hide_untyped(probe: ModelProto, operators: Operators) -> int:
         infers = partial(_is_inferred, read_opset_imports(function))
         _walk(function.node, unknown, frozenset(), infers, hidden)
     for node in hidden:
-        node.domain, node.op_type = _HIDDEN, f"{node.domain}:{node.op_type}"
+        node.domain, node.op_type = HIDDEN, f"{node.domain}:{node.op_type}"
     for each in (probe, *probe.functions) if hidden else ():
-        each.opset_import.add(domain=_HIDDEN, version=1)
+        each.opset_import.add(domain=HIDDEN, version=1)
     return len(hidden)
 
 
 def show_hidden(model: ModelProto) -> None:
     """Undo `hide_untyped`, in place."""
     for node in walk_model_nodes(model):
-        if node.domain == _HIDDEN:
+        if node.domain == HIDDEN:
             node.domain, _, node.op_type = node.op_type.rpartition(":")
     for each in (model, *model.functions):
-        keep_messages(each.opset_import, lambda opset: opset.domain != _HIDDEN)
+        keep_messages(each.opset_import, lambda opset: opset.domain != HIDDEN)
 
 
 def _needs_type(node: NodeProto) -> bool:

@@ -36,6 +36,14 @@ _OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
 """Operators outside ONNX that a model has by the thousand."""
 
 
+OVERRIDABLE_SINCE = 4
+"""IR version from which an initializer need not be an input, and one that is also an
+input is only its default.
+"""
+HIDDEN = "epctx.hidden"
+"""Domain of nodes that are hidden from onnx's checker or inference: it has no
+operators.
+"""
 ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
 DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
