@@ -121,14 +121,11 @@ def _find_projects(name: str, extras: str, origin: Path) -> list[str]:
         for one in named
         for each in (*_list_missing(one), one)
     ]
-    if all(_is_project(path) for path in projects):
+    # An extra is no part of a folder's name.
+    folders = [path.with_name(path.name.partition("[")[0]) for path in projects]
+    if all((folder / "pyproject.toml").is_file() for folder in folders):
         return [str(path) for path in projects]
     return [f"{origin}[{extras}]"] if name == _CORE else []
-
-
-def _is_project(path: Path) -> bool:
-    folder = path.with_name(path.name.partition("[")[0])
-    return (folder / "pyproject.toml").is_file()
 
 
 def _list_missing(package: str) -> Iterator[str]:

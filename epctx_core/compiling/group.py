@@ -255,7 +255,11 @@ class Group:
             )
             entries = {writer.name: writer.make_entry() for writer in payloads.values()}
 
-            earlier = self._read_earlier()
+            # As they are on disk.
+            earlier = {
+                path: ModelProto.FromString(read_published(path, digest))
+                for path, (digest, _) in self._published.items()
+            }
             written = [
                 (context.proto, context.to_read, member.work.providers)
                 for member, _, context in models
@@ -304,13 +308,6 @@ class Group:
             models.append((member, outputs, context))
             graphs = _add_names(graphs, member)
         return models, graphs
-
-    def _read_earlier(self) -> dict[Path, ModelProto]:
-        """Return the models that the group published before, as they are on disk."""
-        return {
-            path: ModelProto.FromString(read_published(path, digest))
-            for path, (digest, _) in self._published.items()
-        }
 
     def stop(self, last: Member, *, is_member: bool) -> None:
         """Write the end by the EPs of a last model, and that model too if it is a

@@ -182,7 +182,11 @@ def digest_with_weights(
     model_name = "" if path is None else path.name
     files: dict[str, MappedFile] = {}
     weights = _read_weights_in_files(proto, model_name, files, folder.open)
-    sha.update(_list_digests(weights).encode("utf-8", "surrogatepass"))
+    share_digests(weights.values())
+    with compute_digests_ahead(weights.values()):
+        for (location, offset, length), weight in sorted(weights.items()):
+            line = f"{location}\0{offset} {length} {weight.digest}\n"
+            sha.update(line.encode("utf-8", "surrogatepass"))
 
     # Also those in functions.
     has_context_nodes = any(map(is_context_node, walk_model_nodes(proto)))
@@ -215,16 +219,6 @@ def _read_weights_in_files(
             offset = weight.mapping[1] if weight.mapping else 0
             weights.setdefault((location, offset, weight.nbytes), weight)
     return weights
-
-
-def _list_digests(weights: Mapping[tuple[str, int, int], Weight]) -> str:
-    """Return a line for each weight, with its place and its digest."""
-    share_digests(weights.values())
-    with compute_digests_ahead(weights.values()):
-        return "".join(
-            f"{location}\0{offset} {length} {weight.digest}\n"
-            for (location, offset, length), weight in sorted(weights.items())
-        )
 
 
 def check_required_files(path: Path, *, once: bool = False) -> None:

@@ -70,7 +70,12 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
         raise  # NoSuchFile is an OSError too, and already says what happened
     except OSError as error:
         file = error.filename if error.filename2 is None else error.filename2
-        if isinstance(error, FileExistsError) and file and not _is_staged(file, folder):
+        staged = str(folder / STAGING_PREFIX)
+        if (
+            isinstance(error, FileExistsError)
+            and file
+            and not os.fsdecode(file).startswith(staged)
+        ):
             raise Fail(
                 f"The output {file} exists already and was not replaced.",
                 path=Path(os.fsdecode(file)),
@@ -84,10 +89,6 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _is_staged(file: str | bytes, folder: Path) -> bool:
-    return os.fsdecode(file).startswith(str(folder / STAGING_PREFIX))
-
-
 def _suggest_fix(code: int | None, folder: Path) -> str:
     if code in {errno.ENOSPC, errno.EDQUOT}:
         return (
@@ -97,13 +98,12 @@ def _suggest_fix(code: int | None, folder: Path) -> str:
 
     if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return f"Make {folder} writable for this user, or choose another output folder."
-    if code == errno.ENOENT and folder.is_dir():
-        return (
-            f"{folder} takes no new files, or something removes them. Choose another "
-            "output folder."
-        )
-
     if code == errno.ENOENT:
+        if folder.is_dir():
+            return (
+                f"{folder} takes no new files, or something removes them. Choose "
+                "another output folder."
+            )
         return (
             "Something removed the folder meanwhile. Check that the folder exists, "
             "then compile again."

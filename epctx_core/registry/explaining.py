@@ -171,19 +171,19 @@ def describe_others(
         records: all records.
         maker: the distribution that made the context model, if known.
     """
-    if isinstance(maker, str) and is_same_distribution(record.distribution, maker):
+    # A manifest may have anything there.
+    stated = maker if isinstance(maker, str) else None
+    if is_same_distribution(record.distribution, stated):
         return ""
     others = [
         r
         for r in records
-        if r.name == record.name and r.key != record.key and r.distribution
+        if r.name == record.name
+        and r.key != record.key
+        and r.distribution
+        and r.state is not PluginState.REMOVED
     ]
-    others = [r for r in others if r.state is not PluginState.REMOVED]
-    made = [
-        r
-        for r in others
-        if isinstance(maker, str) and is_same_distribution(r.distribution, maker)
-    ]
+    made = [r for r in others if is_same_distribution(r.distribution, stated)]
     return "".join(
         f" {r.origin} provides {r.name}, too{', and made this' if made else ''}: name "
         "it "
@@ -267,7 +267,14 @@ def explain_missing(
     exact = [r for r in near if source in r.sources]
     usable = [r for r in exact or near if r.usable]
     if near and not usable:
-        return _explain_unusable_source(source, exact or near)
+        records = exact or near
+        why, hint = explain_unusable(_pick_most_useful(records))
+        removed = all(record.state is PluginState.REMOVED for record in records)
+        verb = "was" if removed else "is"
+        return (
+            f"The plugin for the source {source!r} {verb} installed, but {why}.",
+            hint,
+        )
     if exact:
         others = ", ".join(among or ["the CPU EP alone"])
         return (
@@ -305,13 +312,3 @@ def explain_missing(
         "installed ones."
     )
     return why, _get_install_hint(source, hint)
-
-
-def _explain_unusable_source(
-    source: str, records: Sequence[PluginRecord]
-) -> tuple[str, str]:
-    why, hint = explain_unusable(_pick_most_useful(records))
-    removed = all(record.state is PluginState.REMOVED for record in records)
-    verb = "was" if removed else "is"
-
-    return f"The plugin for the source {source!r} {verb} installed, but {why}.", hint
