@@ -135,6 +135,5 @@ _HOME = {
     "epctx_core.sessions.source": ("digest_model",),
     "epctx_core.sessions.work": ("Work",),
 }
-if not TYPE_CHECKING:  # they take a computed list for an empty one
-    __all__ = [name for names in _HOME.values() for name in names]
+if not TYPE_CHECKING:
     __getattr__, __dir__ = _make_forwarders(__name__, _HOME)

@@ -122,9 +122,7 @@ class ModelCompiler:
             config.external_initializers_file,
         )
         self._flags = OrtCompileApiFlags(flags)
-        self._progress = host.wrap_progress(
-            host.check_optional(host.check_function, "progress", progress)
-        )
+        self._progress = host.wrap_progress(progress)
         self._registry = registry
         self._binary_information: Path | None = None
         self._write_function: WriteCallback | None = None
@@ -391,9 +389,7 @@ class ShareGroup:
         self._folder = None if folder is None else Path(folder)
         self._flags = OrtCompileApiFlags(flags)
         self._level = check_level(graph_optimization_level, None)
-        self._progress = host.wrap_progress(
-            host.check_optional(host.check_function, "progress", progress)
-        )
+        self._progress = host.wrap_progress(progress)
         self._registry = registry
         self._group = Group()
         self._members: list[Compile] = []

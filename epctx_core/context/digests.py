@@ -26,7 +26,7 @@ from epctx_core.context.receipts import (
     note,
 )
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ _BLOCKS_CHECKED = 8
 """Number of segments that a check of the head digests: a header, and blocks of at most
 1 MiB between weights.
 """
-_CHUNK = 8 << 20
 _POLLED_EVERY = 0.05
 """Seconds between two checks of the host's flag while a load waits."""
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -86,8 +85,8 @@ def compute_digest(
     """Return the digest (hex) of a range of a payload."""
     sha = hashlib.sha256()
     end = segment.offset + segment.length
-    for start in range(segment.offset, end, _CHUNK):
-        chunk = view[start : min(end, start + _CHUNK)]
+    for start in range(segment.offset, end, CHUNK):
+        chunk = view[start : min(end, start + CHUNK)]
         sha.update(chunk)
         if forget is not None:
             forget(start, len(chunk))

@@ -35,8 +35,7 @@ from epctx_core.graph.weights import (
 from epctx_core.plugin import ValueInfo
 
 if TYPE_CHECKING:
-    import os
-
+    from epctx_core.graph.mapping import PathInput
     from epctx_core.graph.partition import NodeGroups, Partitioner
     from epctx_core.plugin import NodeView
 
@@ -127,7 +126,7 @@ class GraphSlice:
         """Return a model of all nodes; see `epctx_core.plugin.GraphView.model`."""
         return self._group_all().model(inline_weights=inline_weights)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathInput) -> None:
         """Write that model and its weights to files; see
         `epctx_core.plugin.GraphView.save`.
         """
@@ -290,7 +289,7 @@ class NodeGroup:
         model.functions.extend(find_used_functions(graph.node, self.graph.functions))
         return model
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathInput) -> None:
         """Write model and weights to files; see `epctx_core.plugin.Partition.save`."""
         target = Path(path)
         model = self.model()

@@ -542,9 +542,8 @@ class Registry:
             entry = (
                 self._registered.get(record.name)
                 if record.distribution is None
-                else None
+                else self._discover().get(record.key)
             )
-            entry = entry or self._discover().get(record.key)
         if entry is None:
             raise plugin_error(
                 f"{record.label} is no longer known: unregistered or uninstalled.",

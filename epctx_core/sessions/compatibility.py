@@ -4,7 +4,6 @@ run a model, and their findings in payloads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from epctx_core.registry.records import is_name_of
 from epctx_core.sessions.providers import ProviderChoice, choose_provider
 
 if TYPE_CHECKING:
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.plugin import ContextNode, ContextReader, ProviderContext
 
 
@@ -74,7 +74,7 @@ def get_ep_metadata(
 
 @convert_errors("asking for the model's compatibility")
 def get_model_compatibility(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     ep: str,
     provider_options: Mapping[str, object] | None = None,
     *,
@@ -130,9 +130,7 @@ def get_model_compatibility(
 
 
 @convert_errors("reading the model's compatibility")
-def get_compatibility_info_from_model(
-    path_or_bytes: str | os.PathLike[str] | bytes, ep: str
-) -> str | None:
+def get_compatibility_info_from_model(path_or_bytes: ModelInput, ep: str) -> str | None:
     """Return the text that an EP wrote about a compiled model, or None; imports no
     plugin.
 

@@ -11,6 +11,7 @@ from epctx_core.errors import (
     PluginError,
     suggestion,
 )
+from epctx_core.sessions.plan import list_implementers
 
 if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderSession
@@ -29,11 +30,7 @@ def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) 
         PluginError: an EP failed.
     """
     _check_texts(options)
-    takers = [
-        ep
-        for ep in providers.instances.names
-        if providers.instances.implements(ep, _DYNAMIC)
-    ]
+    takers = list_implementers(providers.instances, _DYNAMIC)
     if not takers:
         raise NotImplementedByProvider(
             "no EP of this session takes dynamic options.",

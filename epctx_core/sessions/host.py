@@ -215,9 +215,13 @@ def wrap_progress(progress: Progress | None) -> Progress:
     nothing.
 
     An exception of the callback becomes Fail.
+
+    Raises:
+        InvalidArgument: it cannot be called.
     """
     if progress is None:
         return no_progress
+    check_function("progress", progress)
 
     def report(stage: str, done: int, total: int) -> None:
         with blame_host(f"the progress callback raised at stage {stage!r}"):

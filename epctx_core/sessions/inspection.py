@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
 
     from epctx_core.context.manifest import ProviderFacts
+    from epctx_core.graph.mapping import ModelInput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +134,7 @@ class ModelInfo:
 @convert_errors("inspecting the model")
 @require_text_names()
 def inspect_model(
-    path_or_bytes: str | os.PathLike[str] | bytes,
+    path_or_bytes: ModelInput,
     *,
     registry: Registry = default_registry,
     budget: InputBudget | None = None,

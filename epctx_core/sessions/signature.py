@@ -124,10 +124,13 @@ def make_feed_order(
             their values.
     """
     # (name, dtype, shape) of an input that needs nothing but a comparison.
-    types = [(argument.name, argument.tensor_type) for argument in arguments]
     declared = [
-        (name, kind.dtype, kind.shape if kind.is_static else None)
-        for name, kind in types
+        (
+            a.name,
+            a.tensor_type.dtype,
+            a.tensor_type.shape if a.tensor_type.is_static else None,
+        )
+        for a in arguments
     ]
 
     def order(feeds: Mapping[str, Any]) -> list[Any]:
