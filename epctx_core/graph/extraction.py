@@ -192,16 +192,16 @@ class NodeGroup:
         weights = (
             tuple([name for name in names if name in constants]) if constants else ()
         )
-        self.weight_names: tuple[str, ...] = () if keep_initializers else weights
-        self.kept_names: tuple[str, ...] = weights if keep_initializers else ()
+        self.weight_names: tuple[str, ...] = weights
+        has_weights_inside = bool(weights) and not keep_initializers
         self.input_names = (
             tuple([n for n in names if n not in constants])
-            if self.weight_names
+            if has_weights_inside
             else names
         )
         self.output_names = _find_outputs(graph, nodes)
         self._form: tuple[int, ...] | None = None
-        if not self.weight_names and SPECIAL not in form:
+        if not has_weights_inside and SPECIAL not in form:
             self._form = (
                 len(nodes),
                 *form,
@@ -236,7 +236,7 @@ class NodeGroup:
     @property
     def form(self) -> tuple[object, ...] | None:
         """Key that is equal for equal groups of one graph; None with weights."""
-        if self._form is not None or self.weight_names or self.kept_names:
+        if self._form is not None or self.weight_names:
             return self.plain_form
         return self._add_types((_digest_nodes(self),))
 
@@ -254,8 +254,9 @@ class NodeGroup:
     def weights(self) -> Mapping[str, Weight]:
         """Initializers that the nodes read, by name; also those kept as inputs."""
         weights = self.graph.weights
-        names = self.weight_names + self.kept_names
-        return MappingProxyType({n: weights[n] for n in names if n in weights})
+        return MappingProxyType(
+            {n: weights[n] for n in self.weight_names if n in weights}
+        )
 
     def value(self, name: str) -> ValueInfo:
         """Return any value's type."""
@@ -275,7 +276,7 @@ class NodeGroup:
         graph.node.extend(self.graph.nodes[i] for i in self.node_indices)
         graph.input.extend(self._value_proto(name) for name in self.input_names)
         graph.output.extend(self._value_proto(name) for name in self.output_names)
-        for name in self.weight_names:
+        for name in () if self.keeps_initializers else self.weight_names:
             weight = self.graph.weights.get(name)
             if weight is None:
                 # Text is not a weight: it stays whole in the protobuf.
