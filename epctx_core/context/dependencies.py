@@ -32,7 +32,6 @@ from epctx_core.graph.model_io import parse_model, read_model
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.walks import walk_indexed_nodes, walk_model_nodes, walk_tensors
 from epctx_core.graph.weights import (
-    OpenExternal,
     Weight,
     compute_digests_ahead,
     is_detached,
@@ -181,7 +180,18 @@ def digest_with_weights(
     folder = WeightsFolder(path, weights_folder, opened=opened)
     model_name = "" if path is None else path.name
     files: dict[str, MappedFile] = {}
-    weights = _read_weights_in_files(proto, model_name, files, folder.open)
+    weights: dict[tuple[str, int, int], Weight] = {}
+    for tensor in filter(is_detached, walk_tensors(proto.graph, proto.functions)):
+        weight = read_weight(tensor, files, folder.open)
+        location = next(
+            entry.value for entry in tensor.external_data if entry.key == "location"
+        )
+        # The model's own file is digested as the model; it may have another name next
+        # time.
+        if location != model_name:
+            offset = weight.mapping[1] if weight.mapping else 0
+            weights.setdefault((location, offset, weight.nbytes), weight)
+
     share_digests(weights.values())
     with compute_digests_ahead(weights.values()):
         for (location, offset, length), weight in sorted(weights.items()):
@@ -196,29 +206,6 @@ def digest_with_weights(
         if location != model_name
     }
     return ModelDigest(sha.hexdigest(), has_context_nodes, statuses)
-
-
-def _read_weights_in_files(
-    proto: ModelProto,
-    model_name: str,
-    files: dict[str, MappedFile],
-    open_external: OpenExternal,
-) -> dict[tuple[str, int, int], Weight]:
-    """Return the weights in files by location, offset and length; `files` are the
-    mapped files by location.
-
-    The model's own file is digested as the model; it may have another name next time.
-    """
-    weights: dict[tuple[str, int, int], Weight] = {}
-    for tensor in filter(is_detached, walk_tensors(proto.graph, proto.functions)):
-        weight = read_weight(tensor, files, open_external)
-        location = next(
-            entry.value for entry in tensor.external_data if entry.key == "location"
-        )
-        if location != model_name:
-            offset = weight.mapping[1] if weight.mapping else 0
-            weights.setdefault((location, offset, weight.nbytes), weight)
-    return weights
 
 
 def check_required_files(path: Path, *, once: bool = False) -> None:
