@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from epctx_core._version import __version__
+from epctx_core.compiling.initializers import PROTOBUF_LIMIT
 from epctx_core.context.digests import PayloadEntry, digest_payload
 from epctx_core.context.manifest import (
     MANIFEST,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.mapping import PathInput
 
-_MOST_BYTES = (1 << 31) - 1
 _SPARSE_FROM = 1 << 28
 """Bytes of a binary from which it matters how many of them are on the disk."""
 _MOST_HOLES = 16
@@ -356,7 +356,7 @@ def _check_target(
         for entry in payloads
         if not entry.embedded and folder.status(entry.name, what=BINARY) is None
     ]
-    if len(content) > _MOST_BYTES:
+    if len(content) > PROTOBUF_LIMIT:
         problem = "it would have more than the 2 GiB of a protobuf"
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from epctx_core.context.receipts import (
+    HEX_DIGEST,
     is_noted,
     is_same_content,
     make_file_receipt,
@@ -56,7 +56,6 @@ _BLOCKS_CHECKED = 8
 """
 _POLLED_EVERY = 0.05
 """Seconds between two checks of the host's flag while a load waits."""
-_DIGEST = re.compile("[0-9a-f]{64}")
 _OTHER_FILE = (
     "The file does not belong to this model or was altered; fetch both again, or "
     "compile again."
@@ -141,7 +140,11 @@ def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
     segments = []
     offset = 0
     for length, digest, *weight in data:
-        if not isinstance(length, int) or length < 0 or not _DIGEST.fullmatch(digest):
+        if (
+            not isinstance(length, int)
+            or length < 0
+            or not HEX_DIGEST.fullmatch(digest)
+        ):
             raise ValueError("a segment is not a length and a digest")
         segments.append(Segment(offset, length, digest, bool(weight)))
         offset += length

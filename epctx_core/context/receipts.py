@@ -32,7 +32,7 @@ LIMIT = 4096
 """Receipts in one folder beyond which the older half is removed."""
 
 
-_NAME = re.compile("[0-9a-f]{64}")
+HEX_DIGEST = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger("epctx.context")
 _in_memory: dict[str, None] = {}
 _logged: set[str] = set()
@@ -89,7 +89,7 @@ def note(receipts: Iterable[str]) -> None:
                 os.close(
                     os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 )
-        kept = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        kept = [path for path in folder.iterdir() if HEX_DIGEST.fullmatch(path.name)]
         ages = []
         for path in kept if len(kept) > LIMIT else ():
             with suppress(FileNotFoundError):

@@ -325,13 +325,11 @@ def ask_ep(
             for keep in (False, True):
                 part.hold(_partitions(part, claims, view, keep))
         for index in claims.single:
+            node = Node(part.graph, index)
             with blame(record, "get_kernel_registry"):
-                kernel = lookup.lookup(Node(part.graph, index))
+                kernel = lookup.lookup(node)
             if kernel is None:
-                why = (
-                    lookup.refusal(Node(part.graph, index))
-                    or "it has none of this operator"
-                )
+                why = lookup.refusal(node) or "it has none of this operator"
                 raise claims.broken(
                     f"claims {claims.describe(index)} with fuse=False, but none of "
                     f"its kernels fits ({why})"

@@ -15,6 +15,7 @@ from epctx_core.registry.guard import contract_error, describe, to_plain
 from epctx_core.sessions.signature import has_shape, has_type
 
 if TYPE_CHECKING:
+    from epctx_core.engines.control_flow import Arrays
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
@@ -117,9 +118,7 @@ class Plan:
             if (read_slots, made) == (tuple(range(1, 1 + len(inputs))), self._outputs):
                 self._only = only
 
-    def run(
-        self, feeds: Sequence[np.ndarray], options: RunOptions | None = None
-    ) -> list[Any]:
+    def run(self, feeds: Arrays, options: RunOptions | None = None) -> list[Any]:
         """Run all steps; return the model's outputs in order.
 
         Raises:
@@ -249,9 +248,7 @@ def add_checks(
     check = _Results(owner, hook, outputs, spec.name if is_loaded else None).check
     run = spec.run
 
-    def run_and_check(
-        inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
-    ) -> Sequence[Any]:
+    def run_and_check(inputs: Sequence[Any], buffers: Arrays | None) -> Sequence[Any]:
         results = run(inputs, buffers)
         # Most partitions give one array of a static shape; the whole check would be
         # most of what a tiny run costs.
@@ -296,7 +293,7 @@ class _Results(NamedTuple):
     context_node: str | None
 
     def check(
-        self, results: Any, inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
+        self, results: Any, inputs: Sequence[Any], buffers: Arrays | None
     ) -> list[Any]:
         """Return the results as a list.
 
@@ -409,9 +406,7 @@ def _explain_by_hints(
     fails; `hints` are by index.
     """
 
-    def run_with_hints(
-        inputs: Sequence[Any], buffers: Sequence[np.ndarray] | None
-    ) -> Sequence[Any]:
+    def run_with_hints(inputs: Sequence[Any], buffers: Arrays | None) -> Sequence[Any]:
         try:
             return run(inputs, buffers)
         except Exception as error:

@@ -20,12 +20,9 @@ from epctx_core.sessions.plan import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import NodeGroups
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.instances import ProviderInstances
@@ -144,11 +141,11 @@ class Planner:
                 if name in needed and name not in graph.constants
             ],
             outputs=graph.output_names,
-            constants={name: _read_constant(graph, name) for name in sorted(constants)},
+            # Text is no weight.
+            constants={
+                name: graph.weights[name].array()
+                if name in graph.weights
+                else onnx.numpy_helper.to_array(graph.special_tensors[name])
+                for name in sorted(constants)
+            },
         )
-
-
-def _read_constant(graph: GraphIndex, name: str) -> np.ndarray:
-    if name in graph.weights:
-        return graph.weights[name].array()
-    return onnx.numpy_helper.to_array(graph.special_tensors[name])
