@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.options.choices import CPU_EP
+from epctx_core.registry.records import get_facts
 
 if TYPE_CHECKING:
     from epctx_core.context.digests import PayloadEntry
@@ -137,7 +138,6 @@ class CompileReport:
         fields = asdict(replace(self, partitions=(), providers=()))
         del fields["folder"]
         files = fields.pop("outputs")
-        facts = ("name", "distribution", "version", "vendor", "simulated")
         return {
             **fields,
             "output": self.output.name if self.output else None,
@@ -152,7 +152,9 @@ class CompileReport:
                 for p in self.partitions
             ],
             "providers": [
-                {key: getattr(record, key) for key in facts}
+                get_facts(
+                    record, "name", "distribution", "version", "vendor", "simulated"
+                )
                 for record in self.providers
             ],
         }

@@ -145,8 +145,7 @@ class PluginRecord:
             "state",
             "reason",
         )
-        shown = {name: getattr(self, name) for name in names}
-        return shown | {
+        return get_facts(self, *names) | {
             "sources": list(self.sources),
             "state": self.state.value,
             "availability": {
@@ -154,6 +153,11 @@ class PluginRecord:
                 for purpose, answer in self.availability.items()
             },
         }
+
+
+def get_facts(record: PluginRecord, *names: str) -> dict[str, Any]:
+    """Return some attributes of a record by name."""
+    return {name: getattr(record, name) for name in names}
 
 
 def make_record(cls: type[ExecutionProvider], sources: Sequence[str]) -> PluginRecord:

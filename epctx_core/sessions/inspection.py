@@ -28,6 +28,7 @@ from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.walks import SubgraphPath, walk_graphs
 from epctx_core.options import InputBudget
 from epctx_core.registry import Registry, default_registry
+from epctx_core.registry.records import get_facts
 from epctx_core.sessions.routing import find_maker
 
 if TYPE_CHECKING:
@@ -246,9 +247,7 @@ def _find_plugin(
     record = find_maker(source, makers, registry) or next(iter(takers), None)
     if record is None:
         return None
-    shown = {
-        name: getattr(record, name) for name in ("distribution", "version", "simulated")
-    }
+    shown = get_facts(record, "distribution", "version", "simulated")
     return {"ep": record.name, "state": record.state.value, **shown}
 
 

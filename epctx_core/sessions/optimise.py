@@ -37,7 +37,7 @@ from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
 from epctx_core.registry.entries import find_entry
 from epctx_core.registry.guard import contract_error
 from epctx_core.registry.instances import ProviderInstances
-from epctx_core.registry.records import make_record
+from epctx_core.registry.records import get_facts, make_record
 from epctx_core.sessions.isolation import isolate
 from epctx_core.sessions.providers import ProviderChoice, TransformerReport
 from epctx_core.sessions.source import OpenModel, index_model
@@ -377,9 +377,7 @@ def transform(
             instances.shutdown()
         providers.cancel.raise_if_requested()
         changed = model is not before
-        facts = {
-            name: getattr(record, name) for name in ("name", "distribution", "version")
-        }
+        facts = get_facts(record, "name", "distribution", "version")
         reports.append(TransformerReport(**facts, changed=changed))
         _log.info(
             "graph transformer %s: %s.",
