@@ -158,14 +158,14 @@ def make_context_model_path(model: Path) -> Path:
     return model.with_name(f"{model.stem}_ctx.onnx")
 
 
-def make_binary_name(output: Path, suffix: str, name: str | None = None) -> str:
+def make_binary_name(output: Path, suffix: str, name: str | None) -> str:
     """Return `[model name]_[ep].bin`; the model name is the output's stem without one
     trailing `_ctx`.
 
     Args:
         output: the context model's path.
         suffix: the EP as its vendor spells it.
-        name: the EP's name for a further payload of one model.
+        name: the EP's name for a further payload of one model, or None.
     """
     stem = output.stem.removesuffix("_ctx")
     return f"{stem}_{suffix}{f'_{name}' if name else ''}.bin"

@@ -73,7 +73,7 @@ def _identify(operator: OperatorTypes) -> tuple[str, str, int]:
 def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
     if data["version"] != _KERNEL_TYPES_VERSION:
         return ()
-    operators = tuple(_read_operator(entry) for entry in data["operators"])
+    operators = tuple(map(_read_operator, data["operators"]))
     if len({_identify(operator) for operator in operators}) < len(operators):
         raise ValueError("an operator is described twice")
     return operators

@@ -293,7 +293,7 @@ class PayloadSet:
         file_name: Callable[[str | None], str],
         open_sink: Callable[[str], BinaryIO] | None,
         embedded: bool,
-        graphs_by_model: tuple[tuple[str, ...], ...] = (),
+        graphs_by_model: tuple[tuple[str, ...], ...],
         references: SourceReferences | None = None,
     ) -> None:
         self.final = open_sink is not None

@@ -274,8 +274,8 @@ class NodeGroup:
         graph = model.graph
         graph.name = "partition"
         graph.node.extend(self.graph.nodes[i] for i in self.node_indices)
-        graph.input.extend(self._value_proto(name) for name in self.input_names)
-        graph.output.extend(self._value_proto(name) for name in self.output_names)
+        graph.input.extend(map(self._value_proto, self.input_names))
+        graph.output.extend(map(self._value_proto, self.output_names))
         for name in () if self.keeps_initializers else self.weight_names:
             weight = self.graph.weights.get(name)
             if weight is None:

@@ -40,7 +40,7 @@ A few functions that call each other twice make a million.
 """
 
 
-def inline_functions(source: SourceModel, kept: Collection[FunctionId] = ()) -> None:
+def inline_functions(source: SourceModel, kept: Collection[FunctionId]) -> None:
     """Inline functions, in place; functions without calls are dropped.
 
     A function may import other operator versions than the model: see `adopt_versions`.

@@ -198,7 +198,7 @@ def list_given_names(graph: GraphProto) -> Iterable[str]:
 
 
 def walk_tensors(
-    graph: GraphProto, functions: Sequence[FunctionProto] = ()
+    graph: GraphProto, functions: Sequence[FunctionProto]
 ) -> Iterator[TensorProto]:
     """Yield every tensor of a model: initializers, sparse ones, those in attributes,
     subgraphs and functions.
@@ -208,7 +208,7 @@ def walk_tensors(
 
 
 def walk_inner_tensors(
-    graph: GraphProto, functions: Sequence[FunctionProto] = ()
+    graph: GraphProto, functions: Sequence[FunctionProto]
 ) -> Iterator[TensorProto]:
     """Yield all of them but the main graph's initializers."""
     yield from _split_sparse(graph.sparse_initializer)

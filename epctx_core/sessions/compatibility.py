@@ -123,10 +123,7 @@ def get_model_compatibility(
     ]
 
     # The numbers rise with what speaks against the model.
-    return max(
-        (choice.validate(text) for text in texts),
-        default=Compatibility.EP_NOT_APPLICABLE,
-    )
+    return max(map(choice.validate, texts), default=Compatibility.EP_NOT_APPLICABLE)
 
 
 @convert_errors("reading the model's compatibility")

@@ -70,12 +70,10 @@ def _identify_binaries(
         name = record.file_name
         if not record.main_context or name in states:
             continue
-        status = (
-            None
-            if name is None
-            else folder.status(name, what="the context binary", node=record.name)
-        )
-        if name is None or status is None:
+        if name is None:
+            return None
+        status = folder.status(name, what="the context binary", node=record.name)
+        if status is None:
             return None
         digest = None
         if manifest is not None:
