@@ -19,7 +19,8 @@ exactly its own version of the core.
 `Publication`:
     putting a converted model in its place (epctx-onnxruntime).
 `ProviderSession`:
-    an EP instance in another process (epctx-isolation).
+    the EPs that a compile will have, with options and versions; an EP instance in
+    another process (epctx-cache, epctx-isolation).
 `PrivatePayloads`:
     loading in a session what an EP compiled in another process (epctx-isolation).
 `ProviderChoice`:
@@ -63,8 +64,7 @@ exactly its own version of the core.
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache).
 `Work`:
-    the EPs that a compile will have, with options and versions; reading a model that is
-    to be converted (epctx-cache, epctx-onnxruntime).
+    reading a model that is to be converted (epctx-onnxruntime).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import *
-    from epctx_core.context.dependencies import *
     from epctx_core.context.metadata import *
+    from epctx_core.context.model_head import *
     from epctx_core.context.paths import *
     from epctx_core.context.payload_writer import *
     from epctx_core.context.scratch import *
@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
-    "epctx_core.context.dependencies": ("check_required_files",),
+    "epctx_core.context.model_head": ("check_required_files",),
     "epctx_core.context.metadata": ("parse_json",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),

@@ -41,6 +41,7 @@ from epctx_core.errors import (
     convert_errors,
 )
 from epctx_core.graph.garbage import pause_collection
+from epctx_core.graph.model_io import get_model_path
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import (
     GraphOptimizationLevel,
@@ -49,7 +50,6 @@ from epctx_core.options import (
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
-from epctx_core.sessions.host import get_model_path
 from epctx_core.sessions.optimise import choose_transformers
 from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import (

@@ -26,6 +26,7 @@ from epctx_core.compiling.initializers import (
 from epctx_core.compiling.report import CompileReport, OutputFile
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
 from epctx_core.file_names import is_plain_name
+from epctx_core.graph.model_io import get_model_path
 from epctx_core.options import (
     GraphOptimizationLevel,
     OrtCompileApiFlags,
@@ -270,7 +271,7 @@ class ModelCompiler:
                     self._progress,
                 ),
                 destination=make_destination(
-                    host.get_model_path(self._model),
+                    get_model_path(self._model),
                     self._session.config().context_file_path
                     if output is None
                     else output,
@@ -537,7 +538,7 @@ class ShareGroup:
                     "compile() a name."
                 ),
             )
-        path = host.get_model_path(host.check_model_argument(model))
+        path = get_model_path(host.check_model_argument(model))
         return Compile(
             work=Work(
                 model, session, self._registry, session.providers, self._progress

@@ -29,7 +29,7 @@ from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import pause_collection
-from epctx_core.graph.weights import ExtentDigests, share_digests
+from epctx_core.graph.weights import share_digests
 from epctx_core.options import WeightlessMode
 from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
@@ -42,6 +42,7 @@ from epctx_core.sessions.workspaces import SharedWorkspace, SharedWorkspaces
 
 if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter
+    from epctx_core.graph.mapping import ExtentDigests
     from epctx_core.options import SessionConfig
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.source import OpenModel

@@ -270,7 +270,9 @@ def find_existing(
     if model.context_nodes:
         source = model.source
         limit = config.input_budget.manifest_entries
-        manifest = find_manifest(source.proto, source.path, source.digest, limit)
+        manifest = find_manifest(
+            source.proto, source.path, lambda: source.digest, limit
+        )
         for record in model.context_nodes:
             # Nobody but the model knows them, and what is written has to verify.
             types = model.graph_of(record).types

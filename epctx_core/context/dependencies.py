@@ -1,8 +1,6 @@
 """Files that a model depends on, as it names them: what it states, and which models
-name a file, so that nobody may replace it.
-
-For caches: a digest of a model with its files of weights, and a check of the files
-beside a context model.
+name a file, so that nobody may replace it; and a digest of a model with its files of
+weights, for caches.
 """
 
 from __future__ import annotations
@@ -14,21 +12,17 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto
 
-from epctx_core.context.digests import IN_PLACE
-from epctx_core.context.manifest import read_manifest
 from epctx_core.context.metadata import get_text, set_metadata
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
-from epctx_core.context.paths import ModelFolder
-from epctx_core.context.weights_folder import WeightsFolder, read_checksum
+from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.mapping import MappedFile, ModelInput, OpenedFiles
-from epctx_core.graph.model_io import parse_model, read_model
+from epctx_core.graph.model_io import read_model
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.walks import walk_indexed_nodes, walk_model_nodes, walk_tensors
 from epctx_core.graph.weights import (
@@ -37,7 +31,10 @@ from epctx_core.graph.weights import (
     is_detached,
     share_digests,
 )
-from epctx_core.options import InputBudget, Verification
+
+if TYPE_CHECKING:
+    from epctx_core.graph.mapping import MappedFile, ModelInput, OpenedFiles
+    from epctx_core.options import InputBudget
 
 DEPENDENCIES_KEY = "external_dependencies"
 """ONNX Runtime's metadata key for what a compiled model needs besides its file; from
@@ -206,31 +203,3 @@ def digest_with_weights(
         if location != model_name
     }
     return ModelDigest(sha.hexdigest(), has_context_nodes, statuses)
-
-
-def check_required_files(path: Path, *, once: bool = False) -> None:
-    """Check the files beside a context model against the digests in the model.
-
-    Args:
-        path: the context model.
-        once: True to skip files with a receipt, which this machine has checked before;
-            False to read every byte.
-
-    Raises:
-        InvalidGraph, NoSuchFile: a file is another one or is missing.
-        OSError: one cannot be read.
-    """
-    mode = Verification.ONCE if once else Verification.FULL
-    model = parse_model(path.read_bytes(), path)
-    manifest = read_manifest(model)
-    folder = ModelFolder(path.parent, path)
-    for entry in manifest.payloads if manifest is not None else ():
-        if not entry.embedded:
-            with folder.open(entry.name, what="the context binary") as file:
-                mapped = MappedFile(file.fileno(), file.path)
-            IN_PLACE.check(entry, mapped, mode)
-
-    if (checksum := read_checksum(model)) is not None:
-        WeightsFolder(path, None, checksum=checksum, verification=mode).open(
-            checksum.name, ""
-        ).close()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_core.graph.wire import BYTES, walk_fields
+from epctx_core.graph.wire import BYTES, encode_varint, walk_fields
 
 if TYPE_CHECKING:
     from epctx_core.context.payload_files import LoadedPayload
@@ -108,8 +108,8 @@ def _replace_markers(
             inner, size = _replace_markers(
                 data, offset, offset + length, markers[done:last]
             )
-            before = data[kept : offset - len(_encode_varint(length))]
-            pieces += [before, memoryview(_encode_varint(size)), *inner]
+            before = data[kept : offset - len(encode_varint(length))]
+            pieces += [before, memoryview(encode_varint(size)), *inner]
             kept = offset + length
             done = last
         if done == len(markers):
@@ -117,12 +117,3 @@ def _replace_markers(
 
     pieces.append(data[kept:end])
     return pieces, sum(piece.nbytes for piece in pieces)
-
-
-def _encode_varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:  # noqa: PLR2004
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

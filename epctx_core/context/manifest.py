@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -30,7 +30,6 @@ from epctx_core.context.metadata import (
 )
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
 from epctx_core.graph.mapping import open_model_file
-from epctx_core.graph.weights import compute_raw_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +74,9 @@ class SourceReference(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Length of the raw bytes."""
+        # It imports onnx, which a check of files does without.
+        from epctx_core.graph.weights import compute_raw_size
+
         return compute_raw_size(self.elem_type, self.shape)
 
 
@@ -172,12 +174,14 @@ class Manifest:
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 
 
-def read_manifest(model: ModelProto, limit: int = MOST_PARTS) -> Manifest | None:
+def read_manifest(
+    model: ModelProto | Mapping[str, str], limit: int = MOST_PARTS
+) -> Manifest | None:
     """Return a model's manifest; None if it has none, or, with a warning, one of an
     unknown version.
 
     Args:
-        model: has it in its metadata.
+        model: has it in its metadata; or these metadata.
         limit: entries that its lists and objects may have; see `parse_json`.
 
     Raises:
@@ -188,7 +192,7 @@ def read_manifest(model: ModelProto, limit: int = MOST_PARTS) -> Manifest | None
 
 
 def find_manifest(
-    model: ModelProto, path: Path | None, digest: str | None, limit: int
+    model: ModelProto, path: Path | None, digest: Callable[[], str] | None, limit: int
 ) -> Manifest | None:
     """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if
     there is neither.
@@ -196,8 +200,8 @@ def find_manifest(
     Args:
         model: the model.
         path: its file; None for a model from bytes, which can only have its own.
-        digest: SHA-256 (hex) of the file; None if it does not matter which model the
-            one beside it is of.
+        digest: returns SHA-256 (hex) of the file; None if it does not matter which
+            model the one beside it is of.
         limit: see `read_manifest`.
 
     Raises:
@@ -229,7 +233,7 @@ def find_manifest(
     if (
         manifest
         and digest
-        and (manifest.sealed is None or manifest.sealed.digest != digest)
+        and (manifest.sealed is None or manifest.sealed.digest != digest())
     ):
         raise ReplacedBinaryError(
             f"the manifest {name!r} is of another model than the {path.name!r} "

@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.walks import keep_messages
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -19,10 +18,12 @@ COMPATIBILITY_PREFIX = "ep_compatibility_info."
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
-def get_metadata(model: ModelProto, key: str) -> str | bytes | None:
-    """Return one metadata entry, bytes if it is not UTF-8, None if there is none; of
-    several with one key, the first.
+def get_metadata(model: ModelProto | Mapping[str, str], key: str) -> str | bytes | None:
+    """Return one metadata entry of a model, or of all that were read of one; bytes if
+    it is not UTF-8, None if there is none; of several with one key, the first.
     """
+    if isinstance(model, Mapping):
+        return model.get(key)
     return next(
         (entry.value for entry in model.metadata_props if entry.key == key), None
     )
@@ -46,6 +47,9 @@ def get_text(model: ModelProto, key: str) -> str | None:
 
 def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:
     """Remove the metadata entries with these keys."""
+    # It imports onnx, which readers of metadata do without.
+    from epctx_core.graph.walks import keep_messages
+
     keep_messages(model.metadata_props, lambda entry: entry.key not in keys)
 
 
@@ -81,7 +85,10 @@ _T = TypeVar("_T")
 
 
 def read_json(
-    model: ModelProto, key: str, read: Callable[[Any], _T], limit: int = MOST_PARTS
+    model: ModelProto | Mapping[str, str],
+    key: str,
+    read: Callable[[Any], _T],
+    limit: int = MOST_PARTS,
 ) -> _T | None:
     """Return the value of a metadata entry of JSON, None if there is no such entry.
 

@@ -41,6 +41,7 @@ def find_format(
     path: Path | None,
     budget: InputBudget | None = None,
     named: str | None = None,
+    structure: bytes | None = None,
 ) -> EntryPoint | None:
     """Return the format that a model is in; None for ONNX, also for damaged ONNX.
 
@@ -51,6 +52,7 @@ def find_format(
         path: where it was read from, None for bytes.
         budget: limits of the decoded model; None for the defaults.
         named: the format that the host named; the others are not asked.
+        structure: the part of a model in ONNX that will be decoded; None for all.
 
     Raises:
         InvalidGraph: a model in ONNX exceeds the budget.
@@ -61,10 +63,11 @@ def find_format(
     budget = budget or InputBudget()
     # A message, node or text takes two bytes at least. Most models are small, for their
     # weights lie beside them.
-    if other is None and len(data) // 2 > budget.free:
+    structure = data if structure is None else structure
+    if other is None and len(structure) // 2 > budget.free:
         from epctx_core.graph.counting import check_budget
 
-        check_budget(data, budget, path)
+        check_budget(structure, len(data), budget, path)
     return other
 
 

@@ -1,10 +1,13 @@
-"""Metadata of a model, read without its graph."""
+"""Metadata of a model, read without its graph, and a check of the files that they have
+digests of; imports no onnx.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
@@ -50,10 +53,12 @@ def read_metadata(
                 is_selected,
                 where="the model given as bytes",
             )
-        with open_model_file(model) as (file, path):
-            return scan_metadata(
-                file, os.fstat(file.fileno()).st_size, is_selected, where=path.name
-            )
+        with (
+            open_model_file(model) as (file, path),
+            io.BufferedReader(file, WINDOW) as window,
+        ):
+            size = os.fstat(file.fileno()).st_size
+            return scan_metadata(window, size, is_selected, where=path.name)
     except (InvalidProtobuf, InvalidGraph):
         # They import onnx.
         from epctx_core.context.model_formats import decode_model, find_format
@@ -70,14 +75,59 @@ def read_metadata(
         }
 
 
+def check_required_files(path: Path, *, once: bool = False) -> None:
+    """Check the files beside a context model against the digests in the model.
+
+    Args:
+        path: the context model.
+        once: True to skip files with a receipt, which this machine has checked before;
+            False to read every byte.
+
+    Raises:
+        InvalidGraph, NoSuchFile: a file is another one or is missing.
+        OSError: one cannot be read.
+    """
+    # Most hosts that ask for metadata check no files.
+    from epctx_core.context.digests import IN_PLACE
+    from epctx_core.context.manifest import MANIFEST, SEALED, read_manifest
+    from epctx_core.context.metadata import INITIALIZERS
+    from epctx_core.context.paths import ModelFolder
+    from epctx_core.context.weights_folder import WeightsFolder, read_checksum
+    from epctx_core.graph.mapping import MappedFile
+    from epctx_core.options import Verification
+
+    mode = Verification.ONCE if once else Verification.FULL
+    model = read_metadata(path, {MANIFEST, SEALED, INITIALIZERS}.__contains__)
+    manifest = read_manifest(model)
+    folder = ModelFolder(path.parent, path)
+    for entry in manifest.payloads if manifest is not None else ():
+        if not entry.embedded:
+            with folder.open(entry.name, what="the context binary") as file:
+                mapped = MappedFile(file.fileno(), file.path)
+            IN_PLACE.check(entry, mapped, mode)
+
+    if (checksum := read_checksum(model)) is not None:
+        WeightsFolder(path, None, checksum=checksum, verification=mode).open(
+            checksum.name, ""
+        ).close()
+
+
 def scan_metadata(
     file: BinaryIO, size: int, is_selected: Callable[[str], bool], *, where: str
 ) -> dict[str, str]:
-    """Return the same of an open file of a known size; `where` names it in messages."""
+    """Return the same of an open, buffered file of a known size; `where` names it in
+    messages.
+    """
     if not size:
         raise InvalidProtobuf(f"{where} is empty.")
 
-    read = _make_reader(file)
+    def read(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        found = file.read(length)
+        if len(found) < length:
+            raise ValueError("it was cut while it was read")
+        return found
+
     entries: dict[str, str] = {}
     has_graph = False
     try:
@@ -111,24 +161,6 @@ def scan_metadata(
         )
 
     return entries
-
-
-def _make_reader(file: BinaryIO) -> Callable[[int, int], bytes]:
-    """Return a function that reads so many bytes from an offset on."""
-    window = b""
-    begin = 0
-
-    def read(offset: int, length: int) -> bytes:
-        nonlocal window, begin
-        if not begin <= offset <= begin + len(window) - length:
-            file.seek(offset)
-            window = file.read(max(length, WINDOW))
-            begin = offset
-            if len(window) < length:
-                raise ValueError("it was cut while it was read")
-        return window[offset - begin : offset - begin + length]
-
-    return read
 
 
 def _decode_text(data: bytes) -> str | None:

@@ -13,13 +13,13 @@ gets it, and used where it lies.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from epctx_core.context.manifest import SourceReference
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
@@ -31,13 +31,14 @@ from epctx_core.errors import (
     NotImplementedByProvider,
 )
 from epctx_core.graph.mapping import READ_ONLY, MappedFile, OpenedFile
-from epctx_core.graph.tensor_bytes import detach_weights, make_weight, read_weight
+from epctx_core.graph.tensor_bytes import read_initializers, read_weight
 from epctx_core.graph.weights import (
+    ModelContent,
     OpenExternal,
     Weight,
     compute_digests_ahead,
 )
-from epctx_core.graph.wire import BYTES, walk_fields
+from epctx_core.graph.wire import separate_weights
 from epctx_core.options import WeightlessMode
 
 if TYPE_CHECKING:
@@ -112,15 +113,6 @@ class SourceReferences:
         return view.source_name
 
 
-_GRAPH = 7
-"""Number of a field of onnx's ModelProto."""
-_INITIALIZER = 5
-"""Number of a field of onnx's GraphProto."""
-_NAME = 8
-_RAW_DATA = 9
-"""Numbers of fields of onnx's TensorProto."""
-
-
 def read_weights(
     model: memoryview | MappedFile,
     names: Collection[str] | None,
@@ -140,68 +132,22 @@ def read_weights(
         InvalidProtobuf: it is not a model.
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
-    mapped = model if isinstance(model, MappedFile) else None
+    file = model if isinstance(model, MappedFile) else None
     view = model.view if isinstance(model, MappedFile) else model
-    weights: Weights = {}
-    others = GraphProto()
+    pieces, extents = separate_weights(view, 1, len(view))
+    structure = b"".join(pieces)
+    if not structure:
+        raise InvalidProtobuf(
+            f"{where} is not an ONNX model: it is empty.", hint="Fetch it again."
+        )
     try:
-        for tensor, offset, length in _initializers(view, names):
-            if length and tensor.data_type != TensorProto.STRING:
-                data = view[offset : offset + length]
-                weights[tensor.name] = make_weight(
-                    tensor, data, mapped=mapped, offset=offset
-                )
-            else:
-                others.initializer.append(tensor)
-    except (DecodeError, ValueError) as error:
+        graph = ModelProto.FromString(structure).graph
+    except DecodeError as error:
         raise InvalidProtobuf(
             f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
         ) from error
-
-    if others.initializer:
-        weights |= detach_weights(others, open_external, files=False)
-    return weights
-
-
-def _initializers(
-    view: memoryview, names: Collection[str] | None
-) -> Iterator[tuple[TensorProto, int, int]]:
-    """Yield tensors without their raw data, and the offset and length of that."""
-    if not view:
-        raise ValueError("it is empty")
-
-    def fields(start: int, length: int) -> Iterator[tuple[int, int, int, int]]:
-        return walk_fields(
-            lambda at, count: bytes(view[at : at + count]), start, start + length
-        )
-
-    for number, kind, *graph in fields(0, len(view)):
-        for inner, inner_kind, *tensor in (
-            fields(*graph) if (number, kind) == (_GRAPH, BYTES) else ()
-        ):
-            if (inner, inner_kind) == (_INITIALIZER, BYTES):
-                yield from _tensor(view, fields(*tensor), tensor[0], names)
-
-
-def _tensor(
-    view: memoryview,
-    fields: Iterable[tuple[int, int, int, int]],
-    begin: int,
-    names: Collection[str] | None,
-) -> Iterator[tuple[TensorProto, int, int]]:
-    head = bytearray()
-    name = ""
-    raw = (0, 0)
-    for number, kind, offset, length in fields:
-        if (number, kind) == (_RAW_DATA, BYTES):
-            raw = (offset, length)
-        else:
-            head += view[begin : offset + length]
-        if (number, kind) == (_NAME, BYTES):
-            name = bytes(view[offset : offset + length]).decode()
-        begin = offset + length
-    if names is None or name in names:
-        yield TensorProto.FromString(bytes(head)), *raw
+    content = ModelContent(view=view, structure=structure, extents=extents, file=file)
+    return read_initializers(graph, open_external, model=content, names=names)
 
 
 PATH_OPTION = "ep.context_source_model_path"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,6 @@ from epctx_core.graph.mapping import (
     OpenedFiles,
     identify_file,
 )
-from epctx_core.graph.model_io import decode_name
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def write_checksum(model: ModelProto, entry: PayloadEntry | None) -> None:
         )
 
 
-def read_checksum(model: ModelProto) -> PayloadEntry | None:
+def read_checksum(model: ModelProto | Mapping[str, str]) -> PayloadEntry | None:
     """Return the entry of a model's file for initializers, None without such a file.
 
     Raises:
@@ -157,6 +156,9 @@ class WeightsFolder:
 
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
+        # It imports onnx, which a check of files does without.
+        from epctx_core.graph.model_io import decode_name
+
         tensor = decode_name(tensor)
 
         # Weights of an `.ort` file lie in itself, wherever those in other files are;

@@ -168,7 +168,7 @@ def check_group(model: ModelProto) -> ModelProto:
     """
     copy: ModelProto = copy_message(model)
     make_dense(copy.graph, copy.functions)
-    check_model(SourceModel(proto=copy, weights={}, path=None, digest=""))
+    check_model(SourceModel(proto=copy, weights={}, path=None))
     return copy
 
 

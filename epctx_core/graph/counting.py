@@ -37,17 +37,25 @@ _NAME = "name"
 _Schema: TypeAlias = "dict[int, Any]"
 
 
-def check_budget(data: bytes, budget: InputBudget, path: Path | None) -> None:
+def check_budget(
+    data: bytes, size: int, budget: InputBudget, path: Path | None
+) -> None:
     """Check that a serialized model decodes to no more than its host allows.
 
     Mostly a look at the bytes is enough: every message and text begins with a byte
     whose lowest bits are 2. Fields are stepped through only if there are too many of
     those; payloads and weights are stepped over.
 
+    Args:
+        data: what will be decoded.
+        size: of the whole model, in bytes.
+        budget: what its host allows.
+        path: of its file, if any.
+
     Raises:
         InvalidGraph: it does.
     """
-    allowed = _compute_limits(len(data), budget)
+    allowed = _compute_limits(size, budget)
     view = np.frombuffer(data, np.uint8)
     chunks = (view[start : start + _CHUNK] for start in range(0, len(view), _CHUNK))
     if sum(

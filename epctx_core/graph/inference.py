@@ -32,7 +32,6 @@ from epctx_core.graph.type_table import (
     forget_shape,
     is_open,
     list_initializer_types,
-    list_typed_values,
     make_tensor_type,
     restore_declared,
     types_of,
@@ -510,8 +509,11 @@ def _has_long_vectors(graph: GraphProto) -> bool:
     Data propagation keeps some 70 bytes for each element of such a value, whatever its
     type.
     """
-    values = (
-        value for _, each in walk_graphs(graph) for value in list_typed_values(each)
-    )
-    dims = (value.type.tensor_type.shape.dim for value in values)
-    return any(len(each) == 1 and each[0].dim_value > LONGEST_SHAPE for each in dims)
+    for _, each in walk_graphs(graph):
+        values = (*each.input, *each.output, *each.value_info)
+        shapes = [value.type.tensor_type.shape.dim for value in values]
+        lengths = [dims[0].dim_value for dims in shapes if len(dims) == 1]
+        lengths += [t.dims[0] for t in each.initializer if len(t.dims) == 1]
+        if max(lengths, default=0) > LONGEST_SHAPE:
+            return True
+    return False

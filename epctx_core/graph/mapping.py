@@ -1,4 +1,4 @@
-"""Mapped files and bulk copies: bytes move without passing through the heap.
+"""Mapped files, bulk copies and digests: bytes move without passing through the heap.
 
 One of the two modules with calls that only POSIX systems have; each has a portable way
 beside it.
@@ -6,14 +6,17 @@ beside it.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mmap
 import os
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -325,3 +328,58 @@ def start_writing_back(target: int, offset: int, length: int) -> None:
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(target, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
+"""Function that reads the bytes from their start in chunks."""
+
+
+class Digest:
+    """SHA-256 (hex) of bytes, computed on first use or ahead by a thread.
+
+    Attributes:
+        known: the digest; empty until it is computed or set.
+    """
+
+    __slots__ = ("_ahead", "known")
+
+    def __init__(self) -> None:
+        self.known = ""
+        self._ahead: Future[str] | None = None
+
+    def of(self, chunks: Chunks) -> str:
+        """Return the digest; wait for a thread that is computing it, or compute it
+        here.
+        """
+        ahead = self._ahead
+        if not self.known and ahead is not None and not ahead.cancel():
+            self.known = ahead.result()
+        if not self.known:
+            self.known = _compute_digest(chunks)
+        self._ahead = None
+        return self.known
+
+    def begin(
+        self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]
+    ) -> None:
+        """Have a pool compute the digest, unless it is known or already begun."""
+        if not self.known and self._ahead is None:
+            self._ahead = pool.submit(_compute_digest, chunks, stopped)
+
+
+def _compute_digest(chunks: Chunks, stopped: Callable[[], bool] = lambda: False) -> str:
+    """Return the digest, or an empty text if stopped before the end."""
+    sha = hashlib.sha256()
+    for chunk in chunks():
+        if stopped():
+            return ""
+        sha.update(chunk)
+    return sha.hexdigest()
+
+
+ExtentDigests: TypeAlias = "dict[tuple[FileIdentity, int, int], Digest]"
+"""Digests by location of the bytes: identity of the open file, offset and length."""
+
+
+known_digests: ContextVar[ExtentDigests] = ContextVar("epctx_digests")
+"""Digests shared by the steps of one call of a host."""

@@ -6,10 +6,12 @@ supplies a function that opens files named by a model.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +41,9 @@ from epctx_core.graph.walks import (
     walk_types,
 )
 from epctx_core.graph.weights import (
+    INLINE_LIMIT,
     MAX_RANK,
+    ModelContent,
     OpenExternal,
     Weight,
     compute_digests_ahead,
@@ -51,9 +55,14 @@ if TYPE_CHECKING:
 
 _SHAPED_BY_LAST_OF = {"Reshape": 2, "Expand": 2, "ConstantOfShape": 1}
 """Operators of which the last of so many inputs is the shape of the result."""
+_BYTES_PER_FIELD = 1 << 10
+"""Bytes of a model for each field that is stepped over to find its weights: one with
+more fields has many nodes, and is decoded as a whole.
+"""
+_SMALL_MODEL = 1 << 16
+"""Bytes of a model below which it is decoded as a whole."""
 LARGE_STRUCTURE = 8 << 20
-"""Bytes of a model without its weights from which it is decoded twice rather than kept
-during the check.
+"""Bytes of a model without its weights from which it is checked before it is decoded.
 """
 _DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
 MOST_BYTES = (1 << 31) - 1
@@ -68,7 +77,8 @@ class SourceModel:
         proto: the model without its large weights; see `detach_weights`.
         weights: all initializers of the main graph by name.
         path: where it was read from, None for bytes.
-        digest: SHA-256 (hex) of the model file, or of the bytes.
+        content: the bytes of the file, or those given, until they are digested; None
+            for a part of a model.
         locations: the real paths of the files that its weights were read from, each
             with the name that the model has for it.
         unknown_operators: those in ONNX's own domains that onnx does not have in the
@@ -78,9 +88,18 @@ class SourceModel:
     proto: ModelProto
     weights: Weights
     path: Path | None
-    digest: str
+    content: ModelContent | None = None
     locations: Mapping[str, str] = field(default_factory=dict)
     unknown_operators: frozenset[tuple[str, str, int]] = frozenset()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the content; empty without one.
+
+        Made when it is first asked for: a session without EPs has no use for it, and it
+        takes as long as half of all else there.
+        """
+        return hashlib.sha256(self.content.view).hexdigest() if self.content else ""
 
     @property
     def name(self) -> str:
@@ -96,6 +115,11 @@ class SourceModel:
     def opset_imports(self) -> dict[str, int]:
         """Domain to version; the default domain is the empty string."""
         return read_opset_imports(self.proto)
+
+
+def get_model_path(model: ModelInput) -> Path | None:
+    """Return a model's path, None if it was given as bytes."""
+    return None if isinstance(model, bytes) else Path(model)
 
 
 def describe_path(path: Path | None) -> str:
@@ -141,6 +165,25 @@ def read_model(
                 hint="Let whatever writes it finish, then start again.",
             )
     return data, path
+
+
+def separate_model(data: bytes, path: Path | None) -> ModelContent:
+    """Separate a serialized model from its large weights, where these are most of it;
+    see `separate_weights`.
+    """
+    content = ModelContent(view=memoryview(data), structure=data, path=path)
+    if len(data) < _SMALL_MODEL:
+        return content
+
+    # A load of EPContext nodes alone does without.
+    from epctx_core.graph.wire import separate_weights
+
+    most_fields = len(data) // _BYTES_PER_FIELD
+    pieces, extents = separate_weights(content.view, INLINE_LIMIT + 1, most_fields)
+    # Each weight keeps all of the model's bytes in memory.
+    if 2 * sum(length for _, length in extents.values()) < len(data):
+        return content
+    return replace(content, structure=b"".join(pieces), extents=extents)
 
 
 def parse_model(data: bytes, path: Path | None) -> ModelProto:
@@ -212,33 +255,35 @@ def check_text(messages: Iterable[Message]) -> None:
 
 def detach_model(
     proto: ModelProto,
-    data: bytes,
-    path: Path | None,
+    content: ModelContent,
     open_external: OpenExternal,
     *,
     checked: bool = False,
     changed: bool = False,
+    digested: bool = True,
 ) -> SourceModel:
     """Separate a decoded model's weights from its structure and check the structure.
 
     Args:
         proto: the model, which becomes a part of the result.
-        data: its serialized form.
-        path: of its file.
+        content: its serialized form.
         open_external: opens a file that the model names.
-        checked: whether the data passed `is_accepted_by_checker`.
-        changed: whether the data are not the model: it was changed since, or they are
-            in another format.
+        checked: whether the content passed `is_accepted_by_checker`.
+        changed: whether the content is not the model: it was changed since, or is in
+            another format.
+        digested: whether the digest will be asked for, so that it is made meanwhile.
 
     Raises:
         InvalidGraph: the ONNX checker refuses the model, a weight is wrong, or a
             function's text is none.
     """
+    path = content.path
+    data = content.structure
     check_text((*proto.opset_import, *proto.functions))
     check_opsets(proto, path)
     operators = list_operators(proto.graph)
-    whole = Weight("", onnx.TensorProto.UINT8, (len(data),), data)
-    with compute_digests_ahead([whole]):
+    whole = Weight("", onnx.TensorProto.UINT8, (len(content.view),), content.view)
+    with compute_digests_ahead([whole] if digested else []):
         # A tensor in a file names it under this key. Where the word is nowhere, no
         # tensor need be looked at; where it is in a payload only, the bytes are the
         # whole model.
@@ -250,25 +295,21 @@ def detach_model(
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(
-                proto.graph, open_external, proto.functions, files=files
+                proto.graph,
+                open_external,
+                proto.functions,
+                files=files,
+                model=content,
             )
         detached = changed or files or any(map(is_detached, proto.graph.initializer))
-        if not checked and not detached and len(data) > LARGE_STRUCTURE:
-            # The checker decodes a copy of its own, many times the file: two at once
-            # would be the peak of a load.
-            del proto
-            checked = is_accepted_by_checker(data)
-            proto = parse_model(data, path)
-            if _can_have_weights(proto, operators):
-                from epctx_core.graph.tensor_bytes import make_dense
-
-                make_dense(proto.graph, proto.functions)
-        source = SourceModel(proto=proto, weights=weights, path=path, digest="")
+        source = SourceModel(proto=proto, weights=weights, path=path, content=content)
         if checked:
             check_value_types(source, operators)
         else:
             check_model(source, None if detached else data, operators)
-        source.digest = whole.digest
+        if digested:
+            source.digest = whole.digest
+            source.content = None
 
     return source
 
@@ -287,14 +328,7 @@ def _can_have_weights(proto: ModelProto, operators: Operators) -> bool:
 
 
 def is_accepted_by_checker(data: bytes) -> bool:
-    """Return whether the ONNX checker accepts a large model as it is; False also for a
-    small one.
-
-    The checker decodes a copy of its own: checking before decoding avoids two copies at
-    once.
-    """
-    if len(data) <= LARGE_STRUCTURE:
-        return False
+    """Return whether the ONNX checker accepts a model as it is."""
     try:
         onnx.checker.check_model(data)
     except (onnx.checker.ValidationError, ValueError):

@@ -9,7 +9,7 @@ by a model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,7 +41,7 @@ from epctx_core.graph.weights import (
 )
 
 if TYPE_CHECKING:
-    from epctx_core.graph.weights import Weights
+    from epctx_core.graph.weights import ModelContent, Weights
 
 _MAX_ELEMENTS = (1 << 63) // 16 - 1
 """So that the bytes of the widest type (complex128) still have a number of 63 bits."""
@@ -89,6 +89,7 @@ def detach_weights(
     functions: Sequence[FunctionProto] = (),
     *,
     files: bool = True,
+    model: ModelContent | None = None,
 ) -> Weights:
     """Detach the initializers' bytes from a graph.
 
@@ -103,6 +104,7 @@ def detach_weights(
         functions: the model's own; external tensors in them are read in, too.
         files: False if no tensor is known to be in a file: attributes and subgraphs are
             not searched.
+        model: has the raw data that the graph was decoded without, if it was.
 
     Returns:
         All initializers by name.
@@ -111,18 +113,19 @@ def detach_weights(
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
     opened: dict[str, MappedFile] = {}
-    weights: Weights = {}
     if files:
         _inline_files(walk_inner_tensors(graph, functions), opened, open_external)
     make_dense(graph, functions)
+    weights = read_initializers(graph, open_external, opened=opened, model=model)
     for tensor in graph.initializer:
-        if tensor.data_type == TensorProto.STRING and not is_detached(tensor):
+        weight = weights.get(tensor.name)
+        if weight is None:
             continue
-        weight = read_weight(tensor, opened, open_external)
-        weights[tensor.name] = weight
         if weight.nbytes > INLINE_LIMIT:
             replace_data(tensor, make_detached_tensor(weight))
-        elif is_detached(tensor):
+        elif is_detached(tensor) or (
+            tensor.HasField("raw_data") and not tensor.raw_data
+        ):
             replace_data(tensor, weight.make_tensor_proto())
     return weights
 
@@ -251,15 +254,44 @@ def _refuse_file(location: str, tensor: str) -> OpenedFile:
     )
 
 
-def read_initializers(graph: GraphProto) -> Weights:
-    """Return the initializers of a subgraph by name; their bytes stay in the protobuf
-    (see `detach_weights`).
+def read_initializers(
+    graph: GraphProto,
+    open_external: OpenExternal = _refuse_file,
+    *,
+    opened: dict[str, MappedFile] | None = None,
+    model: ModelContent | None = None,
+    names: Collection[str] | None = None,
+) -> Weights:
+    """Return a graph's initializers by name; their bytes stay where they are (see
+    `detach_weights`).
+
+    Args:
+        graph: not changed.
+        open_external: opens a file named by the model; a subgraph's are in none.
+        opened: the mapped files by location; gets those that are opened.
+        model: has the raw data that the graph was decoded without, if it was.
+        names: of the initializers to read; None for all.
 
     Raises:
-        InvalidGraph: a tensor whose bytes do not fit its shape.
+        InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
-    numeric = (t for t in graph.initializer if t.data_type != TensorProto.STRING)
-    return {t.name: read_weight(t, {}, _refuse_file) for t in numeric}
+    files = {} if opened is None else opened
+    weights: Weights = {}
+    for position, tensor in enumerate(graph.initializer):
+        is_asked_for = names is None or tensor.name in names
+        if is_detached(tensor) and is_asked_for:
+            weights[tensor.name] = read_weight(tensor, files, open_external)
+        elif tensor.data_type == TensorProto.STRING or not is_asked_for:
+            continue
+        elif model is not None and position in model.extents:
+            offset, length = model.extents[position]
+            data = model.view[offset : offset + length]
+            weights[tensor.name] = make_weight(
+                tensor, data, mapped=model.file, offset=offset
+            )
+        else:
+            weights[tensor.name] = read_weight(tensor, files, open_external)
+    return weights
 
 
 def read_weight(

@@ -4,22 +4,29 @@ protobuf, and their digests.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 
-from epctx_core.graph.mapping import FileIdentity, MappedFile, OpenedFile, read_chunks
+from epctx_core.graph.mapping import (
+    Digest,
+    ExtentDigests,
+    MappedFile,
+    OpenedFile,
+    known_digests,
+    read_chunks,
+)
 from epctx_core.plugin import Extent
 
 MAX_RANK = 32
@@ -52,6 +59,27 @@ OpenExternal: TypeAlias = Callable[[str, str], OpenedFile]
 InvalidGraph.
 """
 
+
+@dataclass(frozen=True, kw_only=True)
+class ModelContent:
+    """Bytes of a model, of which the raw data of initializers may lie outside of what
+    is decoded.
+
+    Attributes:
+        view: all of them.
+        structure: those to decode; see `separate_weights`.
+        extents: the raw data that these lack, by the position of their initializer.
+        file: the mapped file that they are; None for bytes in memory.
+        path: of the file that they were read from, if any.
+    """
+
+    view: memoryview
+    structure: bytes
+    extents: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    file: MappedFile | None = None
+    path: Path | None = None
+
+
 DETACHED_LOCATION = "epctx-weight"
 """The location that a detached initializer carries.
 
@@ -67,52 +95,6 @@ values.
 
 PARALLEL_FROM = 1 << 20
 """Bytes from which a weight's digest is worth a thread."""
-
-Chunks: TypeAlias = Callable[[], Iterable[memoryview]]
-"""Function that reads the bytes from their start in chunks."""
-
-
-class Digest:
-    """SHA-256 (hex) of bytes, computed on first use or ahead by a thread.
-
-    Attributes:
-        known: the digest; empty until it is computed or set.
-    """
-
-    __slots__ = ("_ahead", "known")
-
-    def __init__(self) -> None:
-        self.known = ""
-        self._ahead: Future[str] | None = None
-
-    def of(self, chunks: Chunks) -> str:
-        """Return the digest; wait for a thread that is computing it, or compute it
-        here.
-        """
-        ahead = self._ahead
-        if not self.known and ahead is not None and not ahead.cancel():
-            self.known = ahead.result()
-        if not self.known:
-            self.known = _compute_digest(chunks)
-        self._ahead = None
-        return self.known
-
-    def begin(
-        self, chunks: Chunks, pool: Executor, stopped: Callable[[], bool]
-    ) -> None:
-        """Have a pool compute the digest, unless it is known or already begun."""
-        if not self.known and self._ahead is None:
-            self._ahead = pool.submit(_compute_digest, chunks, stopped)
-
-
-def _compute_digest(chunks: Chunks, stopped: Callable[[], bool] = lambda: False) -> str:
-    """Return the digest, or an empty text if stopped before the end."""
-    sha = hashlib.sha256()
-    for chunk in chunks():
-        if stopped():
-            return ""
-        sha.update(chunk)
-    return sha.hexdigest()
 
 
 class Weight:
@@ -208,12 +190,12 @@ _DATA_FIELDS = frozenset(
 
 def replace_data(tensor: TensorProto, other: TensorProto) -> None:
     """Replace a tensor's data by another's; its doc string and metadata stay."""
-    for field in _DATA_FIELDS:
-        tensor.ClearField(field)
+    for name in _DATA_FIELDS:
+        tensor.ClearField(name)
     tensor.MergeFrom(TensorProto(external_data=other.external_data))
-    for field in ("data_location", "raw_data"):
-        if other.HasField(field):
-            setattr(tensor, field, getattr(other, field))
+    for name in ("data_location", "raw_data"):
+        if other.HasField(name):
+            setattr(tensor, name, getattr(other, name))
 
 
 def make_detached_tensor(weight: Weight) -> TensorProto:
@@ -240,14 +222,6 @@ def set_external_location(tensor: TensorProto, location: str, offset: int) -> No
         ("length", str(size)),
     ):
         tensor.external_data.add(key=key, value=value)
-
-
-ExtentDigests: TypeAlias = "dict[tuple[FileIdentity, int, int], Digest]"
-"""Digests by location of the bytes: identity of the open file, offset and length."""
-
-
-known_digests: ContextVar[ExtentDigests] = ContextVar("epctx_digests")
-"""Digests shared by the steps of one call of a host."""
 
 
 def share_digests(

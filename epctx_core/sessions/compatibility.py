@@ -13,7 +13,6 @@ from epctx_core.context.metadata import (
     read_compatibility_texts,
 )
 from epctx_core.context.model_head import read_metadata
-from epctx_core.context.weightless import format_weightless_modes
 from epctx_core.errors import InvalidArgument, convert_errors
 from epctx_core.options import SessionOptions, WeightlessMode
 from epctx_core.options.choices import CPU_EP
@@ -56,6 +55,9 @@ def get_ep_metadata(
         >>> get_ep_metadata("OpenVINO")["weightless_support"]
         'all'
     """
+    # It imports onnx, which asking for a verdict does without.
+    from epctx_core.context.weightless import format_weightless_modes
+
     cls = (
         ExecutionProvider
         if is_name_of(ep, CPU_EP)

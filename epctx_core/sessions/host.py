@@ -8,11 +8,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.errors import InvalidArgument, concealed, convert_errors
-from epctx_core.graph.weights import known_digests
+from epctx_core.graph.mapping import known_digests
 from epctx_core.options import CancellationFlag, SessionOptions
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions.providers import Progress, logged_names, no_progress
@@ -235,11 +234,6 @@ def check_optional(
 ) -> R | None:
     """Return the result of a check of an argument, None for one that was left out."""
     return None if value is None else check(name, value)
-
-
-def get_model_path(model: ModelInput) -> Path | None:
-    """Return a model's path, None if it was given as bytes."""
-    return None if isinstance(model, bytes) else Path(model)
 
 
 def check_path(name: str, path: object) -> str:

@@ -364,6 +364,8 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
     model = work.model
     providers = work.providers
     nodes = work.nodes
+    if not nodes:
+        return steps
     manifest = work.manifest
     named = {
         ep: {record.name: record for record in records} for ep, records in nodes.items()

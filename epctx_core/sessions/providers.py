@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
+    from epctx_core.sessions.source import OpenModel
 _log = logging.getLogger("epctx.providers")
 
 
@@ -190,57 +191,6 @@ def stem(name: str) -> str:
     `qnnExecutionProvider`.
     """
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
-
-
-def choose_providers(
-    requested: Sequence[ProviderRequest],
-    session: SessionOptions,
-    registry: Registry,
-    purpose: Purpose | None,
-) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
-    """Look up, import and check the EPs that a host asked for, in its order; the CPU EP
-    is left out.
-
-    Args:
-        requested: names with options.
-        session: says which of them are optional.
-        registry: the registry of EPs.
-        purpose: that of the EPs; None if no device is needed, and then the log does not
-            name skipped ones.
-
-    Returns:
-        The EPs, and the optional ones that cannot be had.
-
-    Raises:
-        InvalidArgument: no such EP, one asked for twice, or a wrong option.
-        PluginError: a plugin is broken.
-    """
-    optional = _optional_stems(session, [name for name, _ in requested])
-    _refuse_unknown_eps(session, registry, optional)
-    choices: list[ProviderChoice] = []
-    skipped: list[SkippedProvider] = []
-    for name, options in requested:
-        if name.lower() in _CPU_NAMES:
-            continue
-        try:
-            record = registry.resolve(name)
-            if stem(name) in optional:
-                registry.load(record)
-        except EpctxError as error:
-            if stem(name) not in optional:
-                raise
-            skipped.append(
-                SkippedProvider(name=name, reason=error.message, hint=error.hint)
-            )
-            continue
-        choice = choose_provider(record, options, session, registry, requested=name)
-        if any(choice.name == other.name for other in choices):
-            raise InvalidArgument(f"{choice.name} was asked for twice.", ep=choice.name)
-        choices.append(choice)
-
-    if purpose is None:
-        return choices, tuple(skipped)
-    return skip_unavailable(choices, skipped, session, registry, purpose)
 
 
 def skip_unavailable(
@@ -436,12 +386,61 @@ class ProviderSession:
         self._closed = False
         self._process = os.getpid()
 
+    def choose(
+        self, requested: Sequence[ProviderRequest], purpose: Purpose | None
+    ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
+        """Look up, import and check the EPs that a host asked for, in its order; the
+        CPU EP is left out.
+
+        Args:
+            requested: names with options.
+            purpose: that of the EPs; None if no device is needed, and then the log does
+                not name skipped ones.
+
+        Returns:
+            The EPs, and the optional ones that cannot be had.
+
+        Raises:
+            InvalidArgument: no such EP, one asked for twice, or a wrong option.
+            PluginError: a plugin is broken.
+        """
+        session = self.session
+        registry = self.registry
+        optional = _optional_stems(session, [name for name, _ in requested])
+        _refuse_unknown_eps(session, registry, optional)
+        choices: list[ProviderChoice] = []
+        skipped: list[SkippedProvider] = []
+        for name, options in requested:
+            if name.lower() in _CPU_NAMES:
+                continue
+            try:
+                record = registry.resolve(name)
+                if stem(name) in optional:
+                    registry.load(record)
+            except EpctxError as error:
+                if stem(name) not in optional:
+                    raise
+                skipped.append(
+                    SkippedProvider(name=name, reason=error.message, hint=error.hint)
+                )
+                continue
+            choice = choose_provider(record, options, session, registry, requested=name)
+            if any(choice.name == other.name for other in choices):
+                raise InvalidArgument(
+                    f"{choice.name} was asked for twice.", ep=choice.name
+                )
+            choices.append(choice)
+
+        if purpose is None:
+            return choices, tuple(skipped)
+        return skip_unavailable(choices, skipped, session, registry, purpose)
+
     def start(
         self,
         choices: Sequence[ProviderChoice],
         *,
         purpose: Purpose,
-        model: ModelIdentity,
+        model: OpenModel,
         engine: CpuEngine,
         workspace_of: WorkspaceOf = make_private_workspace,
         contained: Collection[str] = (),
@@ -463,7 +462,7 @@ class ProviderSession:
         registry = self.registry
         user = (
             f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of "
-            f"{model.name!r}"
+            f"{model.source.name!r}"
         )
         for choice in choices:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
@@ -499,7 +498,9 @@ class ProviderSession:
                 "closing what an EP kept in its workspace",
             )
             self.add(
-                choice, cls, self.context_of(choice, purpose, model, engine, workspace)
+                choice,
+                cls,
+                self.context_of(choice, purpose, model.identity, engine, workspace),
             )
 
     def context_of(

@@ -29,7 +29,6 @@ from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declar
 from epctx_core.graph.walks import EXECUTABLE, list_operators, walk_graphs
 from epctx_core.options import ModelOverrides, SessionConfig, SessionOptions
 from epctx_core.plugin import EnginePolicy, ModelIdentity
-from epctx_core.sessions.host import get_model_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +175,9 @@ def digest_model(model: ModelInput, options: SessionOptions) -> ModelDigest:
             replaced=config.overrides.initializers,
             budget=config.input_budget,
         )
-        require_one_state(opened, model_io.describe_path(get_model_path(model)))
+        require_one_state(
+            opened, model_io.describe_path(model_io.get_model_path(model))
+        )
         return digest
 
     return read_one_state(read)
@@ -190,6 +191,7 @@ def open_state(
     checks: DigestChecks = IN_PLACE,
     *,
     opened: OpenedFiles,
+    digested: bool,
 ) -> OpenModel:
     """Read a model, check it, put its functions in place, find the types of its values
     and index it.
@@ -203,6 +205,8 @@ def open_state(
         checks: of a load, for files that are checked once; by default they are checked
             when they are opened.
         opened: gets the files that are opened; see `read_one_state`.
+        digested: whether EPs will ask for the model's digest; those of EPContext nodes
+            do.
 
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf, InvalidGraph: see `read_model`,
@@ -211,7 +215,9 @@ def open_state(
     """
     data, path = model_io.read_model(path_or_bytes, opened)
     named = config.model_format
-    other = find_format(data, path, config.input_budget, named)
+    content = model_io.separate_model(data, path)
+    structure = content.structure
+    other = find_format(data, path, config.input_budget, named, structure)
     is_other = other is not None
     if named is not None and is_other is (named == ONNX):
         raise InvalidProtobuf(
@@ -221,17 +227,22 @@ def open_state(
             hint="Leave the option out: the bytes say the format.",
         )
 
-    # Payloads in a model are most of it, and each decoded copy of the model holds
-    # another copy of them.
+    # The checker decodes a copy of its own, many times the file, with all payloads: two
+    # at once would be the peak of a load.
     checked = (
         other is None
-        and OP_TYPE.encode() in data
+        and len(structure) > model_io.LARGE_STRUCTURE
         and model_io.is_accepted_by_checker(data)
     )
-    proto = decode_model(data, path, config.input_budget, other)
+    proto = decode_model(structure, path, config.input_budget, other)
     open_weights = weights_opener(proto, path, config, checks, opened)
     detach = partial(
-        model_io.detach_model, proto, data, path, open_weights, checked=checked
+        model_io.detach_model,
+        proto,
+        content,
+        open_weights,
+        checked=checked,
+        digested=digested or OP_TYPE.encode() in structure,
     )
     model = open_proto(proto, detach, config, kept_functions, changed=other is not None)
     require_one_state(opened, model.source.where)

@@ -19,7 +19,6 @@ from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.providers import (
     ProviderSession,
     choose_provider,
-    choose_providers,
     collect_kept_functions,
     make_private_workspace,
     no_progress,
@@ -139,13 +138,13 @@ class Work:
 
         Raises:
             EpctxError: see `begin`.
-            InvalidArgument, PluginError: see `choose_providers`.
+            InvalidArgument, PluginError: see `ProviderSession.choose`.
         """
         self.begin()
         self.purpose = purpose or Purpose.RUN
         self._is_decided = purpose is not None
-        self.choices, self.skipped = choose_providers(
-            self.requested or (), self.session, self.registry, purpose
+        self.choices, self.skipped = self.providers.choose(
+            self.requested or (), purpose
         )
         return self.choices
 
@@ -173,7 +172,12 @@ class Work:
 
         def read(files: OpenedFiles) -> OpenModel:
             return open_state(
-                self.source, self.config, find_kept_functions, checks, opened=files
+                self.source,
+                self.config,
+                find_kept_functions,
+                checks,
+                opened=files,
+                digested=bool(self.choices),
             )
 
         self.model = read_one_state(read) if opened is None else read(opened)
@@ -187,12 +191,14 @@ class Work:
 
         Raises:
             NotImplementedByProvider: no EP takes a node.
-            InvalidArgument, PluginError: see `choose_providers`.
+            InvalidArgument, PluginError: see `ProviderSession.choose`.
             InvalidGraph: the manifest is damaged.
         """
         source = self.model.source
         limit = self.config.input_budget.manifest_entries
-        self.manifest = find_manifest(source.proto, source.path, source.digest, limit)
+        self.manifest = find_manifest(
+            source.proto, source.path, lambda: source.digest, limit
+        )
         if not self._is_decided:
             loads = self.model.context_nodes
             self.skip_unavailable(Purpose.LOAD if loads else Purpose.RUN)
@@ -343,7 +349,7 @@ class Work:
         self.providers.start(
             self.choices,
             purpose=self.purpose,
-            model=self.model.identity,
+            model=self.model,
             engine=engine,
             workspace_of=workspace_of,
             contained=contained,

@@ -74,6 +74,7 @@ from epctx_core.graph.model_io import (
 )
 from epctx_core.graph.type_table import types_of
 from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
+from epctx_core.graph.weights import ModelContent
 from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
 from epctx_core.registry.entries import blame_entry
@@ -258,7 +259,10 @@ def _open(subject: Subject, data: bytes, other: EntryPoint | None) -> None:
             opener = weights_opener(
                 subject.proto, subject.path, full, IN_PLACE, subject.files
             )
-            detach = partial(detach_model, subject.proto, data, subject.path, opener)
+            content = ModelContent(
+                view=memoryview(data), structure=data, path=subject.path
+            )
+            detach = partial(detach_model, subject.proto, content, opener)
             subject.opened = open_proto(
                 subject.proto, detach, config, kept, changed=other is not None
             )
@@ -473,7 +477,7 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
         findings.collect("seal-broken", (ReplacedBinaryError,)),
     ):
         limit = subject.config.input_budget.manifest_entries
-        manifest = find_manifest(proto, subject.path, subject.digest, limit)
+        manifest = find_manifest(proto, subject.path, lambda: subject.digest, limit)
         if manifest is not None:
             seal = manifest.sealed
             # Nothing but the manifest may have been added.

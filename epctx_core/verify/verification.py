@@ -18,13 +18,12 @@ from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
-from epctx_core.graph.model_io import describe_path, require_text_names
+from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import Compatibility, ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.compatibility import look_into
-from epctx_core.sessions.host import get_model_path
 from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner

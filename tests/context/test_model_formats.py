@@ -17,4 +17,4 @@ def test_of_millions_of_fields_without_a_graph_few_are_looked_at(tmp_path, monke
     with pytest.raises((epctx.errors.InvalidGraph, epctx.errors.InvalidProtobuf)):
         epctx.InferenceSession(hostile)
 
-    assert 0 < len(seen) < 1000
+    assert 0 < len(seen) < 3000

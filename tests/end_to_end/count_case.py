@@ -28,11 +28,12 @@ WEIGHTS = 2 * SIDE * SIDE * 4
 """Bytes of the two weights: the unit of bytes read, written and copied."""
 
 SOURCE, DATA, CONTEXT, BINARY = "net.onnx", "net.data", "net_ctx.onnx", "net_qnn.bin"
+INLINE = "net_inline.onnx"
 
 
-def write_network(folder: Path) -> None:
+def write_networks(folder: Path) -> None:
     """Write MatMul, Erf, MatMul with its weights in a file: two partitions for QNN, one
-    node for the CPU.
+    node for the CPU. Once more with its weights in the model.
     """
     random = np.random.default_rng(0)
     weights = [
@@ -52,6 +53,7 @@ def write_network(folder: Path) -> None:
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8
     )
+    onnx.save(model, folder / INLINE)
     onnx.save(model, folder / SOURCE, save_as_external_data=True, location=DATA)
 
 
@@ -186,8 +188,10 @@ def main(case: str, folder: Path) -> None:
         if case.startswith("compile"):
             compiled(folder, embedded=case == "compile embedded")
         elif case.startswith("session"):
-            session = opened(
-                folder / (SOURCE if case == "session from source" else CONTEXT)
+            files = {"session from source": SOURCE, "session without an EP": INLINE}
+            path = folder / files.get(case, CONTEXT)
+            session = (
+                epctx.InferenceSession(path) if path.name == INLINE else opened(path)
             )
         else:
             session.run(None, feeds)

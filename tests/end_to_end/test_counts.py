@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from end_to_end import count_case
-from end_to_end.count_case import BINARY, CONTEXT, DATA, SOURCE
+from end_to_end.count_case import BINARY, CONTEXT, DATA, INLINE, SOURCE
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/io").exists(), reason="bytes are counted on Linux only"
@@ -31,7 +31,7 @@ class Counts(NamedTuple):
         read, written: bytes that passed through calls.
         copied: the most memory taken at a time, in Python or by engines.
         opens, mappings: files of the model by name, how often.
-        engines: onnxruntime sessions made.
+        engines: onnxruntime sessions made for a part of a model.
         hooks: calls by name.
     """
 
@@ -75,6 +75,7 @@ CASES = {
     "session embedded": Counts(
         read=1, copied=1, opens=once(CONTEXT), engines=3, hooks=once("load_context")
     ),
+    "session without an EP": Counts(read=1, copied=1, opens=once(INLINE)),
     "run from source": Counts(),
     "run from a file": Counts(),
     "run embedded": Counts(),
@@ -90,7 +91,7 @@ def counts(tmp_path_factory):
         embedded: tmp_path_factory.mktemp("counts") for embedded in (False, True)
     }
     for folder in folders.values():
-        count_case.write_network(folder)
+        count_case.write_networks(folder)
     return {case: measured(case, folders["embedded" in case]) for case in CASES}
 
 

@@ -6,7 +6,7 @@ from onnx import ModelProto
 
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.inference import infer_types
-from epctx_core.graph.model_io import detach_model
+from epctx_core.graph.model_io import detach_model, separate_model
 
 
 def no_files(location, name):
@@ -16,7 +16,9 @@ def no_files(location, name):
 def opened(proto: ModelProto, open_external=no_files):
     """A model as read; the argument stays as it is."""
     data = proto.SerializeToString()
-    return detach_model(ModelProto.FromString(data), data, None, open_external)
+    content = separate_model(data, None)
+    proto = ModelProto.FromString(content.structure)
+    return detach_model(proto, content, open_external)
 
 
 def indexed(source):

@@ -12,7 +12,7 @@ from end_to_end.sim_eps import QNN, with_eps
 from epctx_cache import content
 
 import epctx_core as epctx
-from epctx_core.graph import weights
+from epctx_core.graph import mapping
 
 LONG_AGO = 1_000_000_000
 
@@ -215,13 +215,13 @@ def test_a_model_that_is_replaced_while_it_is_compiled_is_not_kept_under_the_old
 
 def test_a_miss_digests_each_weight_once(cache, rested, monkeypatch):
     digested = []
-    original = weights._compute_digest
+    original = mapping._compute_digest
 
     def noted(chunks, *stopped):
         digested.append(sum(len(chunk) for chunk in chunks()))
         return original(chunks, *stopped)
 
-    monkeypatch.setattr(weights, "_compute_digest", noted)
+    monkeypatch.setattr(mapping, "_compute_digest", noted)
 
     cache.path(rested)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import EpctxError
-from epctx_core.ext import ModelFolder, digest_model, make_private_folder
+from epctx_core.ext import ModelFolder, make_private_folder
 
 if TYPE_CHECKING:
     from epctx_core import SessionOptions
@@ -136,6 +136,9 @@ class Source:
 
     def read(self) -> Content:
         """Read the model and its weights; see `digest_model`."""
+        # It imports onnx, which a model that the index knows does without.
+        from epctx_core.ext import digest_model
+
         found = digest_model(self._model, self._options)
         return Content(
             digest=found.sha256,

@@ -19,8 +19,6 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from importlib_metadata import (
     PackageNotFoundError,
@@ -279,6 +277,10 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
 
 def _find_editable_folder(package: IDistribution) -> Path | None:
     """Return the folder of an editable installation's code (PEP 610), or None."""
+    # Few packages are installed so, and they import much.
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         origin = json.loads(package.read_text("direct_url.json") or "{}")
         url = (

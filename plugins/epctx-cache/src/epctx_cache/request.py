@@ -18,24 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epctx_cache import key as keys
 from epctx_cache import store
 from epctx_cache.content import Source, content_of
-from epctx_core import (
-    GraphOptimizationLevel,
-    InferenceSession,
-    ModelCompiler,
-    SessionOptions,
-    errors,
-)
-from epctx_core.ext import (
-    ProviderChoice,
-    Work,
-    make_private_folder,
-    read_request,
-)
+from epctx_core import GraphOptimizationLevel, SessionOptions, errors
+from epctx_core.ext import ProviderSession, make_private_folder, read_request
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
     from epctx_cache.caching import CacheSettings, Progress, Providers
-    from epctx_core import Registry
+    from epctx_core import InferenceSession, ModelCompiler, Registry
+    from epctx_core.ext import ProviderChoice
 
 T = TypeVar("T")
 
@@ -122,10 +112,17 @@ class Request:
     compiled: bool = False
 
     def __post_init__(self) -> None:
+        self._source = Source(self.model, self.options)
+
+    @cached_property
+    def _compiler(self) -> ModelCompiler:
+        # A hit compiles nothing, and imports neither what does so nor onnx.
+        from epctx_core import ModelCompiler
+
         named = self.options.get_session_config_entry(
             "ep.context_model_external_initializers_file_name"
         )
-        self._compiler = ModelCompiler(
+        return ModelCompiler(
             self.options,
             self.model,
             external_initializers_file_path=None if named else INITIALIZERS,
@@ -133,7 +130,6 @@ class Request:
             progress=self.progress,
             registry=self.registry,
         )
-        self._source = Source(self.model, self.options)
 
     def session(self) -> InferenceSession:
         """Return a session; see `load_or_compile`."""
@@ -185,12 +181,16 @@ class Request:
         return source()
 
     def _open_entry(self, lease: store.Lease) -> InferenceSession:
+        from epctx_core import InferenceSession
+
         return InferenceSession(
             lease.model, self._load_options(), registry=self.registry
         )
 
     def _open_source(self) -> InferenceSession:
         """Return a session with the host's options that writes nothing."""
+        from epctx_core import InferenceSession
+
         options = self.options.copy()
         options.add_session_config_entry("ep.context_enable", "0")
         if self.level > GraphOptimizationLevel.ORT_DISABLE_ALL:
@@ -258,28 +258,32 @@ class Request:
                 return lease
         return self._make_entry(key, parts, state)
 
+    def _check_may_compile(self) -> None:
+        """Raise ModelRequiresCompilation if the host forbids EPs to compile."""
+        entry = self.options.get_session_config_entry("session.disable_model_compile")
+        if self.choices and entry == "1":
+            raise errors.ModelRequiresCompilation(
+                f"{self._source.name} is not in the cache, and "
+                "session.disable_model_compile forbids to compile it.",
+                hint=(
+                    "Fill the cache first, by compile_cached or load_or_compile "
+                    "without that option."
+                ),
+            )
+
     def _make_entry(
         self, key: str, parts: Mapping[str, Any], state: str
     ) -> store.Lease | None:
         def write(folder: Path) -> store.EntryRecord | None:
+            from epctx_core import inspect_model
+
             begun = time.monotonic()
-            if (
-                self.choices
-                and self.options.get_session_config_entry(
-                    "session.disable_model_compile"
-                )
-                == "1"
-            ):
-                raise errors.ModelRequiresCompilation(
-                    f"{self._source.name} is not in the cache, and "
-                    "session.disable_model_compile forbids to compile it.",
-                    hint=(
-                        "Fill the cache first, by compile_cached or load_or_compile "
-                        "without that option."
-                    ),
-                )
+            self._check_may_compile()
             self.compiled = True
             report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
+            nodes = inspect_model(
+                folder / store.CONTEXT_MODEL, budget=self.options.input_budget
+            ).ep_contexts
             if self._source.identity() != state or not self._source.has_files(
                 self._content.files
             ):
@@ -291,6 +295,7 @@ class Request:
                 seconds=round(time.monotonic() - begun, 3),
                 partitions=len(report.partitions),
                 assignments=report.assignments,
+                node_attributes=tuple(sorted({a for n in nodes for a in n.attributes})),
                 files=tuple(
                     store.EntryFile(**file.as_dict()) for file in report.outputs
                 ),
@@ -389,8 +394,9 @@ class Request:
         """The EPs that a compile will have, in order; without those that are optional
         and cannot be had.
         """
-        work = Work(self.model, self.options, self.registry, self.options.providers)
-        return work.choose(Purpose.EXPORT)
+        session = ProviderSession(self.options, self.registry)
+        chosen, _ = session.choose(self.options.providers, Purpose.EXPORT)
+        return chosen
 
 
 def _describe_share(record: store.EntryRecord) -> str:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RECORD = "entry.json"
 CONTEXT_MODEL = "model_ctx.onnx"
-_VERSION = 2
+_VERSION = 3
 
 
 class CorruptEntryError(Exception):
@@ -72,6 +72,7 @@ class EntryRecord:
         seconds: duration of the compile.
         partitions: number of partitions that EPs compiled.
         assignments: EP name to the number of nodes that it runs, the CPU EP last.
+        node_attributes: names of the attributes that its EPContext nodes have.
         files: all but the record, the context model last.
         ingredients: of the key.
     """
@@ -82,6 +83,7 @@ class EntryRecord:
     seconds: float
     partitions: int
     assignments: Mapping[str, int]
+    node_attributes: tuple[str, ...]
     files: tuple[EntryFile, ...]
     ingredients: Mapping[str, Any]
 
@@ -132,6 +134,7 @@ def _parse(data: bytes, key: str) -> EntryRecord:
     ):
         raise ValueError("another record")
     fields["files"] = tuple(EntryFile(**file) for file in fields["files"])
+    fields["node_attributes"] = tuple(fields["node_attributes"])
     record = EntryRecord(**fields)
     if not record.files or record.dump() != data:
         raise ValueError("not as it is written")

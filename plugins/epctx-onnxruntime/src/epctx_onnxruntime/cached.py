@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -28,7 +27,6 @@ from epctx_core import (
     default_registry,
     errors,
     get_model_compatibility,
-    inspect_model,
 )
 from epctx_core.ext import SESSION_OPTIONS, host_call, import_installed
 from epctx_core.plugin import Compatibility
@@ -328,7 +326,7 @@ class _Loader:
                 lease.record.model,
             )
             return self._load_source(with_ep=False)
-        if not self._is_native(lease.model):
+        if MODELS in lease.record.node_attributes:
             _log.warning(
                 "what %s compiled of %s cannot be loaded by onnxruntime, as the EP "
                 "writes no EPContext nodes: onnxruntime compiles the model at each "
@@ -351,14 +349,6 @@ class _Loader:
             raise errors.InvalidGraph(
                 error.message, ep=self.choice.name, path=lease.model
             ) from error
-
-    def _is_native(self, model: Path) -> bool:
-        """Return whether onnxruntime can load a compiled model: its EP writes EPContext
-        nodes.
-        """
-        return not any(
-            node.attributes.get(MODELS) for node in inspect_model(model).ep_contexts
-        )
 
     def _check_entry(self, lease: Lease) -> None:
         """Raise InvalidGraph for an entry that is damaged, or that the EP says is
