@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import onnx
 import onnxruntime
 import pytest
 from agreement import worst_relative_error
+from epctx_cache.content import RACY_NS
 from epctx_cache.store import EntryStore
 from epctx_onnxruntime.cached import load_or_compile
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
@@ -282,6 +284,31 @@ def started(program, *arguments):
     }
     command = [sys.executable, str(HERE / program), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+START = """
+import json, sys
+from epctx_onnxruntime.cached import load_or_compile
+model, cache, ep, options = sys.argv[1:]
+load_or_compile(model, provider=ep, provider_options=json.loads(options), cache_dir=cache)
+heavy = [m for m in sys.modules if m == "onnx" or m.startswith("epctx_core.compiling")]
+print("\\n" + json.dumps(heavy))
+"""
+
+
+def test_a_second_start_imports_neither_onnx_nor_what_compiles(host, model):
+    # Until then its time of change does not tell whether it is the file that was read.
+    time.sleep(RACY_NS / 1e9)
+    command = [sys.executable, "-c", START, model, host.folder, QNN]
+    imported = []
+    for _ in range(2):
+        said = subprocess.check_output(
+            [*command, json.dumps(qnn_options())], text=True, timeout=300
+        )
+        imported.append(json.loads(said.splitlines()[-1]))
+
+    assert "epctx_core.compiling.compile" in imported[0]
+    assert imported[1] == []
 
 
 def test_eight_processes_compile_once(host, model):

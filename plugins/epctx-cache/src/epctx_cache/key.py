@@ -252,9 +252,14 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         return "", (), ()
     folder = _find_editable_folder(package)
     try:
-        version = str(package.version)
-        requires = package.requires or ()
+        # Each property of the library parses all of it again; only old formats keep
+        # requirements elsewhere.
+        metadata = package.metadata
+        version = str(metadata["Version"])
         listed = package.read_text("RECORD") or ""
+        requires = metadata.get_all("Requires-Dist") or (
+            () if listed else package.requires or ()
+        )
     except (KeyError, OSError, TypeError, ValueError):
         # Versions of the library raise differently.
         return "unreadable metadata", (), ()
