@@ -19,8 +19,8 @@ EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
 def get_metadata(model: ModelProto | Mapping[str, str], key: str) -> str | bytes | None:
-    """Return one metadata entry of a model, or of all that were read of one; bytes if
-    it is not UTF-8, None if there is none; of several with one key, the first.
+    """Return one metadata entry of a model, or of those read of one before; bytes if it
+    is not UTF-8, None if there is none; of several in a model, the first.
     """
     if isinstance(model, Mapping):
         return model.get(key)

@@ -79,7 +79,7 @@ def check_required_files(path: Path, *, once: bool = False) -> None:
     """Check the files beside a context model against the digests in the model.
 
     Args:
-        path: the context model.
+        path: the context model, as a compile wrote it: no key in it twice.
         once: True to skip files with a receipt, which this machine has checked before;
             False to read every byte.
 
@@ -115,8 +115,8 @@ def check_required_files(path: Path, *, once: bool = False) -> None:
 def scan_metadata(
     file: BinaryIO, size: int, is_selected: Callable[[str], bool], *, where: str
 ) -> dict[str, str]:
-    """Return the same of an open, buffered file of a known size; `where` names it in
-    messages.
+    """Return metadata entries of an open, buffered file of a known size, as
+    `read_metadata` does; `where` names it in messages.
     """
     if not size:
         raise InvalidProtobuf(f"{where} is empty.")

@@ -30,6 +30,7 @@ from epctx_core.errors import (
     NoSuchFile,
     NotImplementedByProvider,
 )
+from epctx_core.graph.counting import check_budget
 from epctx_core.graph.mapping import READ_ONLY, MappedFile, OpenedFile
 from epctx_core.graph.tensor_bytes import read_initializers, read_weight
 from epctx_core.graph.weights import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.weights import Weights
+    from epctx_core.options import InputBudget, SessionConfig
     from epctx_core.plugin import TensorView
 
 MODE_KEY = "weightless_mode"
@@ -114,35 +116,35 @@ class SourceReferences:
 
 
 def read_weights(
-    model: memoryview | MappedFile,
+    view: memoryview,
     names: Collection[str] | None,
     open_external: OpenExternal,
     *,
+    file: MappedFile | None = None,
     where: str,
+    budget: InputBudget,
 ) -> Weights:
     """Return initializers of a model's main graph by name.
 
     Args:
-        model: its bytes, which the weights keep alive.
+        view: its bytes, which the weights keep alive.
         names: of the initializers; None for all.
         open_external: opens a file that the model names.
+        file: the mapped file that they are, if any.
         where: names the model in messages.
+        budget: limits of what the model without its weights may decode to.
 
     Raises:
         InvalidProtobuf: it is not a model.
-        InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
+        InvalidGraph: it exceeds the budget, or a tensor whose bytes do not fit its
+            shape, or that names no file.
     """
-    file = model if isinstance(model, MappedFile) else None
-    view = model.view if isinstance(model, MappedFile) else model
-    pieces, extents = separate_weights(view, 1, len(view))
-    structure = b"".join(pieces)
-    if not structure:
-        raise InvalidProtobuf(
-            f"{where} is not an ONNX model: it is empty.", hint="Fetch it again."
-        )
     try:
+        pieces, extents = separate_weights(view, 1, len(view))
+        structure = b"".join(pieces)
+        check_budget(structure, len(view), budget, None)
         graph = ModelProto.FromString(structure).graph
-    except DecodeError as error:
+    except (DecodeError, ValueError) as error:
         raise InvalidProtobuf(
             f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
         ) from error
@@ -167,10 +169,9 @@ class SourceWeights:
         manifest: what the model says about the weights that were left out, if it does.
         folder: where the context model's files lie, None for a model from bytes without
             one.
-        path: the source as the host named it.
-        buffer: the source as the host gave it; goes before `path`.
-        weights_folder: where the host says that external weights lie; else they lie
-            beside the source.
+        config: says where the source and its weights lie (else beside the context
+            model and beside the source; a buffer goes before a path), and what it may
+            decode to.
     """
 
     def __init__(
@@ -179,9 +180,7 @@ class SourceWeights:
         *,
         manifest: Manifest | None,
         folder: ModelFolder | None,
-        path: str | None,
-        buffer: memoryview | None,
-        weights_folder: str | None,
+        config: SessionConfig,
     ) -> None:
         self._files = list(
             dict.fromkeys(
@@ -194,9 +193,10 @@ class SourceWeights:
             manifest.source_weights if manifest else {}
         )
         self._folder = folder
-        self._path = path
-        self._buffer = buffer
-        self._weights_folder = weights_folder
+        self._path = config.source_model_path
+        self._buffer = config.source_model_buffer
+        self._weights_folder = config.external_initializers_folder
+        self._budget = config.input_budget
 
     def tensor(self, name: str) -> Weight:
         """Return a weight; the first call digests all that the manifest names, several
@@ -262,21 +262,24 @@ class SourceWeights:
     def _read(self, names: Collection[str] | None) -> Weights:
         """Return weights of the source model by name; None for all."""
         path: Path | None = None
-        if self._buffer is not None:
-            model: MappedFile | memoryview = self._buffer
-        else:
+        mapped: MappedFile | None = None
+        view = self._buffer
+        if view is None:
             with (
                 _open_named(self._path)
                 if self._path is not None
                 else self._open_beside_model() as file
             ):
-                model = MappedFile(file.fileno(), file.path)
+                mapped = MappedFile(file.fileno(), file.path)
+                view = mapped.view
                 path = Path(file.path)
         return read_weights(
-            model,
+            view,
             names,
             WeightsFolder(path, self._weights_folder).open,
+            file=mapped,
             where=self._where,
+            budget=self._budget,
         )
 
     def _open_beside_model(self) -> OpenedFile:

@@ -41,6 +41,7 @@ from epctx_core.graph.mapping import (
     OpenedFiles,
     identify_file,
 )
+from epctx_core.graph.wire import decode_name
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
@@ -156,9 +157,6 @@ class WeightsFolder:
 
     def open(self, location: str, tensor: str) -> OpenedFile:
         """Open a file of weights; see `epctx_core.graph.weights.OpenExternal`."""
-        # It imports onnx, which a check of files does without.
-        from epctx_core.graph.model_io import decode_name
-
         tensor = decode_name(tensor)
 
         # Weights of an `.ort` file lie in itself, wherever those in other files are;

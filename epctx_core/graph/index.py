@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
-from epctx_core.graph.model_io import decode_name, require_text_names
+from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     EXECUTABLE,
@@ -32,6 +32,7 @@ from epctx_core.graph.walks import (
     shorten_domain,
 )
 from epctx_core.graph.weights import Weight, is_detached
+from epctx_core.graph.wire import decode_name
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto

@@ -6,12 +6,10 @@ supplies a function that opens files named by a model.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,8 +29,8 @@ from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     DENSE_OR_SPARSE,
     ELEMENT_TYPES,
+    WITHOUT_TENSORS,
     Operators,
-    can_have_subgraphs,
     copy_message,
     list_operators,
     read_opset_imports,
@@ -49,6 +47,7 @@ from epctx_core.graph.weights import (
     compute_digests_ahead,
     is_detached,
 )
+from epctx_core.graph.wire import decode_name, separate_weights
 
 if TYPE_CHECKING:
     from epctx_core.graph.weights import Weights
@@ -77,8 +76,9 @@ class SourceModel:
         proto: the model without its large weights; see `detach_weights`.
         weights: all initializers of the main graph by name.
         path: where it was read from, None for bytes.
-        content: the bytes of the file, or those given, until they are digested; None
-            for a part of a model.
+        content: all bytes of the file, or those given, if they are not digested yet;
+            None for a part of a model.
+        known_digest: their digest, once it is made.
         locations: the real paths of the files that its weights were read from, each
             with the name that the model has for it.
         unknown_operators: those in ONNX's own domains that onnx does not have in the
@@ -88,18 +88,19 @@ class SourceModel:
     proto: ModelProto
     weights: Weights
     path: Path | None
-    content: ModelContent | None = None
+    content: Weight | None = None
+    known_digest: str = ""
     locations: Mapping[str, str] = field(default_factory=dict)
     unknown_operators: frozenset[tuple[str, str, int]] = frozenset()
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content; empty without one.
+        """SHA-256 (hex) of all bytes; empty for a part of a model.
 
-        Made when it is first asked for: a session without EPs has no use for it, and it
-        takes as long as half of all else there.
+        A session without EPs never asks for it: making it takes as long as half of all
+        else there.
         """
-        return hashlib.sha256(self.content.view).hexdigest() if self.content else ""
+        return self.known_digest or (self.content.digest if self.content else "")
 
     @property
     def name(self) -> str:
@@ -175,11 +176,12 @@ def separate_model(data: bytes, path: Path | None) -> ModelContent:
     if len(data) < _SMALL_MODEL:
         return content
 
-    # A load of EPContext nodes alone does without.
-    from epctx_core.graph.wire import separate_weights
-
     most_fields = len(data) // _BYTES_PER_FIELD
-    pieces, extents = separate_weights(content.view, INLINE_LIMIT + 1, most_fields)
+    try:
+        pieces, extents = separate_weights(content.view, INLINE_LIMIT + 1, most_fields)
+    except ValueError:
+        # Of what is damaged the decoder says what is wrong.
+        return content
     # Each weight keeps all of the model's bytes in memory.
     if 2 * sum(length for _, length in extents.values()) < len(data):
         return content
@@ -222,16 +224,6 @@ def require_text_names() -> Iterator[None]:
             f"the model has a name that is not UTF-8: {bytes(error.object)!r:.100}.",
             hint=_DAMAGED,
         ) from error
-
-
-def decode_name(name: str | bytes) -> str:
-    """Return a name out of a model.
-
-    Raises:
-        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see
-            `require_text_names`.
-    """
-    return name.decode() if isinstance(name, bytes) else name
 
 
 def check_text(messages: Iterable[Message]) -> None:
@@ -291,40 +283,30 @@ def detach_model(
             map(is_detached, walk_tensors(proto.graph, proto.functions))
         )
         weights: Weights = {}
-        if files or _can_have_weights(proto, operators):
+        # One of EPContext nodes alone has none, not even in a Constant.
+        graph = proto.graph
+        own = graph.initializer or graph.sparse_initializer
+        if files or own or not operators <= WITHOUT_TENSORS:
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(
-                proto.graph,
+                graph,
                 open_external,
                 proto.functions,
                 files=files,
                 model=content,
             )
         detached = changed or files or any(map(is_detached, proto.graph.initializer))
-        source = SourceModel(proto=proto, weights=weights, path=path, content=content)
+        source = SourceModel(proto=proto, weights=weights, path=path, content=whole)
         if checked:
             check_value_types(source, operators)
         else:
             check_model(source, None if detached else data, operators)
         if digested:
-            source.digest = whole.digest
+            source.known_digest = whole.digest
             source.content = None
 
     return source
-
-
-def _can_have_weights(proto: ModelProto, operators: Operators) -> bool:
-    """Return whether a model can have weights, also sparse ones; one of EPContext nodes
-    alone has none.
-    """
-    graph = proto.graph
-    return bool(
-        graph.initializer or graph.sparse_initializer or proto.functions
-    ) or any(
-        name == "Constant" or can_have_subgraphs(domain, name)
-        for domain, name in operators
-    )
 
 
 def is_accepted_by_checker(data: bytes) -> bool:

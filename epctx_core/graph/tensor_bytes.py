@@ -32,6 +32,8 @@ from epctx_core.graph.walks import (
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     MAX_RANK,
+    WHOLE,
+    ModelContent,
     OpenExternal,
     Weight,
     compute_raw_size,
@@ -41,7 +43,7 @@ from epctx_core.graph.weights import (
 )
 
 if TYPE_CHECKING:
-    from epctx_core.graph.weights import ModelContent, Weights
+    from epctx_core.graph.weights import Weights
 
 _MAX_ELEMENTS = (1 << 63) // 16 - 1
 """So that the bytes of the widest type (complex128) still have a number of 63 bits."""
@@ -89,7 +91,7 @@ def detach_weights(
     functions: Sequence[FunctionProto] = (),
     *,
     files: bool = True,
-    model: ModelContent | None = None,
+    model: ModelContent = WHOLE,
 ) -> Weights:
     """Detach the initializers' bytes from a graph.
 
@@ -112,32 +114,26 @@ def detach_weights(
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
-    opened: dict[str, MappedFile] = {}
     if files:
-        _inline_files(walk_inner_tensors(graph, functions), opened, open_external)
+        _inline_files(walk_inner_tensors(graph, functions), open_external)
     make_dense(graph, functions)
-    weights = read_initializers(graph, open_external, opened=opened, model=model)
+    weights = read_initializers(graph, open_external, model=model)
     for tensor in graph.initializer:
         weight = weights.get(tensor.name)
         if weight is None:
             continue
         if weight.nbytes > INLINE_LIMIT:
             replace_data(tensor, make_detached_tensor(weight))
-        elif is_detached(tensor) or (
-            tensor.HasField("raw_data") and not tensor.raw_data
-        ):
+        elif is_detached(tensor):
             replace_data(tensor, weight.make_tensor_proto())
     return weights
 
 
-def _inline_files(
-    tensors: Iterable[TensorProto],
-    opened: dict[str, MappedFile],
-    open_external: OpenExternal,
-) -> None:
+def _inline_files(tensors: Iterable[TensorProto], open_external: OpenExternal) -> None:
     """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy,
     even of the same bytes.
     """
+    opened: dict[str, MappedFile] = {}
     copied = 0
     counted = 0
     limit = COPIED_LIMIT
@@ -258,8 +254,7 @@ def read_initializers(
     graph: GraphProto,
     open_external: OpenExternal = _refuse_file,
     *,
-    opened: dict[str, MappedFile] | None = None,
-    model: ModelContent | None = None,
+    model: ModelContent = WHOLE,
     names: Collection[str] | None = None,
 ) -> Weights:
     """Return a graph's initializers by name; their bytes stay where they are (see
@@ -268,29 +263,29 @@ def read_initializers(
     Args:
         graph: not changed.
         open_external: opens a file named by the model; a subgraph's are in none.
-        opened: the mapped files by location; gets those that are opened.
         model: has the raw data that the graph was decoded without, if it was.
         names: of the initializers to read; None for all.
 
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
-    files = {} if opened is None else opened
+    files: dict[str, MappedFile] = {}
     weights: Weights = {}
     for position, tensor in enumerate(graph.initializer):
-        is_asked_for = names is None or tensor.name in names
-        if is_detached(tensor) and is_asked_for:
-            weights[tensor.name] = read_weight(tensor, files, open_external)
-        elif tensor.data_type == TensorProto.STRING or not is_asked_for:
+        if names is not None and tensor.name not in names:
             continue
-        elif model is not None and position in model.extents:
-            offset, length = model.extents[position]
+        extent = model.extents.get(position)
+        is_text = tensor.data_type == TensorProto.STRING
+        if is_detached(tensor) or (extent is None and not is_text):
+            weights[tensor.name] = read_weight(tensor, files, open_external)
+        elif extent is not None:
+            if is_text:
+                raise _tensor_error(tensor, "is text, and has raw data")
+            offset, length = extent
             data = model.view[offset : offset + length]
             weights[tensor.name] = make_weight(
                 tensor, data, mapped=model.file, offset=offset
             )
-        else:
-            weights[tensor.name] = read_weight(tensor, files, open_external)
     return weights
 
 

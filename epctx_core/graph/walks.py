@@ -32,8 +32,10 @@ Operators: TypeAlias = "set[tuple[str, str]]"
 """Operators by domain and name."""
 
 _GRAPH_KINDS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-_OTHERS_WITHOUT = frozenset({("com.microsoft", "EPContext")})
-"""Operators outside ONNX that a model has by the thousand."""
+WITHOUT_TENSORS = frozenset({("com.microsoft", "EPContext")})
+"""Operators outside ONNX that have neither tensors nor subgraphs, of those that a model
+has by the thousand.
+"""
 
 
 OVERRIDABLE_SINCE = 4
@@ -59,7 +61,7 @@ def can_have_subgraphs(domain: str, op_type: str) -> bool:
     unknown one can.
     """
     if domain:
-        return (domain, op_type) not in _OTHERS_WITHOUT
+        return (domain, op_type) not in WITHOUT_TENSORS
     return _has_graph_attribute(op_type)
 
 

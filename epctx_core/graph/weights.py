@@ -80,6 +80,9 @@ class ModelContent:
     path: Path | None = None
 
 
+WHOLE = ModelContent(view=memoryview(b""), structure=b"")
+"""Content of no interest: of a graph that was decoded with all its data."""
+
 DETACHED_LOCATION = "epctx-weight"
 """The location that a detached initializer carries.
 

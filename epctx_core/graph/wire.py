@@ -16,6 +16,8 @@ MORE: Final = 0x80
 """The bit of a number's byte that says that another one follows."""
 _MOST_BITS: Final = 70
 """Bits of a number's longest form, which has ten bytes."""
+_HEAD_BITS: Final = 35
+"""Bits of a tag or a length, which have five bytes at most."""
 _LONGEST_HEAD: Final = 20
 """Bytes of a tag and a length at most."""
 _MAX_FIELD: Final = (1 << 29) - 1
@@ -31,6 +33,8 @@ Field: TypeAlias = "tuple[int, int, int, int]"
 """Number, wire type, offset and length of a field."""
 Extent: TypeAlias = "tuple[int, int]"
 """Offset and length of bytes."""
+Pieces: TypeAlias = "list[memoryview | bytes]"
+"""Pieces of a message in order."""
 
 
 def walk_fields(
@@ -49,14 +53,17 @@ def walk_fields(
     while start < end:
         head = read(start, min(_LONGEST_HEAD, end - start))
         try:
-            # Nearly all tags and most lengths are one byte.
-            tag, at = (head[0], 1) if head[0] < MORE else read_varint(head, 0)
+            # Nearly all tags and most lengths are one byte; none that protobuf takes
+            # has more than five.
+            tag, at = (
+                (head[0], 1) if head[0] < MORE else read_varint(head, 0, _HEAD_BITS)
+            )
             number, kind = tag >> 3, tag & 7
             if kind == BYTES:
                 length = head[at]
                 at += 1
                 if length >= MORE:
-                    length, at = read_varint(head, at - 1)
+                    length, at = read_varint(head, at - 1, _HEAD_BITS)
             else:
                 length = (
                     read_varint(head, at)[1] - at
@@ -72,21 +79,34 @@ def walk_fields(
         start = offset + length
 
 
-def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return a number and where it ends: seven bits a byte, the lowest first.
+def read_varint(
+    data: bytes | memoryview, at: int, bits: int = _MOST_BITS
+) -> tuple[int, int]:
+    """Return a number of so many bits at most, and where it ends: seven bits a byte,
+    the lowest first.
 
     Raises:
         IndexError: the data end before it does, or it is longer than any that protobuf
             reads.
     """
     value = 0
-    for shift in range(0, _MOST_BITS, 7):
+    for shift in range(0, bits, 7):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < MORE:
             return value, at
     raise IndexError(at)
+
+
+def decode_name(name: str | bytes) -> str:
+    """Return a name out of a model.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8. Protobuf gives bytes then; see
+            `epctx_core.graph.model_io.require_text_names`.
+    """
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def encode_varint(value: int) -> bytes:
@@ -101,80 +121,85 @@ def encode_varint(value: int) -> bytes:
 
 def separate_weights(
     data: memoryview, smallest: int, most_fields: int
-) -> tuple[list[memoryview | bytes], dict[int, Extent]]:
+) -> tuple[Pieces, dict[int, Extent]]:
     """Separate a model from the raw data of its main graph's initializers, which are
-    empty in what is left.
-
-    That is decoded, checked and searched in no time for the weights.
+    empty in what is left: it can be decoded, checked and searched without reading them.
 
     Args:
         data: the serialized model.
-        smallest: bytes of an initializer from which its data are separated.
-        most_fields: fields that are worth stepping over.
+        smallest: bytes from which raw data are separated.
+        most_fields: fields to step over at most.
 
     Returns:
         The pieces of the model without those data, and the extent of each by the
-        position of its initializer. The whole model, and none, if it has more fields,
-        or is damaged: the decoder says that better.
+        position of its initializer.
+
+    Raises:
+        ValueError: the model is damaged, or has more fields; the text completes "... is
+            not an ONNX model: ".
     """
+    if not data:
+        raise ValueError("it is empty")
     left = most_fields
 
     def read(at: int, count: int) -> bytes:
         nonlocal left
         left -= 1
         if left < 0:
-            raise ValueError("it has many fields")
+            raise ValueError("it has very many fields")
         return bytes(data[at : at + count])
 
-    raw: list[Extent | None] = []
-    path = (_GRAPH, _INITIALIZER, _RAW_DATA)
-    try:
-        pieces = _cut(data, read, (0, len(data)), path, smallest, raw)
-    except ValueError:
-        return [data], {}
-    return pieces, {n: extent for n, extent in enumerate(raw) if extent is not None}
+    # For each initializer, in the order in which the decoder merges pieces of a graph.
+    raw: list[list[Extent]] = []
+
+    def cut_data(extent: Extent) -> Pieces | None:
+        raw[-1].append(extent)
+        return [] if extent[1] >= smallest else None
+
+    def cut_tensor(tensor: Extent) -> Pieces | None:
+        raw.append([])
+        if tensor[1] < smallest:
+            return None
+        return _replace_fields(data, read, tensor, _RAW_DATA, cut_data)
+
+    def cut_graph(graph: Extent) -> Pieces:
+        return _replace_fields(data, read, graph, _INITIALIZER, cut_tensor)
+
+    pieces = _replace_fields(data, read, (0, len(data)), _GRAPH, cut_graph)
+    if any(len(extents) > 1 for extents in raw):
+        # The decoder takes the last, whatever its length.
+        raise ValueError("a tensor has its data twice")
+    found = [(position, extents[0]) for position, extents in enumerate(raw) if extents]
+    return pieces, {n: extent for n, extent in found if extent[1] >= smallest}
 
 
-def _cut(
+def _replace_fields(
     data: memoryview,
     read: Callable[[int, int], bytes],
     message: Extent,
-    path: tuple[int, ...],
-    smallest: int,
-    raw: list[Extent | None],
-) -> list[memoryview | bytes]:
-    """Return the pieces of a message without the raw data that its initializers have.
+    number: int,
+    replace: Callable[[Extent], Pieces | None],
+) -> Pieces:
+    """Return the pieces of a message with the content of some fields replaced.
 
     Args:
         data: the model.
         read: see `walk_fields`.
         message: its extent.
-        path: numbers of the fields that lead from it to raw data.
-        smallest: see `separate_weights`.
-        raw: gets the extent for each initializer, None for one whose data stay.
+        number: of the fields.
+        replace: returns the new content for the extent of the old one, None to keep it.
     """
-    number, *inner = path
     kept = before = message[0]
-    end = sum(message)
-    pieces: list[memoryview | bytes] = []
-    for field, kind, offset, length in walk_fields(read, before, end):
-        if (field, kind) == (number, BYTES):
-            content: list[memoryview | bytes] | None = None
-            # The decoder merges a graph in several pieces in this order, too.
-            if number == _INITIALIZER:
-                raw.append(None)
-            if not inner:
-                # Of several the decoder takes the last.
-                raw[-1] = offset, length
-                content = []
-            elif number != _INITIALIZER or length >= smallest:
-                within = offset, length
-                content = _cut(data, read, within, tuple(inner), smallest, raw)
-            if content is not None:
-                # Lengths stand in front, and may be encoded in more bytes than needed.
-                head = encode_varint(number << 3 | BYTES)
-                head += encode_varint(sum(map(len, content)))
-                pieces += (data[kept:before], head, *content)
-                kept = offset + length
+    pieces: Pieces = []
+    for field, kind, offset, length in walk_fields(read, before, sum(message)):
+        content = (
+            replace((offset, length)) if (field, kind) == (number, BYTES) else None
+        )
+        if content is not None:
+            # Lengths stand in front, and may be encoded in more bytes than needed.
+            head = encode_varint(number << 3 | BYTES)
+            head += encode_varint(sum(map(len, content)))
+            pieces += (data[kept:before], head, *content)
+            kept = offset + length
         before = offset + length
-    return [*pieces, data[kept:end]]
+    return [*pieces, data[kept:before]]

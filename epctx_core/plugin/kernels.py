@@ -40,10 +40,17 @@ class RunnableModel(Protocol):
         """
 
 
-class PreparedModel(RunnableModel, Protocol):
+class PreparedModel(Protocol):
     """A model that an EP's engine is ready to run; stateless, callable from many
     threads.
     """
+
+    def run(
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+    ) -> Sequence[np.ndarray]:
+        """Run; inputs and results are in the order of the model's graph inputs and
+        outputs.
+        """
 
     def close(self) -> None:
         """Release the engine's memory; `run` afterwards is an error."""

@@ -20,12 +20,12 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
 from epctx_core.graph.model_io import (
-    decode_name,
     read_model,
     require_text_names,
 )
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.walks import SubgraphPath, walk_graphs
+from epctx_core.graph.wire import decode_name
 from epctx_core.options import InputBudget
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.records import get_facts

@@ -319,9 +319,7 @@ def make_tensor_source(
             records,
             manifest=manifest,
             folder=folder,
-            path=config.source_model_path,
-            buffer=config.source_model_buffer,
-            weights_folder=config.external_initializers_folder,
+            config=config,
         )
 
     return lambda name: weights().tensor(name)

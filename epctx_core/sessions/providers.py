@@ -211,7 +211,7 @@ def skip_unavailable(
         purpose: that of the EPs.
 
     Returns:
-        As `choose_providers`.
+        As `ProviderSession.choose`.
     """
     optional = list(map(stem, session.config().optional_providers))
     available = []
@@ -269,7 +269,8 @@ def choose_provider(
     *,
     requested: str = "",
 ) -> ProviderChoice:
-    """Import one EP and check the options for it; see `choose_providers`.
+    """Import one EP and check the options for it; see
+    `ProviderSession.choose`.
 
     Secret options are concealed for as long as the result lives.
     """
@@ -483,6 +484,10 @@ class ProviderSession:
             from epctx_core.sessions.isolation import import_isolation
 
             import_isolation(config, f"ep.isolate={config.isolation.value}")
+        if not choices:
+            # Nobody asks for the model's digest.
+            return
+        identity = model.identity
         for choice in choices:
             check_availability(choice.record, purpose, registry)
             contain = choice.name in contained
@@ -500,7 +505,7 @@ class ProviderSession:
             self.add(
                 choice,
                 cls,
-                self.context_of(choice, purpose, model.identity, engine, workspace),
+                self.context_of(choice, purpose, identity, engine, workspace),
             )
 
     def context_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -193,8 +193,7 @@ def open_state(
     opened: OpenedFiles,
     digested: bool,
 ) -> OpenModel:
-    """Read a model, check it, put its functions in place, find the types of its values
-    and index it.
+    """Read a model, check it, inline its functions, find types and index it.
 
     Args:
         path_or_bytes: the model.
@@ -227,14 +226,19 @@ def open_state(
             hint="Leave the option out: the bytes say the format.",
         )
 
-    # The checker decodes a copy of its own, many times the file, with all payloads: two
-    # at once would be the peak of a load.
+    if other is not None:
+        content = replace(content, structure=data, extents={})
+    # The checker decodes a copy of its own: two at once would be the peak of a load. It
+    # would look for files of weights in the process's folder.
+    may_be_compiled = OP_TYPE.encode() in structure
     checked = (
         other is None
+        and not content.extents
         and len(structure) > model_io.LARGE_STRUCTURE
+        and (may_be_compiled or b"location" not in structure)
         and model_io.is_accepted_by_checker(data)
     )
-    proto = decode_model(structure, path, config.input_budget, other)
+    proto = decode_model(content.structure, path, config.input_budget, other)
     open_weights = weights_opener(proto, path, config, checks, opened)
     detach = partial(
         model_io.detach_model,
@@ -242,7 +246,7 @@ def open_state(
         content,
         open_weights,
         checked=checked,
-        digested=digested or OP_TYPE.encode() in structure,
+        digested=digested or may_be_compiled,
     )
     model = open_proto(proto, detach, config, kept_functions, changed=other is not None)
     require_one_state(opened, model.source.where)

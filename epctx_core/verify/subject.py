@@ -66,7 +66,6 @@ from epctx_core.errors import (
 )
 from epctx_core.file_names import STAGING_PREFIX
 from epctx_core.graph.model_io import (
-    decode_name,
     describe_path,
     detach_model,
     read_model,
@@ -75,6 +74,7 @@ from epctx_core.graph.model_io import (
 from epctx_core.graph.type_table import types_of
 from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.weights import ModelContent
+from epctx_core.graph.wire import decode_name
 from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
 from epctx_core.registry.entries import blame_entry

@@ -13,9 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import epctx_core as epctx
 from epctx_core.context.weightless import read_weights
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
 from epctx_core.graph.mapping import MappedFile
+from epctx_core.graph.wire import encode_varint
 
 ARRAYS = {
     "large": np.arange(5000, dtype=np.float32).reshape(50, 100),
@@ -44,7 +46,9 @@ def model_of(arrays):
 
 
 def read(content, expected=None):
-    return read_weights(memoryview(content), expected, no_files, where="it")
+    return read_weights(
+        memoryview(content), expected, no_files, where="it", budget=epctx.InputBudget()
+    )
 
 
 def test_all_initializers_are_found_with_their_values():
@@ -77,7 +81,14 @@ def test_raw_data_stays_where_it_lies_in_a_mapped_file(tmp_path):
     with path.open("rb") as file:
         mapped = MappedFile(file.fileno(), str(path))
 
-    weight = read_weights(mapped, {"large"}, no_files, where="it")["large"]
+    weight = read_weights(
+        mapped.view,
+        {"large"},
+        no_files,
+        file=mapped,
+        where="it",
+        budget=epctx.InputBudget(),
+    )["large"]
 
     assert weight.extent.file == str(path)
     assert (
@@ -165,3 +176,13 @@ def test_what_is_found_is_what_onnx_reads(sizes):
             np.testing.assert_array_equal(
                 found[tensor.name].array(), numpy_helper.to_array(tensor)
             )
+
+
+def test_a_source_of_very_many_nodes_is_refused_before_any_is_decoded():
+    content = model_of(ARRAYS).SerializeToString()
+    # An empty node takes two bytes of a model, and hundreds in memory.
+    nodes = b"\x0a\x00" * 300_000
+    graph = b"\x3a" + encode_varint(len(nodes)) + nodes
+
+    with pytest.raises(InvalidGraph, match="262,144 messages"):
+        read(content + graph)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
+from epctx_core.graph.model_io import separate_model
 from epctx_core.graph.wire import separate_weights
 
 SMALLEST = 32
@@ -19,7 +22,11 @@ SMALLEST = 32
 
 def rejoined(data: bytes, most_fields: int = 10_000) -> ModelProto:
     """What is decoded of a model, with the data that it lacks put back."""
-    pieces, extents = separate_weights(memoryview(data), SMALLEST, most_fields)
+    try:
+        pieces, extents = separate_weights(memoryview(data), SMALLEST, most_fields)
+    except ValueError:
+        # As a load does: the decoder says what is wrong.
+        return ModelProto.FromString(data)
     model = ModelProto.FromString(b"".join(pieces))
     for position, (offset, length) in extents.items():
         tensor = model.graph.initializer[position]
@@ -88,18 +95,40 @@ def varint(value, extra):
     return bytes([*out, value])
 
 
-def field(number, content, extra=0):
-    return varint(number << 3 | 2, 0) + varint(len(content), extra) + content
+def field(number, content, extra=0, of_tag=0):
+    tag = varint(number << 3 | 2, of_tag)
+    return tag + varint(len(content), extra) + content
+
+
+def check(data):
+    """Decoded without its weights, a model is what it is with them, or as damaged."""
+    try:
+        expected = ModelProto.FromString(data)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            rejoined(data)
+    else:
+        assert rejoined(data) == expected
+
+
+@given(first=st.binary(max_size=60), second=st.binary(max_size=60))
+def test_of_raw_data_that_a_tensor_has_twice_the_last_counts(first, second):
+    tensor = field(9, first) + field(8, b"w") + field(9, second)
+
+    check(field(7, field(5, tensor) + field(5, b"")))
 
 
 @given(
-    first=st.binary(max_size=60), second=st.binary(max_size=60), extra=st.integers(0, 3)
+    extra=st.integers(0, 9), of_tag=st.integers(0, 9), level=st.sampled_from([5, 7, 9])
 )
-def test_of_raw_data_that_a_tensor_has_twice_the_last_counts(first, second, extra):
-    tensor = field(9, first, extra) + field(8, b"w") + field(9, second)
-    data = field(7, field(5, tensor, extra) + field(5, b""), extra)
+def test_numbers_may_be_as_long_as_the_decoder_takes_them(extra, of_tag, level):
+    """It takes five bytes for a tag or a length, however small they are."""
+    long = {level: (extra, of_tag)}
+    data = bytes(64)
+    for number in (9, 5, 7):
+        data = field(number, data, *long.get(number, (0, 0)))
 
-    assert rejoined(data) == ModelProto.FromString(data)
+    check(data)
 
 
 SOUND = onnx.helper.make_model(
@@ -111,22 +140,12 @@ SOUND = onnx.helper.make_model(
 
 @given(st.binary(max_size=80), st.integers(0, len(SOUND)), st.integers(0, 9))
 def test_what_is_damaged_is_as_damaged_without_its_weights(noise, at, lost):
-    damaged = SOUND[:at] + noise + SOUND[at + lost :]
-
-    try:
-        expected = ModelProto.FromString(damaged)
-    except DecodeError:
-        with pytest.raises(DecodeError):
-            rejoined(damaged)
-    else:
-        assert rejoined(damaged) == expected
+    check(SOUND[:at] + noise + SOUND[at + lost :])
 
 
-def test_a_model_with_more_fields_than_that_is_decoded_as_a_whole():
-    pieces, extents = separate_weights(memoryview(SOUND), SMALLEST, most_fields=3)
-
-    assert extents == {}
-    assert b"".join(pieces) == SOUND
+def test_no_more_fields_are_stepped_over_than_that():
+    with pytest.raises(ValueError, match="very many fields"):
+        separate_weights(memoryview(SOUND), SMALLEST, most_fields=3)
 
 
 def large_model(change) -> bytes:
@@ -149,9 +168,11 @@ def large_model(change) -> bytes:
     ]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     opsets = [helper.make_opsetid("", 18)]
-    return helper.make_model(
+    data = helper.make_model(
         graph, opset_imports=opsets, ir_version=8
     ).SerializeToString()
+    assert separate_model(data, None).extents, "it is to be decoded without them"
+    return data
 
 
 def as_typed(weights):
@@ -189,9 +210,42 @@ def shorter(weights):
 
 def text_with_raw_data(weights):
     weights[1].data_type = TensorProto.STRING
+    weights[1].string_data.append(b"text")
 
 
-@pytest.mark.parametrize("change", [shorter, text_with_raw_data])
-def test_a_tensor_that_contradicts_itself_is_refused(change):
-    with pytest.raises(epctx.InvalidGraph, match="w1"):
-        epctx.InferenceSession(large_model(change))
+def small_in_two_forms(weights):
+    weights[3].float_data.append(1.0)
+
+
+@pytest.mark.parametrize("change", [shorter, text_with_raw_data, small_in_two_forms])
+def test_a_tensor_that_contradicts_itself_is_refused_by_loads_and_found_by_verify(
+    change, tmp_path
+):
+    model = tmp_path / "m.onnx"
+    model.write_bytes(large_model(change))
+
+    with pytest.raises(epctx.InvalidGraph, match=r"w1|\bb\b"):
+        epctx.InferenceSession(model)
+    assert "model-invalid" in {f.code for f in epctx.verify_model(model).findings}
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        epctx.GraphOptimizationLevel.ORT_DISABLE_ALL,
+        epctx.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    ],
+)
+def test_a_context_model_says_which_source_it_is_of_however_that_is_optimised(
+    level, tmp_path
+):
+    model = large_model(lambda _: None)
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+
+    epctx.ModelCompiler(options, model, graph_optimization_level=level).compile_to_file(
+        tmp_path / "m_ctx.onnx"
+    )
+
+    manifest = epctx.inspect_model(tmp_path / "m_ctx.onnx").manifest
+    assert manifest.source_digest == hashlib.sha256(model).hexdigest()

@@ -395,3 +395,23 @@ def test_without_an_ep_or_a_level_there_is_nothing_to_keep_for_a_session(cache, 
 
     assert len(cache.keys) == 1
     assert np.allclose(plain, optimised, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"model": ["model.onnx"]}, "a model is a path or bytes"),
+        ({"model": ""}, "a model is a path or bytes"),
+        ({"model": 3}, "a model is a path or bytes"),
+        ({"graph_optimization_level": "x"}, "is not a value of GraphOptimizationLevel"),
+        ({"progress": 5}, "progress takes a function"),
+    ],
+)
+def test_a_wrong_argument_is_said_so_even_where_nothing_is_to_be_compiled(
+    cache, model, wrong, says
+):
+    cache.session(model).close()
+    given = {"model": model, **wrong}
+
+    with pytest.raises(epctx.InvalidArgument, match=says):
+        cache.session(given.pop("model"), **given)

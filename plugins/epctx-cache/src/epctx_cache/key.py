@@ -282,20 +282,18 @@ def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
 
 def _find_editable_folder(package: IDistribution) -> Path | None:
     """Return the folder of an editable installation's code (PEP 610), or None."""
-    # Few packages are installed so, and they import much.
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
     try:
         origin = json.loads(package.read_text("direct_url.json") or "{}")
-        url = (
-            urlsplit(origin["url"])
-            if origin.get("dir_info", {}).get("editable")
-            else None
-        )
+        if not origin.get("dir_info", {}).get("editable"):
+            return None
+        # Few packages are installed so, and these two import much.
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname
+
+        url = urlsplit(origin["url"])
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return None
-    if url is None or url.scheme != "file":
+    if url.scheme != "file":
         return None
     folder = Path(url2pathname(url.path))
     return folder / "src" if (folder / "src").is_dir() else folder

@@ -112,6 +112,15 @@ class Request:
     compiled: bool = False
 
     def __post_init__(self) -> None:
+        is_model = isinstance(self.model, (str, os.PathLike, bytes)) and self.model
+        is_sound = (
+            is_model
+            and self.level in list(GraphOptimizationLevel)
+            and (self.progress is None or callable(self.progress))
+        )
+        if not is_sound:
+            # It says what is wrong.
+            self._compiler  # noqa: B018 - made for its checks
         self._source = Source(self.model, self.options)
 
     @cached_property
@@ -282,7 +291,9 @@ class Request:
             self.compiled = True
             report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
             nodes = inspect_model(
-                folder / store.CONTEXT_MODEL, budget=self.options.input_budget
+                folder / store.CONTEXT_MODEL,
+                registry=self.registry,
+                budget=self.options.input_budget,
             ).ep_contexts
             if self._source.identity() != state or not self._source.has_files(
                 self._content.files
