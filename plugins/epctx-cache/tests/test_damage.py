@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
+import onnx
 import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, example, saved
@@ -204,3 +207,40 @@ def test_checked_once_an_entry_with_another_binary_is_damaged(entry):
 
     with pytest.raises(store.CorruptEntryError, match="have another digest"):
         store.check_whole(entry, store.read_record(entry), once=True)
+
+
+WHOLE = """
+import sys
+from pathlib import Path
+from epctx_cache.store import check_whole, read_record
+folder = Path(sys.argv[1])
+check_whole(folder, read_record(folder))
+assert "onnx" not in sys.modules
+"""
+
+
+def test_all_files_of_an_entry_are_checked_without_onnx(cache, tmp_path):
+    """Those of weights that stay outside of payloads, too: no EP here takes doubles."""
+    weights = [
+        onnx.numpy_helper.from_array(np.ones((64, 64), dtype), name)
+        for name, dtype in (("w", np.float32), ("double", np.float64))
+    ]
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["a"]),
+        onnx.helper.make_node("Cast", ["a"], ["b"], to=onnx.TensorProto.DOUBLE),
+        onnx.helper.make_node("Mul", ["b", "double"], ["y"]),
+    ]
+    ends = [
+        onnx.helper.make_tensor_value_info(name, elem_type, [64, 64])
+        for name, elem_type in (
+            ("x", onnx.TensorProto.FLOAT),
+            ("y", onnx.TensorProto.DOUBLE),
+        )
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    folder = cache.path(saved(proto, tmp_path / "doubles.onnx")).parent
+    assert (folder / "model.weights").is_file()
+
+    subprocess.run([sys.executable, "-c", WHOLE, folder], check=True, timeout=100)

@@ -24,6 +24,7 @@ from engines.cached_runtime import (
     registry,
     session_options,
 )
+from epctx_cache import content
 from epctx_cache.store import EntryStore
 from epctx_onnxruntime import cached
 from epctx_onnxruntime.cached import load_or_compile, translate
@@ -582,6 +583,44 @@ def test_the_distribution_of_an_ep_that_is_named_has_to_be_on_onnxruntime(two, m
         two.session(model, provider=f"labs-own:{EP}")
 
     assert "name its EP as '<distribution>:<EP>'" in caught.value.hint
+
+
+SECOND_START = """
+import json, sys
+from engines import cached_runtime
+from epctx_onnxruntime import cached
+opened = []
+cached_runtime.in_place(setattr)
+cached._open = lambda model, *_: opened.append(str(model))
+cached.load_or_compile(
+    sys.argv[1], cached_runtime.session_options(), provider=cached_runtime.EP,
+    cache_dir=sys.argv[2], registry=cached_runtime.registry(),
+)
+heavy = ("onnx", "epctx_core.compiling.compile", "epctx_core.graph.weights")
+print(json.dumps([opened, [name for name in heavy if name in sys.modules]]))
+"""
+
+
+def test_a_second_start_imports_neither_onnx_nor_what_compiles(
+    host, runtime, model, monkeypatch
+):
+    # Else the file is too new to be known by its time.
+    monkeypatch.setattr(content, "RACY_NS", 0)
+    host.session(model)
+    (entry,) = host.entries
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
+
+    said = subprocess.check_output(
+        [sys.executable, "-c", SECOND_START, model, host.folder],
+        text=True,
+        env=environment,
+        timeout=100,
+    )
+
+    assert json.loads(said) == [[str(entry.folder / "model_ctx.onnx")], []]
 
 
 def test_where_compiling_is_forbidden_only_what_is_cached_is_loaded(
