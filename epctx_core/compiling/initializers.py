@@ -231,7 +231,7 @@ def place_initializers(
     writer: PayloadWriter | None = None
     everywhere = placement.file is not None or placement.locate is not None
     for path, graph in walk_graphs(model.graph) if everywhere else [((), model.graph)]:
-        graph_weights = read_initializers(graph) if path else weights
+        graph_weights = read_initializers(graph, {}) if path else weights
         for tensor in graph.initializer:
             if tensor.name not in graph_weights:
                 continue

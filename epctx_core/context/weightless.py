@@ -149,7 +149,7 @@ def read_weights(
             f"{where} is not an ONNX model: {error}.", hint="Fetch it again."
         ) from error
     content = ModelContent(view=view, structure=structure, extents=extents, file=file)
-    return read_initializers(graph, open_external, model=content, names=names)
+    return read_initializers(graph, {}, open_external, model=content, names=names)
 
 
 PATH_OPTION = "ep.context_source_model_path"

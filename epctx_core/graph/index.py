@@ -183,7 +183,7 @@ class GraphIndex:
                     )
                     graph.initializer.append(numpy_helper.from_array(value, name))
 
-        made = read_initializers(graph)
+        made = read_initializers(graph, {})
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
         self.node_constants = frozenset(self.producer[name] for name in made)
@@ -215,7 +215,7 @@ class GraphIndex:
         shared = {
             name: outer.weights[name] for name in constants if name in outer.weights
         }
-        self.weights = {**shared, **read_initializers(self.graph)}
+        self.weights = {**shared, **read_initializers(self.graph, {})}
 
     def _add_outer_names(self) -> list[Sequence[str]]:
         inputs = list(self.explicit_inputs)

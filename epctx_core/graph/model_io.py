@@ -285,8 +285,12 @@ def detach_model(
         weights: Weights = {}
         # One of EPContext nodes alone has none, not even in a Constant.
         graph = proto.graph
-        own = graph.initializer or graph.sparse_initializer
-        if files or own or not operators <= WITHOUT_TENSORS:
+        if (
+            files
+            or graph.initializer
+            or graph.sparse_initializer
+            or not operators <= WITHOUT_TENSORS
+        ):
             from epctx_core.graph.tensor_bytes import detach_weights
 
             weights = detach_weights(

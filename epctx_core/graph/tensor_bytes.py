@@ -114,10 +114,11 @@ def detach_weights(
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
+    opened: dict[str, MappedFile] = {}
     if files:
-        _inline_files(walk_inner_tensors(graph, functions), open_external)
+        _inline_files(walk_inner_tensors(graph, functions), opened, open_external)
     make_dense(graph, functions)
-    weights = read_initializers(graph, open_external, model=model)
+    weights = read_initializers(graph, opened, open_external, model=model)
     for tensor in graph.initializer:
         weight = weights.get(tensor.name)
         if weight is None:
@@ -129,11 +130,14 @@ def detach_weights(
     return weights
 
 
-def _inline_files(tensors: Iterable[TensorProto], open_external: OpenExternal) -> None:
+def _inline_files(
+    tensors: Iterable[TensorProto],
+    opened: dict[str, MappedFile],
+    open_external: OpenExternal,
+) -> None:
     """Copy the bytes of tensors in files into the protobuf; each tensor gets a copy,
     even of the same bytes.
     """
-    opened: dict[str, MappedFile] = {}
     copied = 0
     counted = 0
     limit = COPIED_LIMIT
@@ -252,6 +256,7 @@ def _refuse_file(location: str, tensor: str) -> OpenedFile:
 
 def read_initializers(
     graph: GraphProto,
+    opened: dict[str, MappedFile],
     open_external: OpenExternal = _refuse_file,
     *,
     model: ModelContent = WHOLE,
@@ -262,6 +267,7 @@ def read_initializers(
 
     Args:
         graph: not changed.
+        opened: the mapped files by location; gets those that are opened.
         open_external: opens a file named by the model; a subgraph's are in none.
         model: has the raw data that the graph was decoded without, if it was.
         names: of the initializers to read; None for all.
@@ -269,7 +275,6 @@ def read_initializers(
     Raises:
         InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
     """
-    files: dict[str, MappedFile] = {}
     weights: Weights = {}
     for position, tensor in enumerate(graph.initializer):
         if names is not None and tensor.name not in names:
@@ -277,7 +282,7 @@ def read_initializers(
         extent = model.extents.get(position)
         is_text = tensor.data_type == TensorProto.STRING
         if is_detached(tensor) or (extent is None and not is_text):
-            weights[tensor.name] = read_weight(tensor, files, open_external)
+            weights[tensor.name] = read_weight(tensor, opened, open_external)
         elif extent is not None:
             if is_text:
                 raise _tensor_error(tensor, "is text, and has raw data")

@@ -169,8 +169,11 @@ def separate_weights(
     if any(len(extents) > 1 for extents in raw):
         # The decoder takes the last, whatever its length.
         raise ValueError("a tensor has its data twice")
-    found = [(position, extents[0]) for position, extents in enumerate(raw) if extents]
-    return pieces, {n: extent for n, extent in found if extent[1] >= smallest}
+    return pieces, {
+        position: extents[0]
+        for position, extents in enumerate(raw)
+        if extents and extents[0][1] >= smallest
+    }
 
 
 def _replace_fields(
