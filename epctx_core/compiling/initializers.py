@@ -22,6 +22,7 @@ from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.weights_folder import make_checksum_line, write_checksum
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import is_utf8, normalise_path
+from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.graph.tensor_bytes import read_initializers
 from epctx_core.graph.walks import walk_graphs
 from epctx_core.graph.weights import (
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
 _LAST_OFFSET = (1 << 63) - 1
 DEFAULT_THRESHOLD = 1024
 """Bytes from which `ModelCompiler` puts an initializer into the external file."""
-
-PROTOBUF_LIMIT = (2 << 30) - 1
-"""Bytes above which a protobuf cannot be written."""
 
 _PAGE = 4096
 _LINE = 64
@@ -368,7 +366,7 @@ def check_weights_fit(
         *(weight for weight in left if placement.is_stored_inside(weight.nbytes)),
     ]
     once = {id(weight): weight for weight in stored}.values()
-    if sum(weight.nbytes for weight in once) > PROTOBUF_LIMIT:
+    if sum(weight.nbytes for weight in once) > MOST_BYTES:
         # Equal weights are stored once in a payload. Digests cost reading all bytes, so
         # only here.
         by_content = {weight.digest: weight.nbytes for weight in once}
@@ -385,10 +383,10 @@ def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:
     Raises:
         Fail: it is.
     """
-    if size > PROTOBUF_LIMIT:
+    if size > MOST_BYTES:
         raise Fail(
             f"the context model would have {'at least ' if at_least else ''}{size:,} "
-            f"bytes; a protobuf holds at most {PROTOBUF_LIMIT:,}.",
+            f"bytes; a protobuf holds at most {MOST_BYTES:,}.",
             hint=(
                 "Set ep.context_embed_mode=0, so that payloads go into a file of "
                 "their own."

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from epctx_core._version import __version__
-from epctx_core.compiling.initializers import PROTOBUF_LIMIT
 from epctx_core.context.digests import PayloadEntry, digest_payload
 from epctx_core.context.manifest import (
     MANIFEST,
@@ -35,6 +34,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import BINARY, get_payload_key
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, convert_errors
 from epctx_core.graph.mapping import MappedFile, identify_file
+from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.options import SessionOptions
 from epctx_core.publish.publication import Publication
 from epctx_core.registry import default_registry
@@ -356,7 +356,7 @@ def _check_target(
         for entry in payloads
         if not entry.embedded and folder.status(entry.name, what=BINARY) is None
     ]
-    if len(content) > PROTOBUF_LIMIT:
+    if len(content) > MOST_BYTES:
         problem = "it would have more than the 2 GiB of a protobuf"
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"

@@ -65,7 +65,7 @@ LARGE_STRUCTURE = 8 << 20
 """
 _DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
 MOST_BYTES = (1 << 31) - 1
-"""Largest message that protobuf reads."""
+"""Bytes of the largest message that protobuf reads and writes."""
 
 
 @dataclass(kw_only=True)

@@ -269,8 +269,7 @@ def choose_provider(
     *,
     requested: str = "",
 ) -> ProviderChoice:
-    """Import one EP and check the options for it; see
-    `ProviderSession.choose`.
+    """Import one EP and check the options for it; see `ProviderSession.choose`.
 
     Secret options are concealed for as long as the result lives.
     """

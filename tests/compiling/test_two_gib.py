@@ -21,7 +21,7 @@ from epctx_core.errors import Fail
 @pytest.fixture
 def limit(monkeypatch):
     """A protobuf that holds 10,000 bytes."""
-    monkeypatch.setattr("epctx_core.compiling.initializers.PROTOBUF_LIMIT", 10_000)
+    monkeypatch.setattr("epctx_core.compiling.initializers.MOST_BYTES", 10_000)
 
 
 def heavy(left, taken, path):
