@@ -170,6 +170,27 @@ def test_an_input_that_openvino_drops_is_still_an_input(harness):
     assert harness.run(model, {"x": x, "y": y})[0].tolist() == [6, 8]
 
 
+def test_a_mask_that_nobody_reads_does_not_cut_a_network(harness, compile_into):
+    """ONNX infers no shape for it at these opsets."""
+    model = model_of(
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("Dropout", ["r"], ["d", "mask"], ratio=0.5),
+            helper.make_node("Neg", ["d"], ["y"]),
+        ],
+        {"x": (FLOAT, [2])},
+        {"y": (FLOAT, [2])},
+        opset=9,
+    )
+
+    _, report = compile_into(harness, model)
+
+    assert report.refusals == ()
+    assert len(report.partitions) == 1
+    x = np.array([-1, 2], np.float32)
+    assert harness.run(model, {"x": x})[0].tolist() == [0, -2]
+
+
 @pytest.mark.parametrize("op_type", ["Dropout", "Sum", "Max", "Mean"])
 def test_a_result_that_is_an_input_is_a_copy_and_leaves_the_others_alone(
     harness, op_type

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.plugin import ComputeCapability, NodeView, Refusal, supported_partitions
@@ -20,6 +20,7 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
     """Return claims, and refusals with reasons for users."""
     refused = find_unconverted(graph)
+    results = {value.name for value in graph.outputs}
     widths = Widths(graph)
 
     def is_supported(node: NodeView) -> bool | str:
@@ -30,7 +31,7 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         if node.index in refused:
             return refused[node.index]
         return (
-            _explain_types(graph, node)
+            _explain_types(graph, node, results)
             or explain_deviation(graph, node)
             or widths.explain_narrowing(node)
             or True
@@ -39,11 +40,19 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
     return supported_partitions(graph, is_supported)
 
 
-def _explain_types(graph: GraphView, node: NodeView) -> str:
+def _explain_types(graph: GraphView, node: NodeView, results: Container[str]) -> str:
     """Return why a node cannot be in a partition for its types; an empty text if it
     can.
+
+    An output that nobody reads, such as the mask of a Dropout, is in no partition.
+
+    Args:
+        graph: the node's graph.
+        node: one of its nodes.
+        results: names of the graph's outputs.
     """
-    for name in filter(None, (*node.inputs, *node.outputs)):
+    read = (name for name in node.outputs if name in results or graph.consumers(name))
+    for name in filter(None, (*node.inputs, *read)):
         value = graph.initializer(name) or graph.value(name)
         if value.elem_type not in ELEMENT_TYPES:
             return "a type that inputs and outputs of OpenVINO's models cannot have"
