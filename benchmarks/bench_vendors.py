@@ -8,10 +8,12 @@ does hits both; a process gives medians over neighbouring turns, and the median 
 processes counts.
 
     make .venv-vendors/.installed
-    .venv-vendors/bin/python benchmarks/bench_vendors.py                # both vendors,
-    all networks .venv-vendors/bin/python benchmarks/bench_vendors.py qnn bert
-    .venv-vendors/bin/python benchmarks/bench_vendors.py --cpu          # processor
-    time, for a machine that is busy
+    .venv-vendors/bin/python benchmarks/bench_vendors.py
+    .venv-vendors/bin/python benchmarks/bench_vendors.py qnn bert
+    .venv-vendors/bin/python benchmarks/bench_vendors.py --cpu
+
+Without names all networks of both vendors are measured. `--cpu` takes processor time
+instead of wall time, for a machine that is busy.
 """
 
 from __future__ import annotations
