@@ -95,16 +95,16 @@ def _find_origin() -> Path | None:
     """Return the folder or file that epctx-core was installed from (PEP 610); None for
     an index, or if it is no longer there.
     """
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
+    from urllib.parse import unquote, urlsplit
 
-    from importlib_metadata import PackageNotFoundError, distribution
+    from importlib_metadata import distribution
 
     try:
         text = distribution(_CORE).read_text("direct_url.json") or "{}"
         url = urlsplit(json.loads(text).get("url", ""))
-        path = Path(url2pathname(url.path))
-    except (PackageNotFoundError, OSError, ValueError, TypeError, AttributeError):
+        # A drive of Windows comes behind a slash. `url2pathname` would import HTTP.
+        path = Path(re.sub("^/(?=[A-Za-z]:)", "", unquote(url.path)))
+    except (ImportError, OSError, ValueError, TypeError, AttributeError):
         return None
     return path if url.scheme == "file" and path.exists() else None
 
@@ -132,10 +132,10 @@ def _list_missing(package: str) -> Iterator[str]:
     """Yield the packages of epctx that another of them needs and that are not
     installed.
     """
-    from importlib_metadata import PackageNotFoundError, distribution
+    from importlib_metadata import distribution
 
     for needed in PACKAGES.get(package, PACKAGES.get(package.partition("[")[0], ())):
         try:
             distribution(needed)
-        except PackageNotFoundError:
+        except ImportError:
             yield needed
