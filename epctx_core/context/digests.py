@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from epctx_core.context.receipts import (
-    HEX_DIGEST,
     is_noted,
     is_same_content,
     make_file_receipt,
@@ -50,6 +50,7 @@ CONCURRENT_FROM = 1 << 20
 done before a thread has started.
 """
 
+_HEX_DIGEST = re.compile("[0-9a-f]{64}")
 _BLOCKS_CHECKED = 8
 """Number of segments that a check of the head digests: a header, and blocks of at most
 1 MiB between weights.
@@ -143,7 +144,7 @@ def read_segments(data: Sequence[Sequence[Any]]) -> tuple[Segment, ...]:
         if (
             not isinstance(length, int)
             or length < 0
-            or not HEX_DIGEST.fullmatch(digest)
+            or not _HEX_DIGEST.fullmatch(digest)
         ):
             raise ValueError("a segment is not a length and a digest")
         segments.append(Segment(offset, length, digest, bool(weight)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,8 +30,6 @@ FOLDER_VARIABLE = "EPCTX_RECEIPTS"
 LIMIT = 4096
 """Receipts in one folder beyond which the older half is removed, soon."""
 
-
-HEX_DIGEST = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger("epctx.context")
 _in_memory: dict[str, None] = {}
 _logged: set[str] = set()
@@ -115,7 +112,7 @@ def _remove_old_ones(folder: Path) -> None:
     """Remove the older half of a folder's receipts, where there are more than
     `LIMIT`.
     """
-    kept = [path for path in folder.iterdir() if HEX_DIGEST.fullmatch(path.name)]
+    kept = list(folder.glob("[0-9a-f]" * 64))
     if len(kept) <= LIMIT:
         return
 
@@ -168,13 +165,9 @@ def keep_receipt(descriptor: int, digest: str | None) -> Iterator[None]:
 
     # The state before does not come back. Clocks have steps, so it may be the one now.
     if new != old:
-        _discard(old)
-
-
-def _discard(receipt: str) -> None:
-    _in_memory.pop(receipt, None)
-    with suppress(OSError):
-        (_get_trusted_folder() / receipt).unlink()
+        _in_memory.pop(old, None)
+        with suppress(OSError):
+            (_get_trusted_folder() / old).unlink()
 
 
 def is_same_content(before: os.stat_result, after: os.stat_result) -> bool:

@@ -4,9 +4,9 @@ transformers, formats of model files, isolation.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from epctx_core.errors import NotImplementedByProvider, RuntimeException
@@ -282,12 +282,12 @@ class BaseEngine(ABC):
         return False
 
 
-_CURRENT = threading.local()
+_CURRENT: ContextVar[RunOptions | None] = ContextVar("epctx_run_options", default=None)
 
 
 def current_options() -> RunOptions | None:
     """Return the options of this thread's current run, or None."""
-    return getattr(_CURRENT, "options", None)
+    return _CURRENT.get()
 
 
 def run_with_options(
@@ -296,12 +296,11 @@ def run_with_options(
     """Return `run(feeds, options)`, with the options as `current_options`; a nested run
     has its own.
     """
-    outer = current_options()
-    _CURRENT.options = options
+    token = _CURRENT.set(options)
     try:
         return run(feeds, options)
     finally:
-        _CURRENT.options = outer
+        _CURRENT.reset(token)
 
 
 def write_in_place(
