@@ -22,7 +22,7 @@ from control_flow.agreement_of_routes import (
 from epctx_campaigns.campaign import compared_with_direct, read, run_all
 from epctx_campaigns.routes import Result
 
-COUNT, SEED = 200, 9
+COUNT, SEED = 80, 9
 
 RESIDUAL = model_of("""
     agraph (float[4] x, float[4] z) => (float[4] y) {

@@ -15,7 +15,7 @@ from fuzz.one_operator import list_schemas, make_model
 from fuzz.seeds import INDEX
 from fuzz.worker import OPERATOR
 
-CASES = 2_000
+CASES = 1_000
 STRESS_SECONDS = float(os.environ.get("ONE_OPERATOR_SECONDS", "1200"))
 
 

@@ -728,7 +728,7 @@ def kills(model, folder, step):
     return [json.loads(line) for line in said.splitlines()]
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.stress)])
+@pytest.mark.parametrize("step", [10, pytest.param(1, marks=pytest.mark.stress)])
 def test_killed_at_any_change_the_next_one_gets_a_whole_entry(host, model, step):
     found = kills(model, host.folder, step)
 
