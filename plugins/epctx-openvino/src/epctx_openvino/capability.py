@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.plugin import ComputeCapability, NodeView, Refusal, supported_partitions
 from epctx_openvino.conversion import find_unconverted
-from epctx_openvino.deviations import explain_deviation
+from epctx_openvino.deviations import explain_deviation, is_read
 from epctx_openvino.narrowing import Widths
 from epctx_openvino.running import ELEMENT_TYPES
 
@@ -20,7 +20,6 @@ _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
     """Return claims, and refusals with reasons for users."""
     refused = find_unconverted(graph)
-    results = {value.name for value in graph.outputs}
     widths = Widths(graph)
 
     def is_supported(node: NodeView) -> bool | str:
@@ -31,7 +30,7 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         if node.index in refused:
             return refused[node.index]
         return (
-            _explain_types(graph, node, results)
+            _explain_types(graph, node)
             or explain_deviation(graph, node)
             or widths.explain_narrowing(node)
             or True
@@ -40,18 +39,13 @@ def find_claims(graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
     return supported_partitions(graph, is_supported)
 
 
-def _explain_types(graph: GraphView, node: NodeView, results: Container[str]) -> str:
+def _explain_types(graph: GraphView, node: NodeView) -> str:
     """Return why a node cannot be in a partition for its types; an empty text if it
     can.
 
     An output that nobody reads, such as the mask of a Dropout, is in no partition.
-
-    Args:
-        graph: the node's graph.
-        node: one of its nodes.
-        results: names of the graph's outputs.
     """
-    read = (name for name in node.outputs if name in results or graph.consumers(name))
+    read = (name for name in node.outputs if is_read(graph, name))
     for name in filter(None, (*node.inputs, *read)):
         value = graph.initializer(name) or graph.value(name)
         if value.elem_type not in ELEMENT_TYPES:

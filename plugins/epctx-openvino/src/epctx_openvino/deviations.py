@@ -46,6 +46,16 @@ def explain_deviation(graph: GraphView, node: NodeView) -> str:
     return ""
 
 
+def is_read(graph: GraphView, name: str) -> bool:
+    """Return whether a node reads a value, or the graph returns it; False for an
+    omitted one.
+    """
+    return bool(name) and (
+        bool(graph.consumers(name))
+        or any(output.name == name for output in graph.outputs)
+    )
+
+
 def _is_constant(graph: GraphView, name: str) -> bool:
     """Return whether a value is omitted, or known before a run."""
     producer = graph.producer(name) if name else None
@@ -61,11 +71,7 @@ def _always_deviates(_graph: GraphView, _node: NodeView) -> bool:
 
 
 def _reads_indices(graph: GraphView, node: NodeView) -> bool:
-    name = node.outputs[1] if len(node.outputs) > 1 else ""
-    return bool(name) and (
-        bool(graph.consumers(name))
-        or any(output.name == name for output in graph.outputs)
-    )
+    return len(node.outputs) > 1 and is_read(graph, node.outputs[1])
 
 
 def _has_batch_first(_graph: GraphView, node: NodeView) -> bool:
