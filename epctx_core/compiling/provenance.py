@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.manifest import (
     MANIFEST,
+    NO_MANIFEST,
     Manifest,
     SourceReference,
     dump_manifest,
@@ -58,7 +59,7 @@ def check_mix(work: Work, existing: PassThrough) -> None:
     if not model.context_nodes:
         return
     infos = read_compatibility_info(model.source.proto)
-    made = manifest.providers if manifest is not None else {}
+    made = (manifest or NO_MANIFEST).providers
     for ep in dict.fromkeys(partition.ep for partition in work.assignment.partitions):
         choice = work.providers.choices[ep]
         maker = made.get(ep, {}).get("distribution")

@@ -174,6 +174,10 @@ class Manifest:
         return {(p.name, p.embedded): p for p in reversed(self.payloads)}
 
 
+NO_MANIFEST = Manifest(source_digest="", providers={}, payloads=())
+"""Manifest that says nothing, for a model that has none."""
+
+
 def read_manifest(
     model: ModelProto | Mapping[str, str], limit: int = MOST_PARTS
 ) -> Manifest | None:

@@ -89,7 +89,7 @@ def check_required_files(path: Path, *, once: bool = False) -> None:
     """
     # Most hosts that ask for metadata check no files.
     from epctx_core.context.digests import IN_PLACE
-    from epctx_core.context.manifest import MANIFEST, SEALED, read_manifest
+    from epctx_core.context.manifest import MANIFEST, NO_MANIFEST, SEALED, read_manifest
     from epctx_core.context.metadata import INITIALIZERS
     from epctx_core.context.paths import ModelFolder
     from epctx_core.context.weights_folder import WeightsFolder, read_checksum
@@ -100,7 +100,7 @@ def check_required_files(path: Path, *, once: bool = False) -> None:
     model = read_metadata(path, {MANIFEST, SEALED, INITIALIZERS}.__contains__)
     manifest = read_manifest(model)
     folder = ModelFolder(path.parent, path)
-    for entry in manifest.payloads if manifest is not None else ():
+    for entry in (manifest or NO_MANIFEST).payloads:
         if not entry.embedded:
             with folder.open(entry.name, what="the context binary") as file:
                 mapped = MappedFile(file.fileno(), file.path)

@@ -25,6 +25,7 @@ from epctx_core.context.digests import (
     blame_file,
     find_matching,
 )
+from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.context.payload_files import LoadedPayload, read_privately
 from epctx_core.context.receipts import is_noted, make_file_receipt, make_model_receipt
@@ -226,8 +227,10 @@ class PayloadReader:
                 hint="Compile the model again.",
             )
 
-        if self._manifest is not None and file_name is not None:
-            self._manifest.check_not_pending(get_payload_key(record)[0], node)
+        if file_name is not None:
+            (self._manifest or NO_MANIFEST).check_not_pending(
+                get_payload_key(record)[0], node
+            )
         payload = self._find(record)
         if not payload.view:
             raise InvalidGraph(
@@ -394,7 +397,7 @@ def make_plugin_nodes(
     only = primaries[0] if len(by_payload) == 1 else None
     stated = {
         name: by_payload.get((entry.name, entry.embedded))
-        for entry in reversed(manifest.payloads if manifest is not None else ())
+        for entry in reversed((manifest or NO_MANIFEST).payloads)
         for name in entry.references
     }
 
@@ -414,9 +417,7 @@ def find_entry(
     one.
     """
     name, embedded = get_payload_key(record)
-    return (
-        manifest.find_entry(name, embedded=embedded) if manifest is not None else None
-    )
+    return (manifest or NO_MANIFEST).find_entry(name, embedded=embedded)
 
 
 def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
-from epctx_core.context.manifest import SourceReference
+from epctx_core.context.manifest import NO_MANIFEST, SourceReference
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import (
     InvalidArgument,
@@ -189,9 +189,7 @@ class SourceWeights:
                 if isinstance(name := r.attributes.get(FILE_ATTRIBUTE), str) and name
             )
         )
-        self._references: Mapping[str, SourceReference] = (
-            manifest.source_weights if manifest else {}
-        )
+        self._references = (manifest or NO_MANIFEST).source_weights
         self._folder = folder
         self._path = config.source_model_path
         self._buffer = config.source_model_buffer

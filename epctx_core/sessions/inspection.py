@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.dependencies import list_external_locations, read_dependencies
-from epctx_core.context.manifest import Manifest, find_manifest
+from epctx_core.context.manifest import NO_MANIFEST, Manifest, find_manifest
 from epctx_core.context.metadata import get_metadata
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import (
@@ -108,7 +108,7 @@ class ModelInfo:
         """Compilers of each EP's nodes, as the manifest names them; see
         `Manifest.providers`.
         """
-        return self.manifest.providers if self.manifest is not None else {}
+        return (self.manifest or NO_MANIFEST).providers
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx inspect --json` prints."""
@@ -173,10 +173,16 @@ def inspect_model(
         for r in records
         if FILE_ATTRIBUTE in r.attributes
     )
+    # A model may have very many nodes, all of a few sources.
+    stated = manifest or NO_MANIFEST
+    plugins = {
+        source: _find_plugin(source, registry, stated.providers)
+        for source in {record.source for record in records}
+    }
     return ModelInfo(
         path=path,
         ep_contexts=[
-            _describe_node(record, graphs, folder, registry, manifest)
+            _describe_node(record, graphs, folder, plugins, stated)
             for record in records
         ],
         other_nodes=len(model.graph.node) - sum(not record.path for record in records),
@@ -191,11 +197,9 @@ def inspect_model(
         f"{_show(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_show(get_metadata(model, MODE_KEY) or ""),
-        source_files=list_source_files(
-            manifest.source_weights.values() if manifest else (), sources
-        ),
+        source_files=list_source_files(stated.source_weights.values(), sources),
         external_dependencies=read_dependencies(model),
-        custom_domains=manifest.custom_domains if manifest else {},
+        custom_domains=stated.custom_domains,
     )
 
 
@@ -203,8 +207,8 @@ def _describe_node(
     record: ContextNodeRecord,
     graphs: Mapping[SubgraphPath, GraphProto],
     folder: ModelFolder | None,
-    registry: Registry,
-    manifest: Manifest | None,
+    plugins: Mapping[str, Mapping[str, str | bool | None] | None],
+    manifest: Manifest,
 ) -> ContextNodeInfo:
     size: int | None = None
     problem = ""
@@ -213,8 +217,7 @@ def _describe_node(
         size = len(record.cache)
     elif name is not None and folder is not None:
         try:
-            if manifest is not None:
-                manifest.check_not_pending(name, record.name)
+            manifest.check_not_pending(name, record.name)
             with folder.open(name, what="the context binary", node=record.name) as file:
                 size = os.fstat(file.fileno()).st_size
         except InvalidGraph as error:
@@ -231,9 +234,7 @@ def _describe_node(
         payload_bytes=size,
         problem=problem,
         attributes=dict(record.attributes),
-        plugin=_find_plugin(
-            record.source, registry, {} if manifest is None else manifest.providers
-        ),
+        plugin=plugins[record.source],
     )
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.mapping import identify_file
 from epctx_core.options import Isolation, SessionConfig
@@ -66,6 +67,7 @@ def _identify_binaries(
     check the binary itself.
     """
     states: dict[str, Hashable] = {}
+    stated = manifest or NO_MANIFEST
     for record in records:
         name = record.file_name
         if not record.main_context or name in states:
@@ -75,10 +77,8 @@ def _identify_binaries(
         status = folder.status(name, what="the context binary", node=record.name)
         if status is None:
             return None
-        digest = None
-        if manifest is not None:
-            entry = manifest.find_entry(name, embedded=False)
-            digest = "pending" if name in manifest.pending else entry and entry.root
+        entry = stated.find_entry(name, embedded=False)
+        digest = "pending" if name in stated.pending else entry and entry.root
         states[name] = identify_file(status), digest
     return frozenset(states.values())
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from epctx_core.context.digests import IN_PLACE
-from epctx_core.context.manifest import find_manifest
+from epctx_core.context.manifest import NO_MANIFEST, find_manifest
 from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import find_entry
 from epctx_core.errors import InvalidGraph
@@ -247,7 +247,7 @@ class Work:
         """Add the EPs whose kernels ran nodes when the model was compiled, as far as
         they are there; none if the host named all that may be used.
         """
-        names = self.manifest.kernel_providers if self.manifest is not None else ()
+        names = (self.manifest or NO_MANIFEST).kernel_providers
         for ep in names if self.requested is None else ():
             is_isolated = (
                 self.config.isolation is Isolation.ALL and ep not in self.nodes
@@ -274,7 +274,7 @@ class Work:
     @property
     def _makers(self) -> ProviderFacts:
         """The distributions that made the context model, by EP name."""
-        return self.manifest.providers if self.manifest is not None else {}
+        return (self.manifest or NO_MANIFEST).providers
 
     @contextmanager
     def hint_at_others(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from epctx_core.context.dependencies import (
 from epctx_core.context.digests import IN_PLACE, ReplacedBinaryError
 from epctx_core.context.manifest import (
     MANIFEST,
+    NO_MANIFEST,
     SEALED,
     VERSION,
     Manifest,
@@ -286,6 +287,22 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     """Decode all EPContext nodes, each as far as a load would read it, and note what a
     load refuses.
     """
+    opened = subject.opened
+    if opened is None:
+        return _read_each(subject)
+    # A load decodes all nodes or none: each is looked at only where it refuses one.
+    try:
+        records = opened.context_nodes
+    except InvalidGraph:
+        records = _read_each(subject)
+
+    for record in records:
+        with subject.findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
+            opened.graph_of(record)
+    return records
+
+
+def _read_each(subject: Subject) -> list[ContextNodeRecord]:
     findings = subject.findings
     decoded = [
         record
@@ -297,12 +314,7 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
         for key in SWITCHES:
             with findings.collect("node-refused"):
                 check_switches(record, (key,))
-    records = make_names_unique(decoded)
-    for record in records:
-        with findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
-            if subject.opened is not None:
-                subject.opened.graph_of(record)
-    return records
+    return make_names_unique(decoded)
 
 
 def _read_node(
@@ -385,6 +397,8 @@ def find_payloads(subject: Subject) -> None:
     )
     tried: set[PayloadKey] = set()
     for record in subject.records:
+        if not record.main_context:
+            continue
         with (
             findings.collect("file-not-sought", (InvalidArgument,), node=record.name),
             findings.collect("payload-refused", refused, node=record.name),
@@ -393,8 +407,6 @@ def find_payloads(subject: Subject) -> None:
             ),
             _report_refused(record, subject),
         ):
-            if not record.main_context:
-                continue
             if subject.folder is None:
                 check_has_folder(record, config)
             key = get_payload_key(record)
@@ -529,8 +541,7 @@ def check_dependencies(subject: Subject) -> None:
     if stated is None or not subject.records:
         return
     needed = {
-        SOURCE_MODEL: subject.manifest is not None
-        and bool(subject.manifest.source_weights),
+        SOURCE_MODEL: bool((subject.manifest or NO_MANIFEST).source_weights),
         EXTERNAL_WEIGHTS: subject.names_weights,
         CONTEXT_BINARY: any(
             r.main_context and not r.embed_mode for r in subject.records

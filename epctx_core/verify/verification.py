@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epctx_core.context.kernel_types import read_kernel_types
+from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -136,9 +137,7 @@ def _verify(subject: Subject) -> list[PayloadReport]:
     with findings.collect("source-refused"):
         # Weights that payloads left in the source model: each is checked against its
         # digest.
-        for name in (
-            subject.manifest.source_weights if subject.manifest is not None else ()
-        ):
+        for name in (subject.manifest or NO_MANIFEST).source_weights:
             subject.reader.source_tensor(name)
         has_source = True
 
@@ -340,12 +339,12 @@ def rehearse_load(subject: Subject) -> dict[str, str]:
     if subject.opened is None or findings.has_errors:
         return {}
     work.model = subject.opened
-    manifest = subject.manifest
+    manifest = subject.manifest or NO_MANIFEST
     engine = CpuEngine(
         replace(
             work.model.policy,
             prefer_latency=False,
-            custom_domains=manifest.custom_domains if manifest else {},
+            custom_domains=manifest.custom_domains,
         )
     )
     loaded = _load_eps(subject, engine)
