@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -194,6 +196,39 @@ def test_onnxruntimes_own_operators_come_only_where_they_are_allowed():
         ("", 13),
         (CONTRIB, 1),
     ]
+
+
+MOVES_THE_BATCH_OF_HALVES = """
+import sys
+import epctx_core as epctx
+with epctx.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"]) as session:
+    print(session.get_outputs()[0].shape)
+"""
+
+
+def test_halves_whose_batch_is_moved_before_a_product_do_not_end_the_process(tmp_path):
+    halves = TensorProto.FLOAT16
+    made = model(
+        [
+            node("Transpose", ["x"], ["moved"], perm=[1, 0, 2]),
+            node("MatMul", ["moved", "w"], ["y"]),
+        ],
+        [value("x", halves, [2, 3, 8])],
+        [value("y", halves, [3, 2, 8])],
+        initializers=[numpy_helper.from_array(np.ones((8, 8), np.float16), "w")],
+    )
+    del made.graph.output[0].type.tensor_type.shape.dim[:]
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(made, tmp_path / "m.onnx")
+
+    child = subprocess.run(
+        [sys.executable, "-c", MOVES_THE_BATCH_OF_HALVES, str(tmp_path / "m.onnx")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 def test_an_optimiser_that_is_not_known_here_costs_a_level_and_no_more(monkeypatch):

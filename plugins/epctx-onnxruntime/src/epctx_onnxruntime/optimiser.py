@@ -76,6 +76,11 @@ _NOT_WORTH = "MatMulAddFusion"
 
 SWITCHED_OFF = ";".join((*_TO_CONTRIB, _NOT_WORTH))
 
+_ENDS_THE_PROCESS = "MatmulTransposeFusion"
+"""In onnxruntime 1.32, at its highest level: where the batch of float16 tensors is moved
+before a MatMul, and no value_info has the shape of the product.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
@@ -177,11 +182,43 @@ def prepare_optimized(
         copy, None, prepacks=engine.is_alone or engine.prepacks(size)
     )
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    _switch_off(options, copy, "")
     lent = hand_over(copy, weights, options)
     session = create_session(copy, options)
     del lent
     check_files(weights)
     return OnnxRuntimeModel(session, copy, None)
+
+
+def _switch_off(
+    options: onnxruntime.SessionOptions, model: ModelProto, names: str
+) -> None:
+    """Switch off some of onnxruntime's optimisers, and one that would end the process
+    for a model.
+    """
+    if _has_halves(model):
+        names = f"{names};{_ENDS_THE_PROCESS}".strip(";")
+    if names:
+        options.add_session_config_entry(
+            "optimization.disable_specified_optimizers", names
+        )
+
+
+def _has_halves(model: ModelProto) -> bool:
+    """Return whether a model may have float16 tensors: it is given, holds, makes or
+    casts to some.
+    """
+    half = TensorProto.FLOAT16
+    for _, graph in all_graphs(model.graph):
+        casts = (node for node in graph.node if node.op_type == "Cast")
+        if (
+            any(v.type.tensor_type.elem_type == half for v in graph.input)
+            or any(v.type.tensor_type.elem_type == half for v in graph.output)
+            or any(tensor.data_type == half for tensor in graph.initializer)
+            or any(a.name == "to" and a.i == half for n in casts for a in n.attribute)
+        ):
+            return True
+    return False
 
 
 def _check_subgraphs(model: ModelProto) -> None:
@@ -311,10 +348,7 @@ class _Optimisation:
         options = quiet_options()
         register_libraries(options, self.allowed.libraries)
         off = _NOT_WORTH if self.allowed.contrib else SWITCHED_OFF
-        if not self.allowed.anything:
-            options.add_session_config_entry(
-                "optimization.disable_specified_optimizers", off
-            )
+        _switch_off(options, self.source, "" if self.allowed.anything else off)
         level = onnxruntime.GraphOptimizationLevel(int(self.level))
         try:
             model = ModelProto()
