@@ -49,15 +49,22 @@ def write(
     Raises:
         ValueError: the page does not have the block.
     """
+    write_block(block, describe(results, suites))
+
+
+def write_block(block: str, text: str) -> None:
+    """Replace the text of a block of the page.
+
+    Raises:
+        ValueError: the page does not have the block.
+    """
     begin, end = f"<!-- {block}: begin -->\n", f"<!-- {block}: end -->"
     page = PAGE.read_text("utf-8")
     before, begin, rest = page.partition(begin)
     _, end, after = rest.partition(end)
     if not end:
         raise ValueError(f"{PAGE.name} lacks the block {block!r}")
-    PAGE.write_text(
-        f"{before}{begin}{describe(results, suites)}\n{end}{after}", "utf-8"
-    )
+    PAGE.write_text(f"{before}{begin}{text}\n{end}{after}", "utf-8")
 
 
 def describe(

@@ -17,7 +17,13 @@ from zoo.exporters.saving import read_inputs
 import epctx_core as epctx
 
 FOLDER = Path(__file__).parent / "models"
-MODELS = sorted(path.stem for path in FOLDER.glob("*.onnx"))
+ON_ROUTES_ONLY = ("derived_", "programs_", "transformers_")
+"""Beginnings of models whose inputs are not all rows of one table."""
+MODELS = sorted(
+    path.stem
+    for path in FOLDER.glob("*.onnx")
+    if not path.stem.startswith(ON_ROUTES_ONLY)
+)
 
 ENDS_ONNXRUNTIME = ("paddle_recogniser", "tensorflow_sequences", "torch_recurrent")
 """Beginnings of models whose recurrent operators end onnxruntime's process when they

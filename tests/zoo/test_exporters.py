@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
-import re
 import subprocess
 import sys
-import tomllib
 import venv
 from collections import Counter
 from pathlib import Path
@@ -20,26 +17,10 @@ import onnx
 import onnxruntime
 import pytest
 from zoo.exporters.saving import read_inputs
+from zoo.scripts import FOLDER, header, list_scripts, models_of
 
 HERE = Path(__file__).parent
-FOLDER = HERE / "models"
-SCRIPTS = sorted((HERE / "exporters").glob("*_models.py"))
-
-
-def header(script):
-    """Return the metadata in a script's first comment, which names what it needs and
-    what it makes.
-    """
-    block = re.match(r"# /// script\n((?:#.*\n)+?)# ///\n", script.read_text("utf-8"))[
-        1
-    ]
-    return tomllib.loads(re.sub(r"(?m)^# ?", "", block))
-
-
-def models_of(script):
-    patterns = header(script)["tool"]["zoo"]["models"]
-    names = {path.stem for path in FOLDER.glob("*.onnx")}
-    return {name for pattern in patterns for name in fnmatch.filter(names, pattern)}
+SCRIPTS = list_scripts()
 
 
 def results(model, inputs):
@@ -78,7 +59,7 @@ def test_each_model_is_made_by_one_script_and_all_are_small():
     made = Counter(name for script in SCRIPTS for name in models_of(script))
 
     assert made == dict.fromkeys((path.stem for path in FOLDER.glob("*.onnx")), 1)
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_000_000
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 3_500_000
     assert all(
         script.name in (HERE / "README.md").read_text("utf-8") for script in SCRIPTS
     )
@@ -103,8 +84,9 @@ def test_a_script_makes_its_models_again(script, tmp_path):
     )
 
     made = {path.stem: path for path in (tmp_path / "made").glob("*.onnx")}
-    assert made.keys() == models_of(script)
-    for name, path in made.items():
+    assert made.keys() >= models_of(script)
+    for name in models_of(script):
+        path = made[name]
         inputs, again = (
             read_inputs(FOLDER / f"{name}.npz"),
             read_inputs(path.with_suffix(".npz")),

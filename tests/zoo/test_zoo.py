@@ -5,7 +5,7 @@ onnxruntime's own answers.
 from __future__ import annotations
 
 import pytest
-from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
+from end_to_end.sim_eps import CPU, with_eps
 from engines.models_for_engines import on_the_reference
 from zoo.onnxruntime_truth import (
     MODELS,
@@ -17,15 +17,9 @@ from zoo.onnxruntime_truth import (
     path_of,
     truth,
 )
+from zoo.routes import EPS
 
 import epctx_core as epctx
-
-EPS = {
-    "qnn": (QNN,),
-    "openvino": (OPENVINO,),
-    "vitisai": (VITISAI,),
-    "all": (VITISAI, QNN, OPENVINO),
-}
 
 OPERATORS_OF_ONNXRUNTIME = (
     "quantised_four_bits",
@@ -65,20 +59,14 @@ def test_on_the_reference_rows_give_the_same_or_an_operator_is_refused(name):
             )
 
 
-@pytest.mark.parametrize("eps", EPS)
 @pytest.mark.parametrize("name", MODELS)
-def test_each_ep_gives_what_onnxruntime_gives_in_a_session_a_file_and_embedded(
-    name, eps, tmp_path
+def test_context_models_give_what_onnxruntime_gives_for_one_row_and_none_too(
+    name, tmp_path
 ):
-    with epctx.InferenceSession(path_of(name), with_eps(*EPS[eps])) as session:
+    written = tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(with_eps(*EPS["all"]), path_of(name)).compile_to_file(written)
+    with epctx.InferenceSession(written) as session:
         assert_compiled(session, name)
-    for embedded in (False, True):
-        written = tmp_path / f"{'embedded' if embedded else 'file'}_ctx.onnx"
-        epctx.ModelCompiler(
-            with_eps(*EPS[eps]), path_of(name), embedded
-        ).compile_to_file(written)
-        with epctx.InferenceSession(written) as session:
-            assert_compiled(session, name)
 
 
 @pytest.mark.parametrize("eps", EPS)

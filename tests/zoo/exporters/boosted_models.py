@@ -1,7 +1,7 @@
 # /// script
 # dependencies = [
 #   "onnxmltools==1.16.0", "skl2onnx==1.20.0", "lightgbm==4.7.0", "xgboost==3.2.0", "catboost==1.2.10",
-#   "scikit-learn==1.9.1", "pandas==3.1.1", "onnx==1.23.2",
+#   "scikit-learn==1.9.1", "pandas==3.1.1", "onnx==1.23.2", "onnxruntime==1.32.0",
 # ]
 # [tool.zoo]
 # models = ["lightgbm_*", "xgboost_*", "catboost_*"]

@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["onnx==1.23.2", "numpy==2.4.6"]
+# dependencies = ["onnx==1.23.2", "numpy==2.4.6", "onnxruntime==1.32.0"]
 # [tool.zoo]
 # models = ["paddle_*_minus_one"]
 # ///
@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
-from saving import save
+from saving import read_inputs, save
 
 MODELS = Path(__file__).parent.parent / "models"
 
@@ -26,5 +25,4 @@ for name in ("paddle_recogniser", "paddle_detector"):
         for length in value.type.tensor_type.shape.dim:
             if length.dim_param:
                 length.dim_value = -1
-    with np.load(MODELS / f"{name}.npz") as inputs:
-        save(f"{name}_minus_one", model, dict(inputs))
+    save(f"{name}_minus_one", model, read_inputs(MODELS / f"{name}.npz"))

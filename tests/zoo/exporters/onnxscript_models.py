@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["onnxscript==0.7.2", "onnx==1.23.2"]
+# dependencies = ["onnxscript==0.7.2", "onnx==1.23.2", "onnxruntime==1.32.0"]
 # [tool.zoo]
 # models = ["onnxscript_*"]
 # ///

@@ -1,6 +1,7 @@
 # /// script
-# dependencies = ["paddle2onnx==1.3.1", "paddlepaddle==2.6.2", "setuptools", "packaging", "onnx==1.17.0"]
+# dependencies = ["paddle2onnx==1.3.1", "paddlepaddle==2.6.2", "setuptools", "packaging", "onnx==1.17.0", "onnxruntime==1.22.1"]
 # [tool.zoo]
+# apart = true
 # models = ["paddle_detector", "paddle_recogniser"]
 # ///
 """Make small networks of PaddlePaddle, exported by paddle2onnx, which writes -1 for

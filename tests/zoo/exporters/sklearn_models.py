@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["skl2onnx==1.20.0", "scikit-learn==1.9.1", "onnx==1.23.2", "pandas==3.1.1"]
+# dependencies = ["skl2onnx==1.20.0", "scikit-learn==1.9.1", "onnx==1.23.2", "pandas==3.1.1", "onnxruntime==1.32.0"]
 # [tool.zoo]
 # models = ["sklearn_*"]
 # ///

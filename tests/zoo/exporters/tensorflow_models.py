@@ -1,6 +1,7 @@
 # /// script
-# dependencies = ["tf2onnx==1.17.0", "tensorflow-cpu==2.21.0", "onnx==1.23.2"]
+# dependencies = ["tf2onnx==1.17.0", "tensorflow-cpu==2.21.0", "onnx==1.23.2", "onnxruntime==1.32.0"]
 # [tool.zoo]
+# apart = true
 # models = ["tensorflow_*"]
 # ///
 """Make small networks of TensorFlow, exported by tf2onnx, which wraps what is NHWC in

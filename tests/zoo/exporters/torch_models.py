@@ -1,6 +1,7 @@
 # /// script
-# dependencies = ["torch==2.13.0", "onnxscript==0.7.2", "onnx==1.23.2"]
+# dependencies = ["torch==2.13.0", "onnxscript==0.7.2", "onnx==1.23.2", "onnxruntime==1.32.0"]
 # [tool.zoo]
+# apart = true
 # models = ["torch_*"]
 # ///
 """Make small networks of PyTorch: exported by its old exporter to opsets 7 to 17 and by
