@@ -205,9 +205,9 @@ def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     if eps in REAL:
         from vendors.routes import route
 
-        # Where onnxruntime compiles nothing, as it does not partition by open
-        # dimensions, there is nothing to compare with.
-        with suppress(onnxruntime.capi.onnxruntime_pybind11_state.EPFail):
+        # Where onnxruntime's own compile fails, as with open dimensions and with text,
+        # there is nothing to compare with; its exceptions have no base of their own.
+        with suppress(Exception):
             theirs = route(f"onnxruntime with {REAL[eps]}").find_nodes(source)
             lacking = theirs - taken
     return {"problems": problems, "taken": len(taken), "lacking": sorted(lacking)}

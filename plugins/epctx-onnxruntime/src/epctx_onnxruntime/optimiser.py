@@ -77,8 +77,8 @@ _NOT_WORTH = "MatMulAddFusion"
 SWITCHED_OFF = ";".join((*_TO_CONTRIB, _NOT_WORTH))
 
 _ENDS_THE_PROCESS = "MatmulTransposeFusion"
-"""In onnxruntime 1.32, at its highest level: where the batch of float16 tensors is moved
-before a MatMul, and no value_info has the shape of the product.
+"""In onnxruntime 1.32, at its highest level: where the batch of float16 tensors is
+moved before a MatMul, and no value_info has the shape of the product.
 """
 
 
