@@ -147,8 +147,10 @@ def decoders() -> None:
     """Save decoders without a cache, some of them with fixed shapes or traced."""
     for kind in (*DECODERS, *STATES):
         torch.manual_seed(0)
+        # Its heads are those of its inner width, not of attention.
+        more = {"num_heads": 8} if kind == "mamba2" else {}
         model = AutoModelForCausalLM.from_config(
-            small_config(kind), attn_implementation="eager"
+            small_config(kind, **more), attn_implementation="eager"
         )
         network = Called(
             model, ("input_ids", "attention_mask"), "logits", use_cache=False

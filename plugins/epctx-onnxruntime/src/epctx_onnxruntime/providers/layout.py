@@ -104,9 +104,13 @@ def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
     del enclosed.graph.node[:]
     for name in sorted(inputs):
         enclosed.graph.node.extend(_make_barrier(_OUTSIDE + name, name))
-    enclosed.graph.node.extend(graph.node)
-    for name in sorted(outputs):
-        enclosed.graph.node.extend(_make_barrier(name, _OUTSIDE + name))
+    # Directly behind what makes it: the first reader keeps the name of a dequantized value,
+    # and onnxruntime makes copies with other names for the rest.
+    for node in graph.node:
+        enclosed.graph.node.append(node)
+        for name in node.output:
+            if name in outputs:
+                enclosed.graph.node.extend(_make_barrier(name, _OUTSIDE + name))
     for value in (*enclosed.graph.input, *enclosed.graph.output):
         if value.name in inputs | outputs:
             value.name = _OUTSIDE + value.name
