@@ -5,12 +5,7 @@ The exporters get an environment of their own. The numbers go into docs/conforma
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import sys
-import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -18,50 +13,15 @@ TESTS = HERE.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "api")]
 
 from conformance.documented_numbers import write_block  # noqa: E402 - found by the path
-from zoo.scripts import header, list_scripts  # noqa: E402 - as above
+from zoo.making import MADE, make_models  # noqa: E402 - as above
 from zoo.taking import take  # noqa: E402 - as above
 
-ROOT = TESTS.parent
-ENVIRONMENT = ROOT / ".venv-zoo"
-MADE = ROOT / ".zoo"
 EPS = {
     "qnn": "QNN, simulated",
     "openvino": "OpenVINO, simulated",
     "vitisai": "VitisAI, simulated",
     "all": "all three",
 }
-
-
-def make_models() -> Path:
-    """Have each script whose exporters fit into one environment make its models; return
-    the folder, which has the committed ones of the others, too.
-    """
-    scripts = list_scripts(together=True)
-    needed = sorted({d for s in scripts for d in header(s)["dependencies"]})
-    python = ENVIRONMENT / "bin" / "python"
-    stamp = ENVIRONMENT / "installed.json"
-    if not stamp.exists() or json.loads(stamp.read_text("utf-8")) != needed:
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
-        (ENVIRONMENT / ".gitignore").write_text("*\n", "utf-8")
-        install = [python, "-m", "pip", "install", "--quiet", *needed]
-        subprocess.run(install, check=True)
-        stamp.write_text(json.dumps(needed), "utf-8")
-
-    folder = MADE / "models"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for path in (HERE / "models").iterdir():
-        shutil.copy(path, folder)
-    for script in scripts:
-        sys.stdout.write(f"{script.name}\n")
-        sys.stdout.flush()
-        subprocess.run(
-            [python, "-W", "ignore", script, folder],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONHASHSEED": "0"},
-        )
-    return folder
 
 
 def main() -> int:

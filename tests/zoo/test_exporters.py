@@ -1,6 +1,7 @@
 """The scripts that made the zoo.
 
-`make stress` gives each the exporters that it names, and runs it again.
+`make stress` gives them the exporters that they name, runs them again, and takes all that
+they make on every route.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ import onnx
 import onnxruntime
 import pytest
 from zoo.exporters.saving import read_inputs
+from zoo.making import make_models
+from zoo.routes import EPS
 from zoo.scripts import FOLDER, header, list_scripts, models_of
+from zoo.taking import problems_of, take
 
 HERE = Path(__file__).parent
 SCRIPTS = list_scripts()
+TOGETHER = list_scripts(together=True)
 
 
 def results(model, inputs):
@@ -65,9 +70,29 @@ def test_each_model_is_made_by_one_script_and_all_are_small():
     )
 
 
+def assert_made_again(script, folder):
+    """Expect what a script made in a folder to be what is committed."""
+    made = {path.stem: path for path in folder.glob("*.onnx")}
+    assert made.keys() >= models_of(script)
+    for name in models_of(script):
+        path = made[name]
+        inputs, again = (
+            read_inputs(FOLDER / f"{name}.npz"),
+            read_inputs(path.with_suffix(".npz")),
+        )
+        np.testing.assert_equal(again, inputs)
+        assert_same_model(
+            path.read_bytes(), (FOLDER / f"{name}.onnx").read_bytes(), inputs
+        )
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize(
+    "script",
+    [script for script in SCRIPTS if script not in TOGETHER],
+    ids=lambda script: script.stem,
+)
 def test_a_script_makes_its_models_again(script, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
@@ -83,15 +108,30 @@ def test_a_script_makes_its_models_again(script, tmp_path):
         env=os.environ | {"PYTHONHASHSEED": "0"},
     )
 
-    made = {path.stem: path for path in (tmp_path / "made").glob("*.onnx")}
-    assert made.keys() >= models_of(script)
-    for name in models_of(script):
-        path = made[name]
-        inputs, again = (
-            read_inputs(FOLDER / f"{name}.npz"),
-            read_inputs(path.with_suffix(".npz")),
-        )
-        np.testing.assert_equal(again, inputs)
-        assert_same_model(
-            path.read_bytes(), (FOLDER / f"{name}.onnx").read_bytes(), inputs
-        )
+    assert_made_again(script, tmp_path / "made")
+
+
+@pytest.fixture(scope="module")
+def made_together():
+    """The folder of all models that exporters in one environment make, as `make zoo`
+    has them.
+    """
+    return make_models()
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("script", TOGETHER, ids=lambda script: script.stem)
+def test_scripts_in_one_environment_make_their_models_again(script, made_together):
+    assert_made_again(script, made_together)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("eps", ["plain", *EPS])
+def test_every_model_of_todays_exporters_is_right_on_every_route(
+    eps, made_together, tmp_path
+):
+    routes = ["plain"] if eps == "plain" else [f"compile:{eps}", f"load:{eps}"]
+    for route in routes:
+        assert problems_of(take(route, made_together, tmp_path)) == {}

@@ -1,0 +1,51 @@
+"""All models that today's exporters make, in an environment of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from zoo.scripts import FOLDER, header, list_scripts, models_of
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = ROOT / ".venv-zoo"
+MADE = ROOT / ".zoo"
+
+
+def make_models() -> Path:
+    """Have each script whose exporters fit into one environment make its models; return
+    the folder, which has the committed ones of the others, too.
+    """
+    scripts = list_scripts(together=True)
+    needed = sorted({d for s in scripts for d in header(s)["dependencies"]})
+    python = ENVIRONMENT / "bin" / "python"
+    stamp = ENVIRONMENT / "installed.json"
+    if not stamp.exists() or json.loads(stamp.read_text("utf-8")) != needed:
+        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+        (ENVIRONMENT / ".gitignore").write_text("*\n", "utf-8")
+        install = [python, "-m", "pip", "install", "--quiet", *needed]
+        subprocess.run(install, check=True)
+        stamp.write_text(json.dumps(needed), "utf-8")
+
+    folder = MADE / "models"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    others = (script for script in list_scripts() if script not in scripts)
+    for name in (name for script in others for name in models_of(script)):
+        for ending in (".onnx", ".npz"):
+            shutil.copy(FOLDER / f"{name}{ending}", folder)
+    for script in scripts:
+        sys.stdout.write(f"{script.name}\n")
+        sys.stdout.flush()
+        subprocess.run(
+            [python, "-W", "ignore", script, folder],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONHASHSEED": "0"},
+        )
+    return folder
