@@ -88,6 +88,7 @@ def save(
 
 def control_flow() -> None:
     """Save branches and loops."""
+    torch.manual_seed(0)
     save(
         "cond",
         lambda x: torch.cond(x.sum() > 0, lambda y: y.sin() + 1, lambda y: y * 2, (x,)),
@@ -127,6 +128,7 @@ def control_flow() -> None:
 
 def indexing() -> None:
     """Save scattering, gathering, rolling, sorting."""
+    torch.manual_seed(0)
     index = torch.tensor([[0, 2, 1]])
     save("scatter", lambda x: x.scatter(1, index.expand(x.shape[0], 3), 7.0), rows(4))
     save(
