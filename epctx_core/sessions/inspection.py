@@ -108,7 +108,7 @@ class ModelInfo:
         """Compilers of each EP's nodes, as the manifest names them; see
         `Manifest.providers`.
         """
-        return (self.manifest or NO_MANIFEST).providers
+        return dict((self.manifest or NO_MANIFEST).providers)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx inspect --json` prints."""
@@ -199,7 +199,8 @@ def inspect_model(
         weightless_mode=_show(get_metadata(model, MODE_KEY) or ""),
         source_files=list_source_files(stated.source_weights.values(), sources),
         external_dependencies=read_dependencies(model),
-        custom_domains=stated.custom_domains,
+        # Hosts may change what they get.
+        custom_domains=dict(stated.custom_domains),
     )
 
 

@@ -47,7 +47,7 @@ SHARED = {
     "lightgbm_zipmap": "incompatible",
     "sklearn_bayes_opset11": "incompatible",
     "sklearn_mlp_opset9": "incompatible",
-    # It computes 16 bits otherwise.
+    # It computes differently in 16 bits.
     "quantised_qdq_16_bits": "output 0 is 0.14 apart",
 }
 """Models with which onnxruntime fails, too, on Intel's EP, and how."""
@@ -60,12 +60,18 @@ def test_every_model_is_right_and_an_ep_gets_what_onnxruntime_gives_it(eps, tmp_
     shared = SHARED if eps == "real-openvino" else {}
 
     compiled = take(f"compile:{eps}", FOLDER, tmp_path)
-    assert problems_of(compiled).keys() == shared.keys()
+    assert_shared(problems_of(compiled), shared)
     lacking = {o["name"]: len(o["lacking"]) for o in compiled if o["lacking"]}
     assert lacking == LACKING[eps]
 
-    loaded = problems_of(take(f"load:{eps}", FOLDER, tmp_path))
-    assert loaded.keys() == shared.keys()
+    assert_shared(problems_of(take(f"load:{eps}", FOLDER, tmp_path)), shared)
+
+
+def assert_shared(problems, shared):
+    """Expect the problems that onnxruntime has, too, and no other."""
+    assert problems.keys() == shared.keys()
+    for name, found in problems.items():
+        assert all(shared[name] in problem for problem in found)
 
 
 @pytest.mark.parametrize("name", SHARED)

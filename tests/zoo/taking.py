@@ -15,8 +15,9 @@ TESTS = Path(__file__).parent.parent
 def take(route: str, models: Path, work: Path) -> list[dict[str, Any]]:
     """Return what processes say of all models on a route; see `routes`.
 
-    One that ends is said to be wrong with the model that it was at; another one goes
-    on with the next.
+    A process that ends early counts as a failure of the model that it was taking, and
+    another one goes on with the next; one that fails in the end, as a failure of the
+    last.
 
     Args:
         route: its name.
@@ -44,6 +45,10 @@ def take(route: str, models: Path, work: Path) -> list[dict[str, Any]]:
         if len(outcomes) < len(names):
             problem = f"the process ended with {ended.returncode}"
             outcomes.append({"name": names[len(outcomes)], "problems": [problem]})
+        elif ended.returncode:
+            outcomes[-1]["problems"].append(
+                f"its process ended with {ended.returncode}"
+            )
     return outcomes
 
 

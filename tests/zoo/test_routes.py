@@ -9,6 +9,9 @@ from zoo.routes import EPS
 from zoo.scripts import FOLDER
 from zoo.taking import problems_of, take
 
+TAKEN = {"qnn": 36, "openvino": 126, "vitisai": 3, "all": 126}
+"""Number of models of which EPs take nodes."""
+
 
 def test_every_model_runs_as_it_is_without_a_warning(tmp_path):
     assert problems_of(take("plain", FOLDER, tmp_path)) == {}
@@ -18,6 +21,6 @@ def test_every_model_runs_as_it_is_without_a_warning(tmp_path):
 def test_every_model_runs_compiles_and_loads_in_another_process(eps, tmp_path):
     compiled = take(f"compile:{eps}", FOLDER, tmp_path)
     assert problems_of(compiled) == {}
-    assert any(outcome["taken"] for outcome in compiled)
+    assert sum(outcome["taken"] > 0 for outcome in compiled) == TAKEN[eps]
 
     assert problems_of(take(f"load:{eps}", FOLDER, tmp_path)) == {}

@@ -22,6 +22,7 @@ The others are read from the folder that this script writes to.
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -51,6 +52,7 @@ from saving import Inputs, read_runs, save
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+logging.disable(logging.WARNING)
 FOLDER = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
 LEVELS = onnxruntime.GraphOptimizationLevel
 OPTIMISED = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from saving import read_inputs, save
+from saving import read_runs, save
 
 MODELS = Path(__file__).parent.parent / "models"
 
@@ -25,4 +25,5 @@ for name in ("paddle_recogniser", "paddle_detector"):
         for length in value.type.tensor_type.shape.dim:
             if length.dim_param:
                 length.dim_value = -1
-    save(f"{name}_minus_one", model, read_inputs(MODELS / f"{name}.npz"))
+    runs = read_runs(MODELS / f"{name}.npz")
+    save(f"{name}_minus_one", model, *(run.inputs for run in runs))

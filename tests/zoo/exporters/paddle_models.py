@@ -16,7 +16,7 @@ from pathlib import Path
 import paddle
 import paddle2onnx
 from paddle import nn
-from saving import ROWS, drawn, save
+from saving import ROWS, Inputs, drawn, save
 
 paddle.set_device("cpu")
 paddle.seed(0)
@@ -63,8 +63,8 @@ class Detector(nn.Layer):
         return nn.functional.sigmoid(self.end(fine + self.larger(self.second(fine))))
 
 
-def exported(name: str, network: nn.Layer, shape: list[int], **inputs: object) -> None:
-    """Save a network whose input has lengths of -1."""
+def exported(name: str, network: nn.Layer, shape: list[int], *runs: Inputs) -> None:
+    """Save a network whose input has lengths of -1, with inputs of several sizes."""
     network.eval()
     with tempfile.TemporaryDirectory() as folder:
         given = [paddle.static.InputSpec(shape, "float32", "x")]
@@ -73,8 +73,18 @@ def exported(name: str, network: nn.Layer, shape: list[int], **inputs: object) -
         paddle2onnx.export(
             str(program), f"{folder}/m.pdiparams", f"{folder}/m.onnx", opset_version=11
         )
-        save(name, Path(f"{folder}/m.onnx").read_bytes(), inputs)
+        save(name, Path(f"{folder}/m.onnx").read_bytes(), *runs)
 
 
-exported("paddle_recogniser", Recogniser(), [-1, 3, 8, -1], x=drawn(ROWS, 3, 8, 20))
-exported("paddle_detector", Detector(), [-1, 3, -1, -1], x=drawn(ROWS, 3, 8, 12))
+exported(
+    "paddle_recogniser",
+    Recogniser(),
+    [-1, 3, 8, -1],
+    *({"x": drawn(*shape)} for shape in ((ROWS, 3, 8, 20), (1, 3, 8, 28))),
+)
+exported(
+    "paddle_detector",
+    Detector(),
+    [-1, 3, -1, -1],
+    *({"x": drawn(*shape)} for shape in ((ROWS, 3, 8, 12), (1, 3, 12, 8))),
+)

@@ -247,7 +247,7 @@ def networks() -> None:
     save(
         "pixel_shuffle",
         lambda x, net: functional.pixel_shuffle(net(x), 2),
-        pictures(),
+        pictures(size=8),
         net=nn.Conv2d(3, 12, 3),
     )
     save(

@@ -7,8 +7,8 @@
 #     "transformers_bert", "transformers_bert_fixed", "transformers_convnext", "transformers_deberta_v2",
 #     "transformers_distilbert", "transformers_gemma3_text", "transformers_gpt2_cached",
 #     "transformers_llama", "transformers_llama_cached", "transformers_llama_fixed", "transformers_mamba_fixed",
-#     "transformers_modernbert", "transformers_opt", "transformers_phi3", "transformers_qwen3",
-#     "transformers_regnet", "transformers_resnet", "transformers_segformer", "transformers_t5", "transformers_vit_fixed",
+#     "transformers_modernbert", "transformers_opt", "transformers_qwen3",
+#     "transformers_regnet", "transformers_segformer", "transformers_t5", "transformers_vit_fixed",
 #     "transformers_whisper",
 # ]
 # ///

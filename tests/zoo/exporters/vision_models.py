@@ -7,7 +7,7 @@
 # ///
 """Make networks for images of torchvision and timm with drawn weights, exported by torch.
 
-Most are some MB large: `make zoo` makes all, the smallest are committed.
+Most are some MB large, so none is committed: `make zoo` makes them.
 """
 
 from __future__ import annotations

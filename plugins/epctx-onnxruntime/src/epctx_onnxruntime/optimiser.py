@@ -76,9 +76,9 @@ _NOT_WORTH = "MatMulAddFusion"
 
 SWITCHED_OFF = ";".join((*_TO_CONTRIB, _NOT_WORTH))
 
-_ENDS_THE_PROCESS = "MatmulTransposeFusion"
-"""In onnxruntime 1.32, at its highest level: where the batch of float16 tensors is
-moved before a MatMul, and no value_info has the shape of the product.
+_CRASHES_ON_HALVES = "MatmulTransposeFusion"
+"""Crashes onnxruntime 1.32 at its highest level where the batch of float16 tensors is
+moved before a MatMul, and no value_info has the product's shape.
 """
 
 
@@ -193,11 +193,11 @@ def prepare_optimized(
 def _switch_off(
     options: onnxruntime.SessionOptions, model: ModelProto, names: str
 ) -> None:
-    """Switch off some of onnxruntime's optimisers, and one that would end the process
-    for a model.
+    """Switch off some of onnxruntime's optimisers and, for models with float16
+    tensors, one that crashes the process.
     """
     if _has_halves(model):
-        names = f"{names};{_ENDS_THE_PROCESS}".strip(";")
+        names = f"{names};{_CRASHES_ON_HALVES}".strip(";")
     if names:
         options.add_session_config_entry(
             "optimization.disable_specified_optimizers", names
@@ -205,8 +205,8 @@ def _switch_off(
 
 
 def _has_halves(model: ModelProto) -> bool:
-    """Return whether a model may have float16 tensors: it is given, holds, makes or
-    casts to some.
+    """Return whether a model has float16 tensors: as inputs, outputs or initializers,
+    or by a cast.
     """
     half = TensorProto.FLOAT16
     for _, graph in all_graphs(model.graph):

@@ -95,7 +95,8 @@ def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
     """
     graph = model.graph
     inputs = {value.name for value in graph.input} - set(ends)
-    outputs = {value.name for value in graph.output} - set(ends)
+    made = {name for node in graph.node for name in node.output}
+    outputs = {value.name for value in graph.output if value.name in made} - set(ends)
     if not (inputs or outputs) or not _has_sequences(model):
         return model
 
@@ -104,8 +105,8 @@ def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
     del enclosed.graph.node[:]
     for name in sorted(inputs):
         enclosed.graph.node.extend(_make_barrier(_OUTSIDE + name, name))
-    # Directly behind what makes it: the first reader keeps the name of a dequantized value,
-    # and onnxruntime makes copies with other names for the rest.
+    # Directly behind what makes it: the first reader keeps the name of a dequantized
+    # value, and onnxruntime makes copies with other names for the rest.
     for node in graph.node:
         enclosed.graph.node.append(node)
         for name in node.output:
