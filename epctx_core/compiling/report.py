@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -198,7 +199,9 @@ def describe_refusal(refusal: RefusalRecord) -> RefusalReport:
 
 
 def warn_of_plain_model(report: CompileReport) -> None:
-    """Log a warning that nothing was compiled, with the first reason."""
+    """Log a warning that nothing was compiled, with a reason for all nodes, or else the
+    one for the most nodes; those left out because of others do not count.
+    """
     asked = (
         ", ".join(record.name for record in report.providers) or "no EP was asked for"
     )
@@ -206,8 +209,12 @@ def warn_of_plain_model(report: CompileReport) -> None:
     why = next(
         (
             f" {r.ep} says: {r.reason.rstrip('.')}."
-            for r in report.refusals
-            if len(r.follows) < max(1, len(r.nodes))
+            for r in sorted(
+                report.refusals,
+                key=lambda refusal: (
+                    len(refusal.follows) - (len(refusal.nodes) or sys.maxsize)
+                ),
+            )
         ),
         "",
     )

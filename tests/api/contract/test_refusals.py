@@ -105,6 +105,25 @@ def test_without_the_flag_the_plain_model_is_written_with_a_warning(
     assert made.report.required_files == (() if in_memory else ("m_ctx.onnx",))
 
 
+def test_the_warning_gives_the_reason_for_the_most_nodes(tmp_path, caplog):
+    rows = [onnx.helper.make_tensor_value_info(n, 1, ["N", 4]) for n in "xy"]
+    length = onnx.helper.make_tensor_value_info("length", onnx.TensorProto.INT64, [2])
+    nodes = [
+        onnx.helper.make_node("Shape", ["x"], ["length"]),
+        onnx.helper.make_node("Relu", ["x"], ["a"]),
+        onnx.helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", rows[:1], [rows[1], length])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    source = tmp_path / "m.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), source)
+
+    epctx.ModelCompiler(with_qnn(), source).compile_to_file()
+
+    (warning,) = caplog.records
+    assert "Relu: a dimension is open" in warning.message
+
+
 def test_bytes_of_a_model_that_nobody_takes_still_need_a_place_for_binaries(untakable):
     # Whether something is compiled is known too late: the refusal comes before the EPs
     # see the model.
