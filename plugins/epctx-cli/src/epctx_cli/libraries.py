@@ -5,7 +5,7 @@ Reads metadata only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -79,15 +79,19 @@ def libraries() -> list[Library] | None:
     return list(requirements.values())
 
 
-def unmet_requirements() -> list[Library]:
+def unmet_requirements(listed: Iterable[Library]) -> list[Library]:
     """Return what packages for epctx require and do not have in a version that fits.
 
-    Those are the packages that require epctx-core or have entry points for it, without
-    what `libraries` and `libraries_of_eps` return. What an extra installs is left out.
+    Those are the packages that require epctx-core or have entry points for it. What an
+    extra installs is left out.
+
+    Args:
+        listed: requirements that are left out, too: those of `libraries` and
+            `libraries_of_eps`.
     """
-    listed = {
+    others = {
         (canonicalize_name(library.user), canonicalize_name(library.name))
-        for library in (*(libraries() or ()), *libraries_of_eps())
+        for library in listed
     }
     unmet: dict[tuple[str, str], Library] = {}
     packages: dict[str, IDistribution] = {}
@@ -98,7 +102,7 @@ def unmet_requirements() -> list[Library]:
         with suppress(Exception):
             for library in _requirements(package, "") if _is_ours(package) else ():
                 key = user, canonicalize_name(library.name)
-                if key not in listed and not _is_met(library):
+                if key not in others and not _is_met(library):
                     unmet.setdefault(key, library)
     return [unmet[key] for key in sorted(unmet)]
 
@@ -120,12 +124,14 @@ def _is_met(library: Library) -> bool:
 
 def _requirements(package: IDistribution, extra: str) -> Iterator[Library]:
     """Yield the requirements of a package with an extra of epctx-core."""
+    # Each access parses the metadata again.
+    user = package.metadata["Name"]
     for need in map(Requirement, package.requires or ()):
         if need.marker is None or need.marker.evaluate({"extra": extra}):
             version = installed_version(need.name)
             yield Library(
                 name=need.name,
-                user=package.metadata["Name"],
+                user=user,
                 required=str(need.specifier),
                 extra=extra or None,
                 version=version,
@@ -176,15 +182,16 @@ class EpLibrary(Library):
         )
 
 
-def libraries_of_eps() -> list[EpLibrary]:
+def libraries_of_eps(of_epctx: Iterable[Library]) -> list[EpLibrary]:
     """Return what EPs require beside packages of epctx and the libraries of those,
     installed or not.
+
+    Args:
+        of_epctx: what `libraries` returns.
     """
     requirements: dict[tuple[str, str, str], EpLibrary] = {}
-    shared: set[str] | None = None
+    shared = {library.name for library in of_epctx}
     for package, entry in find_entries(EP_GROUP):
-        if shared is None:
-            shared = {library.name for library in libraries() or ()}
         with suppress(Exception):  # requirements of other packages fail in many ways
             for library in _libraries_of_entry(package, entry):
                 if library.name not in shared and not library.name.startswith(_OURS):

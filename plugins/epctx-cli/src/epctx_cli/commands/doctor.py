@@ -109,7 +109,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     """Check everything; 1 if something has to be fixed."""
     facts = _facts()
     requirements = libraries()
-    vendors = libraries_of_eps()
+    vendors = libraries_of_eps(requirements or ())
     transformers = describe(find_entries(TRANSFORMER_GROUP), TRANSFORMER_GROUP)
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
@@ -118,7 +118,11 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     findings = [
         *_check_environment(),
         *check_libraries(requirements),
-        *(check_libraries(unmet_requirements()) if requirements is not None else ()),
+        *(
+            check_libraries(unmet_requirements([*requirements, *vendors]))
+            if requirements is not None
+            else ()
+        ),
         *_check_libraries_of_eps(vendors),
         *_check_variables(variables, any_plugin=bool(trials)),
         *findings,
