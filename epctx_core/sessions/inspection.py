@@ -173,8 +173,8 @@ def inspect_model(
         for r in records
         if FILE_ATTRIBUTE in r.attributes
     )
-    # A model may have very many nodes, all of a few sources.
     stated = manifest or NO_MANIFEST
+    # A model may have very many nodes, all of a few sources.
     plugins = {
         source: _find_plugin(source, registry, stated.providers)
         for source in {record.source for record in records}

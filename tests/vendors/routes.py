@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
 import pytest
 from vendors.vendors_onnxruntime import (
     OPENVINO,
@@ -112,3 +113,11 @@ def openvino_devices() -> list[onnxruntime.OrtEpDevice]:
 
     listed = devices(OPENVINO, onnxruntime_ep_openvino)
     return [device for device in listed if device.ep_metadata["ov_device"] == "CPU"]
+
+
+def with_named_nodes(model: bytes) -> bytes:
+    """Return a model whose nodes are called by their numbers and operators."""
+    named = onnx.ModelProto.FromString(model)
+    for number, node in enumerate(named.graph.node):
+        node.name = f"{number} {node.op_type}"
+    return named.SerializeToString()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
 import onnxruntime
 import pytest
 from agreement import worst_relative_error
 from vendors.networks import MORE_NETWORKS, NETWORKS, drawn_network, network
-from vendors.routes import route
+from vendors.routes import route, with_named_nodes
 
 import epctx_core as epctx
 
@@ -21,14 +20,6 @@ that onnxruntime removes, as others undo them.
 """
 REFUSED = {("OpenVINO", "tensorflow_sequences_opset13")}
 """Networks that onnxruntime itself does not compile for an EP."""
-
-
-def with_named_nodes(model):
-    """Return a model whose nodes are called by their numbers and operators."""
-    named = onnx.ModelProto.FromString(model)
-    for number, node in enumerate(named.graph.node):
-        node.name = f"{number} {node.op_type}"
-    return named.SerializeToString()
 
 
 @pytest.mark.parametrize(

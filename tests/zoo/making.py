@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 
 from zoo.scripts import FOLDER, header, list_scripts, models_of
@@ -23,13 +24,10 @@ def make_models() -> Path:
     """
     scripts = list_scripts(together=True)
     needed = sorted({d for s in scripts for d in header(s)["dependencies"]})
-    python = ENVIRONMENT / "bin" / "python"
     stamp = ENVIRONMENT / "installed.json"
     if not stamp.exists() or json.loads(stamp.read_text("utf-8")) != needed:
-        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+        install(needed, ENVIRONMENT)
         (ENVIRONMENT / ".gitignore").write_text("*\n", "utf-8")
-        install = [python, "-m", "pip", "install", "--quiet", *needed]
-        subprocess.run(install, check=True)
         stamp.write_text(json.dumps(needed), "utf-8")
 
     folder = MADE / "models"
@@ -42,10 +40,23 @@ def make_models() -> Path:
     for script in scripts:
         sys.stdout.write(f"{script.name}\n")
         sys.stdout.flush()
-        subprocess.run(
-            [python, "-W", "ignore", script, folder],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONHASHSEED": "0"},
-        )
+        run(script, ENVIRONMENT, folder)
     return folder
+
+
+def install(needed: Iterable[str], environment: Path) -> None:
+    """Make an environment anew with what scripts need."""
+    venv.create(environment, with_pip=True, clear=True)
+    python = environment / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *needed], check=True)
+
+
+def run(script: Path, environment: Path, folder: Path) -> None:
+    """Have a script write its models into a folder."""
+    python = environment / "bin" / "python"
+    subprocess.run(
+        [python, "-W", "ignore", script, folder],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+    )

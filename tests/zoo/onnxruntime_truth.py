@@ -5,7 +5,6 @@ and a comparison with them.
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -13,10 +12,10 @@ import pytest
 from end_to_end.sim_eps import CPU
 from models_breadth.taker import assert_same
 from zoo.exporters.saving import read_inputs
+from zoo.scripts import FOLDER
 
 import epctx_core as epctx
 
-FOLDER = Path(__file__).parent / "models"
 ON_ROUTES_ONLY = ("derived_", "programs_", "transformers_")
 """Beginnings of models whose inputs are not all rows of one table."""
 MODELS = sorted(

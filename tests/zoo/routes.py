@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from zoo.exporters.saving import Inputs, read_runs
@@ -63,7 +62,7 @@ class Warned(logging.Handler):
 
 
 @contextmanager
-def problems_of(found: list[str], step: str) -> Iterator[None]:
+def noting_problems(found: list[str], step: str) -> Iterator[None]:
     """Add what goes wrong in a step to a list: its error, and its warnings."""
     handler = Warned()
     logging.getLogger("epctx").addHandler(handler)
@@ -164,19 +163,11 @@ def options_for(eps: str) -> epctx.SessionOptions:
     return route(f"epctx with {REAL[eps]}").session_options()
 
 
-def with_named_nodes(path: Path) -> bytes:
-    """Return a model whose nodes are called by their numbers and operators."""
-    model = onnx.load(path)
-    for number, node in enumerate(model.graph.node):
-        node.name = f"{number} {node.op_type}"
-    return model.SerializeToString()
-
-
 def take_plain(path: Path, _work: Path, _eps: str) -> dict[str, Any]:
     """Run a model on the CPU EP."""
     problems: list[str] = []
     with (
-        problems_of(problems, "session"),
+        noting_problems(problems, "session"),
         epctx.InferenceSession(path, providers=[CPU]) as session,
     ):
         check_runs(session, path, "")
@@ -189,18 +180,21 @@ def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     taken = 0
     names: set[str] = set()
     with (
-        problems_of(problems, "session"),
+        noting_problems(problems, "session"),
         epctx.InferenceSession(path, options_for(eps)) as session,
     ):
         check_runs(session, path, eps)
 
     source: Path | bytes
     if eps in REAL:
-        source = with_named_nodes(path)
+        # Only that environment has what this imports.
+        from vendors.routes import route, with_named_nodes
+
+        source = with_named_nodes(path.read_bytes())
     else:
         source = Path(shutil.copy(path, work / f"{path.stem}.source.onnx"))
     for form, embedded in FORMS.items():
-        with problems_of(problems, form):
+        with noting_problems(problems, form):
             report = epctx.ModelCompiler(
                 options_for(eps), source, embedded
             ).compile_to_file(work / f"{path.stem}.{form}.onnx")
@@ -214,8 +208,6 @@ def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     if isinstance(source, Path):
         source.unlink()
     else:
-        from vendors.routes import route
-
         # Where onnxruntime's own compile fails, as with open dimensions and with text,
         # there is nothing to compare with; its exceptions have no base of their own.
         with suppress(Exception):
@@ -232,7 +224,7 @@ def load_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
         options = options_for(eps) if eps in REAL else None
         written = work / f"{path.stem}.{form}.onnx"
         with (
-            problems_of(problems, form),
+            noting_problems(problems, form),
             epctx.InferenceSession(written, options) as session,
         ):
             check_runs(session, path, eps)

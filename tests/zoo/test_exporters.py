@@ -6,11 +6,7 @@ they make on every route.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import venv
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from zoo.exporters.saving import read_inputs, read_runs
-from zoo.making import make_models
+from zoo.making import install, make_models, run
 from zoo.routes import EPS
 from zoo.scripts import FOLDER, header, list_scripts, models_of
 from zoo.taking import problems_of, take
@@ -117,19 +113,9 @@ def test_the_page_has_the_numbers_of_the_last_run_of_all():
     ids=lambda script: script.stem,
 )
 def test_a_script_makes_its_models_again(script, tmp_path):
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", *header(script)["dependencies"]],
-        check=True,
-    )
+    install(header(script)["dependencies"], tmp_path / "venv")
 
-    subprocess.run(
-        [python, "-W", "ignore", script, tmp_path / "made"],
-        check=True,
-        stdout=sys.stderr,
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-    )
+    run(script, tmp_path / "venv", tmp_path / "made")
 
     assert_made_again(script, tmp_path / "made")
 

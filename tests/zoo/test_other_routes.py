@@ -10,7 +10,6 @@ from command_line import main
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from zoo.exporters.saving import read_inputs
 from zoo.onnxruntime_truth import (
-    FOLDER,
     QUANTISED,
     STEP,
     assert_compiled,
@@ -18,6 +17,7 @@ from zoo.onnxruntime_truth import (
     path_of,
     truth,
 )
+from zoo.scripts import FOLDER
 
 import epctx_core as epctx
 

@@ -45,12 +45,11 @@ def export(
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     given = make(*OPEN_SIZES[0])
+    is_for_each = dimensions is not None and given.keys() == dimensions.keys()
     lengths = {
-        key: dict(dimensions.get(key, dimensions))
-        if dimensions and any(isinstance(k, str) for k in dimensions)
-        else dict(dimensions or {})
-        for key in given
+        key: dict(dimensions[key] if is_for_each else dimensions or {}) for key in given
     }
+    names = {dimension for each in lengths.values() for dimension in each.values()}
     written = io.BytesIO()
     if trace:
         torch.onnx.export(
@@ -60,9 +59,7 @@ def export(
         )  # fmt: skip
         model: onnx.ModelProto | bytes = written.getvalue()
     else:
-        dims = {
-            d: torch.export.Dim(d) for each in lengths.values() for d in each.values()
-        }
+        dims = {name: torch.export.Dim(name) for name in names}
         program = torch.onnx.export(
             network.eval(), tuple(given.values()), dynamo=True, verbose=False,
             input_names=[*given],
@@ -74,7 +71,6 @@ def export(
         )  # fmt: skip
         model = without_notes(program.model_proto)
 
-    names = {dimension for each in lengths.values() for dimension in each.values()}
     sizes = OPEN_SIZES if names else OPEN_SIZES[:1]
     if len(names) == 1:
         # Only the batch is open.
