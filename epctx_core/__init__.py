@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from epctx_cache import *
+    from epctx_conformance.explanation import *
     from epctx_onnxruntime.conversion import *
 
     from epctx_core.compiling.compiler import *
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from epctx_core.registry import *
     from epctx_core.registry.default import *
     from epctx_core.session import *
+    from epctx_core.sessions.assigned_nodes import *
     from epctx_core.sessions.compatibility import *
-    from epctx_core.sessions.explanation import *
     from epctx_core.sessions.inspection import *
     from epctx_core.sessions.signature import *
     from epctx_core.verify.findings import *
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_cache": ("compile_cached", "load_or_compile"),
+    "epctx_conformance.explanation": (
+        "Explanation",
+        "NodeExplanation",
+        "explain_model",
+    ),
     "epctx_core.compiling.compiler": ("ModelCompiler", "ShareGroup", "ShareReport"),
     "epctx_core.compiling.report": ("CompileReport",),
     "epctx_core.compiling.initializers": (
@@ -70,12 +76,9 @@ _HOME = {
         "get_ep_metadata",
         "get_model_compatibility",
     ),
-    "epctx_core.sessions.explanation": (
-        "Explanation",
-        "NodeExplanation",
+    "epctx_core.sessions.assigned_nodes": (
         "OrtEpAssignedNode",
         "OrtEpAssignedSubgraph",
-        "explain_model",
     ),
     "epctx_core.sessions.inspection": (
         "ContextNodeInfo",

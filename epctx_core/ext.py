@@ -5,7 +5,8 @@ An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and
 exactly its own version of the core.
 
 `CpuEngine`:
-    the engine that EPs are lent in another process (epctx-isolation).
+    the engine that EPs are lent in another process, and in an explanation
+    (epctx-conformance, epctx-isolation).
 `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
     a copy of a model in another process (epctx-isolation).
 `HOOKS`:
@@ -47,7 +48,8 @@ exactly its own version of the core.
 `find_problems`:
     checking a class as its registration does (epctx-conformance).
 `host_call`:
-    one call of a host that compiles and loads (epctx-cache, epctx-onnxruntime).
+    one call of a host that compiles, loads or explains (epctx-cache, epctx-conformance,
+    epctx-onnxruntime).
 `implemented_hooks`:
     knowing which hooks an EP has (epctx-cli, epctx-conformance, epctx-isolation).
 `import_installed`:
@@ -62,9 +64,11 @@ exactly its own version of the core.
 `parse_json`:
     counting what a message has before it is decoded (epctx-isolation).
 `read_request`:
-    options and EPs of a host as `InferenceSession` takes them (epctx-cache).
+    options and EPs of a host as `InferenceSession` takes them (epctx-cache,
+    epctx-conformance).
 `Work`:
-    reading a model that is to be converted (epctx-onnxruntime).
+    reading a model that is to be converted, and asking EPs for their claims
+    (epctx-conformance, epctx-onnxruntime).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-blobs": (),
     "epctx-cache": (),
     "epctx-campaigns": ("epctx-isolation", "epctx-cli", "epctx-conformance"),
-    "epctx-cli": ("epctx-isolation",),
+    "epctx-cli": ("epctx-isolation", "epctx-conformance"),
     "epctx-conformance": (),
     "epctx-isolation": (),
     "epctx-onnxruntime": ("epctx-blobs",),

@@ -19,14 +19,20 @@ from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host
 from epctx_core.sessions.load import SessionState, load_session
 from epctx_core.sessions.providers import stem
-from epctx_core.sessions.signature import make_feed_order, unknown_name_error
+from epctx_core.sessions.signature import (
+    fits,
+    make_feed_order,
+    unknown_name_error,
+)
 from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from epctx_core.graph.mapping import ModelInput
     from epctx_core.options import SessionOptions
     from epctx_core.options.run import RunOptions
-    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
+    from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import ProviderRequest
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
 
@@ -117,6 +123,8 @@ class InferenceSession(Strict):
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
+        *,
+        outputs: Mapping[str, np.ndarray] | None = None,
     ) -> list[Any]:
         """Run the model; callable from many threads.
 
@@ -125,9 +133,13 @@ class InferenceSession(Strict):
                 model's order.
             input_feed: name to array.
             run_options: `terminate` stops the run, see `RunOptions`.
+            outputs: memory for outputs: name to an array of the output's type and
+                shape, C-contiguous and writable. EPs and the engine write into it;
+                where they cannot, the result is copied.
 
         Returns:
-            One array an output; they are the caller's own.
+            One array an output; they are the caller's own. Those of `outputs` are the
+            arrays given there.
 
         Raises:
             InvalidArgument: a wrong name, type or shape.
@@ -142,13 +154,14 @@ class InferenceSession(Strict):
                 raise self._over()
             chosen = self._find_indices(output_names) if output_names else None
             feeds = self._order(input_feed)
+            memory = None if outputs is None else self._find_memory(outputs)
             if run_options is None:
-                results = state.run(feeds, None)
+                results = state.run(feeds, None, memory)
             else:
                 from epctx_core.options.run import RunOptions
 
                 host.check_class("run_options", run_options, RunOptions)
-                results = run_with_options(state.run, feeds, run_options)
+                results = run_with_options(state.run, feeds, run_options, memory)
             return results if chosen is None else [results[index] for index in chosen]
         finally:
             self._running.remove(thread)
@@ -248,6 +261,22 @@ class InferenceSession(Strict):
             if name not in output_names:
                 raise unknown_name_error("output", name, output_names)
         return [output_names.index(name) for name in names]
+
+    def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
+        """Return the memory that was given for each output, None for those without."""
+        memory: list[np.ndarray | None] = [None] * len(self._outputs)
+        for index, array in zip(
+            self._find_indices([*arrays]), arrays.values(), strict=True
+        ):
+            output = self._outputs[index]
+            flags = array.flags if fits(array, output.tensor_type) else None
+            if flags is None or not (flags.c_contiguous and flags.writeable):
+                raise InvalidArgument(
+                    f"the memory given for the output {output.name!r} is not a "
+                    f"C-contiguous, writable array of {output.tensor_type}."
+                )
+            memory[index] = array
+        return memory
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that must be given, in the model's order."""

@@ -64,8 +64,8 @@ def test_a_package_comes_from_the_index_where_the_core_is_from_no_folder(
     [
         ("epctx-cache", ["epctx-cache"]),
         ("epctx-core[ort]", ["epctx-blobs", "epctx-onnxruntime"]),
-        ("epctx-core[cli]", ["epctx-isolation", "epctx-cli"]),
-        ("epctx-cli==0.1.0", ["epctx-isolation", "epctx-cli"]),
+        ("epctx-core[cli]", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
+        ("epctx-cli==0.1.0", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
     ],
 )
 def test_a_package_comes_from_the_repository_with_those_that_it_needs(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Arrays: TypeAlias = "Sequence[np.ndarray]"
 """Arrays in the order of a graph's inputs or outputs."""
+Memory: TypeAlias = "Sequence[np.ndarray | None]"
+"""An array for each output of a model or a step to write into; None where the caller
+has none.
+"""
 RunSubgraph: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 """Runs a subgraph once: takes its inputs in order, gives its outputs in order."""
 

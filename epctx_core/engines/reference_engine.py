@@ -35,7 +35,7 @@ from epctx_core.graph.weights import is_detached
 from epctx_core.plugin import BaseEngine, write_in_place
 
 if TYPE_CHECKING:
-    from epctx_core.engines.control_flow import Arrays
+    from epctx_core.engines.control_flow import Arrays, Memory
 
 _ML = "ai.onnx.ml"
 _ALWAYS = 1 << 31
@@ -90,7 +90,7 @@ class ReferenceModel:
         self._inputs = [value.name for value in model.graph.input]
         self._evaluator = evaluator
 
-    def run(self, inputs: Arrays, outputs: Arrays | None = None) -> Arrays:
+    def run(self, inputs: Arrays, outputs: Memory | None = None) -> Arrays:
         """Run; inputs and results in the order of the model."""
         feeds = dict(zip(self._inputs, inputs, strict=True))
         results = [

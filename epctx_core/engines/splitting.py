@@ -31,7 +31,7 @@ from epctx_core.plugin import write_in_place
 if TYPE_CHECKING:
     import numpy as np
 
-    from epctx_core.engines.control_flow import Arrays
+    from epctx_core.engines.control_flow import Arrays, Memory
     from epctx_core.plugin import BaseEngine, RunnableModel
 
 _LISTED = 20
@@ -338,7 +338,7 @@ class SplitModel:
             read_later.update(frees)
             self._steps.insert(0, (run, part.input_names, part.output_names, frees))
 
-    def run(self, inputs: Arrays, outputs: Arrays | None = None) -> Arrays:
+    def run(self, inputs: Arrays, outputs: Memory | None = None) -> Arrays:
         """Run; inputs and results in the order of the model."""
         values: dict[str, Any] = dict(zip(self._inputs, inputs, strict=True))
         for run, reads, makes, frees in self._steps:

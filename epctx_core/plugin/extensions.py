@@ -291,36 +291,40 @@ def current_options() -> RunOptions | None:
 
 
 def run_with_options(
-    run: Callable[[Any, RunOptions], _R], feeds: Any, options: RunOptions
+    run: Callable[..., _R], feeds: Any, options: RunOptions, *rest: Any
 ) -> _R:
-    """Return `run(feeds, options)`, with the options as `current_options`; a nested run
-    has its own.
+    """Return `run(feeds, options, *rest)`, with the options as `current_options`; a
+    nested run has its own.
     """
     token = _CURRENT.set(options)
     try:
-        return run(feeds, options)
+        return run(feeds, options, *rest)
     finally:
         _CURRENT.reset(token)
 
 
 def write_in_place(
-    results: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
+    results: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]
 ) -> Sequence[np.ndarray]:
     """Copy results into given arrays and return these; numpy alone would broadcast and
-    cast to make them fit.
+    cast to make them fit. A result for which None is given is returned as it is.
 
     Raises:
         RuntimeException: a result has another type or shape than its array.
     """
+    placed = list(results)
     for index, (result, target) in enumerate(zip(results, outputs, strict=True)):
+        if target is None or target is result:
+            continue
         if result.shape != target.shape or result.dtype != target.dtype:
             raise RuntimeException(
                 f"output {index} is {result.dtype}{list(result.shape)}; the memory "
                 f"given for it is {target.dtype}{list(target.shape)}.",
                 hint=(
-                    "The model declares a type or a shape that is not what its "
-                    "operators compute; correct it."
+                    "Either the caller gave wrong memory, or the model declares what "
+                    "its operators do not compute; correct it."
                 ),
             )
         target[...] = result
-    return outputs
+        placed[index] = target
+    return placed

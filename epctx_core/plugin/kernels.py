@@ -33,10 +33,18 @@ class RunnableModel(Protocol):
     """A model that an engine made ready; it keeps its weights alive."""
 
     def run(
-        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray | None] | None = None,
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results are in the order of the model's graph inputs and
         outputs.
+
+        Args:
+            inputs: an array each.
+            outputs: memory for each result, None for those that the engine allocates;
+                None for all. `epctx_core.plugin.write_in_place` copies what an engine
+                cannot compute there.
         """
 
 

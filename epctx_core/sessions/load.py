@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         ContextReader,
         TensorView,
     )
-    from epctx_core.sessions.explanation import OrtEpAssignedSubgraph
+    from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
     from epctx_core.sessions.work import Work
@@ -222,7 +222,7 @@ def _make_plan(work: Work, planner: Planner) -> SessionState:
         plan = planner.plan(work.assignment.main)
     assigned = None
     if work.config.record_assignments:
-        from epctx_core.sessions.explanation import list_assigned_subgraphs
+        from epctx_core.sessions.assigned_nodes import list_assigned_subgraphs
 
         assigned = list_assigned_subgraphs(work.assignment, instances.names, work.nodes)
     graph = model.graph

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
-from epctx_core.plugin import ValueInfo
+from epctx_core.plugin import ValueInfo, write_in_place
 from epctx_core.registry.guard import contract_error, describe, to_plain
-from epctx_core.sessions.signature import has_shape, has_type
+from epctx_core.sessions.signature import fits, has_shape, has_type
 
 if TYPE_CHECKING:
-    from epctx_core.engines.control_flow import Arrays
+    from epctx_core.engines.control_flow import Arrays, Memory
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
 
 RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
-PlanRun = Callable[[Sequence[Any], "RunOptions | None"], list[Any]]
+PlanRun = Callable[[Sequence[Any], "RunOptions | None", "Memory | None"], list[Any]]
 
 
 class StepSpec(NamedTuple):
@@ -36,8 +36,7 @@ class StepSpec(NamedTuple):
             the outputs in order.
         inputs, outputs: value names; an omitted optional one is the empty string.
         nested: whether the step runs plans of its own.
-        in_place: whether `run` takes, instead of None, arrays for all outputs to write
-            into.
+        in_place: whether `run` takes, instead of None, `Memory` for its outputs.
     """
 
     name: str
@@ -118,14 +117,27 @@ class Plan:
             if (read_slots, made) == (tuple(range(1, 1 + len(inputs))), self._outputs):
                 self._only = only
 
-    def run(self, feeds: Arrays, options: RunOptions | None = None) -> list[Any]:
+    def run(
+        self,
+        feeds: Arrays,
+        options: RunOptions | None = None,
+        memory: Memory | None = None,
+    ) -> list[Any]:
         """Run all steps; return the model's outputs in order.
 
+        Args:
+            feeds: the inputs, then the captured values.
+            options: those of the run.
+            memory: where the outputs go. The steps that compute them get it; what does
+                not write into it is copied.
+
         Raises:
-            RuntimeException: a step raised, or the run was terminated.
+            RuntimeException: a step raised, the run was terminated, or an output does
+                not fit its memory.
         """
-        if self._only is not None and options is None:
+        if self._only is not None and options is None and memory is None:
             return _run_only(self._only, feeds)
+        given = memory and dict(zip(self._outputs, memory, strict=True))
         values = self._template.copy()
         values[1 : 1 + self._input_count] = feeds
         result: Any
@@ -135,7 +147,8 @@ class Plan:
                 raise _stopped()
             try:
                 results = run(
-                    [values[slot] for slot in inputs], options if spec.nested else None
+                    [values[slot] for slot in inputs],
+                    options if spec.nested else given and _take(given, spec, outputs),
                 )
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
@@ -154,7 +167,20 @@ class Plan:
             # Inputs and constants are returned as copies: results are the caller's own.
             for slot in self._fixed_outputs:
                 values[slot] = copy.copy(values[slot])
-        return [values[slot] for slot in self._outputs]
+        results = [values[slot] for slot in self._outputs]
+        return results if memory is None else [*write_in_place(results, memory)]
+
+
+def _take(
+    given: Mapping[int, np.ndarray | None], spec: StepSpec, outputs: Sequence[int]
+) -> Memory | None:
+    """Return the memory that was given for a step's outputs; None if none was, or if
+    the step writes into none.
+    """
+    if not spec.in_place:
+        return None
+    memory = [given.get(slot) for slot in outputs]
+    return memory if any(array is not None for array in memory) else None
 
 
 def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
@@ -248,7 +274,8 @@ def add_checks(
     check = _Results(owner, hook, outputs, spec.name if is_loaded else None).check
     run = spec.run
 
-    def run_and_check(inputs: Sequence[Any], buffers: Arrays | None) -> Sequence[Any]:
+    def run_and_check(inputs: Sequence[Any], memory: Memory | None) -> Sequence[Any]:
+        buffers = None if memory is None else _complete_memory(memory, outputs, inputs)
         results = run(inputs, buffers)
         # Most partitions give one array of a static shape; the whole check would be
         # most of what a tiny run costs.
@@ -275,6 +302,29 @@ def add_checks(
 
     checked = _explain_by_hints(run_and_check, hints, owner) if hints else run_and_check
     return drop_omitted_outputs(spec._replace(run=checked))
+
+
+def _complete_memory(
+    memory: Memory, outputs: Sequence[ValueInfo], inputs: Sequence[Any]
+) -> Arrays | None:
+    """Return an array for each output of an EP's step: the given one, else a new one.
+
+    None, so that results are copied instead, where the length of one is not known, and
+    where an array does not fit or overlaps an input: an EP may write before it has
+    read.
+    """
+    buffers = [
+        np.empty(output.shape, output.dtype)  # type: ignore[arg-type]
+        if array is None and output.type.is_static
+        else array
+        for array, output in zip(memory, outputs, strict=True)
+    ]
+    for array, output in zip(buffers, outputs, strict=True):
+        if not fits(array, output.type) or any(
+            np.may_share_memory(array, value) for value in inputs
+        ):
+            return None
+    return buffers  # type: ignore[return-value]
 
 
 class _Results(NamedTuple):
@@ -464,7 +514,7 @@ def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
         return run
 
     def run_between_hooks(
-        feeds: Sequence[Any], options: RunOptions | None
+        feeds: Sequence[Any], options: RunOptions | None, memory: Memory | None
     ) -> list[Any]:
         tag = options.tag if options is not None else ""
         with ExitStack() as ends:
@@ -473,6 +523,6 @@ def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
                 ends.callback(instances.call, ep, "on_run_end", tag=tag)
             for ep in on_start:
                 instances.call(ep, "on_run_start", tag=tag)
-            return run(feeds, options)
+            return run(feeds, options, memory)
 
     return run_between_hooks

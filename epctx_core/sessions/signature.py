@@ -258,6 +258,15 @@ def has_type(array: np.ndarray, expected: TensorType) -> bool:
     )
 
 
+def fits(value: object, expected: TensorType) -> bool:
+    """Return whether a value is an array of a type and a shape."""
+    return (
+        isinstance(value, np.ndarray)
+        and has_type(value, expected)
+        and has_shape(value, expected)
+    )
+
+
 def has_shape(array: np.ndarray, expected: TensorType) -> bool:
     """Return whether an array has a shape, as far as that is known."""
     return array.shape == expected.shape or may_have_shape(expected, array.shape)

@@ -31,6 +31,7 @@ from epctx_core.sessions.plan import (
 )
 
 if TYPE_CHECKING:
+    from epctx_core.engines.control_flow import Memory
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.type_table import TypeTable
@@ -367,7 +368,15 @@ def _in_memory(
 
     run = spec.run
 
-    def run_into_memory(inputs: Sequence[Any], _outputs: object) -> Sequence[Any]:
-        return run(inputs, [make(shape, dtype) for make, shape, dtype in buffers])
+    def run_into_memory(inputs: Sequence[Any], given: Memory | None) -> Sequence[Any]:
+        return run(
+            inputs,
+            [
+                make(shape, dtype) if array is None else array
+                for array, (make, shape, dtype) in zip(
+                    given or [None] * len(buffers), buffers, strict=True
+                )
+            ],
+        )
 
     return spec._replace(run=run_into_memory)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import onnx
 
+from epctx_conformance.explanation import Explanation, explain_model
 from epctx_conformance.models import (
     BARRIERS,
     BLOCKS,
@@ -30,14 +31,7 @@ from epctx_conformance.models import (
 )
 from epctx_conformance.observing import Act, Watch, observe_calls
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
-from epctx_core import (
-    Explanation,
-    InferenceSession,
-    ModelCompiler,
-    Registry,
-    SessionOptions,
-    explain_model,
-)
+from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:

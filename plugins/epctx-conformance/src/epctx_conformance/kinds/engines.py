@@ -331,6 +331,14 @@ def _writes_in_place(subject: EngineSubject) -> None:
                     "the one that was given for it."
                 )
 
+        results = subject.run(prepared, feeds, outputs=[None, *targets[1:]])
+        if results[0].tobytes() != expected[0].tobytes():
+            raise CheckFailed(
+                f"the first result of the model {model.name} is another one where None "
+                "is given for it, which leaves its memory to the engine.",
+                hint="Return epctx_core.plugin.write_in_place(results, outputs).",
+            )
+
 
 @KIT.check("memory", "a later run leaves the results of an earlier one")
 def _keeps_results(subject: EngineSubject) -> None:

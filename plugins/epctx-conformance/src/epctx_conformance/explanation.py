@@ -1,31 +1,25 @@
-"""EP of each node of a model.
-
-`explain_model` asks EPs for their claims, and says why they refuse others; nothing is
-compiled or written. `list_assigned_subgraphs` describes the nodes of a session, as
-onnxruntime does.
+"""EP of each node of a model, and why others refused it: `explain_model` asks EPs for
+their claims, and nothing is compiled or written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import Any
 
-from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import convert_errors
-from epctx_core.options import GraphOptimizationLevel, SessionOptions
-from epctx_core.options.choices import CPU_EP
+from epctx_core import (
+    GraphOptimizationLevel,
+    Registry,
+    SessionOptions,
+    default_registry,
+)
+from epctx_core.ext import CpuEngine, Work, host_call, read_request
 from epctx_core.plugin import EnginePolicy, Purpose
-from epctx_core.registry import Registry, default_registry
-from epctx_core.sessions.host import read_request
-from epctx_core.sessions.work import Work
 
-if TYPE_CHECKING:
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.mapping import ModelInput
-    from epctx_core.sessions.assignment import Assignment
+CPU_EP = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +84,8 @@ class Explanation:
         return {"eps": list(self.eps), "nodes": nodes, "left": len(self.left)}
 
 
-@convert_errors("explaining the model")
 def explain_model(
-    path_or_bytes: ModelInput,
+    path_or_bytes: str | PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
     *,
     registry: Registry = default_registry,
@@ -120,17 +113,18 @@ def explain_model(
         >>> [(node.name, node.refusals) for node in explanation.left]
         [('nms', (('QNNExecutionProvider', 'NonMaxSuppression is not supported'),))]
     """
-    session, requested = read_request(sess_options, None, None)
-    work = Work(path_or_bytes, session, registry, requested)
-    with closing(work), work.cancel.by_interrupt():
-        work.choose(purpose)
-        work.open()
-        work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
-        work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
-        work.assign()
-        return Explanation(
-            eps=tuple(work.providers.choices), nodes=tuple(_explain_nodes(work))
-        )
+    with host_call("explaining the model"):
+        session, requested = read_request(sess_options, None, None)
+        work = Work(path_or_bytes, session, registry, requested)
+        with closing(work), work.cancel.by_interrupt():
+            work.choose(purpose)
+            work.open()
+            work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
+            work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
+            work.assign()
+            return Explanation(
+                eps=tuple(work.providers.choices), nodes=tuple(_explain_nodes(work))
+            )
 
 
 def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
@@ -181,82 +175,3 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
                 refusals=tuple(reasons),
                 follows={ep: cause for (ep, _), cause in reasons.items() if cause},
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtEpAssignedNode:
-    """One node; attributes as `onnxruntime.OrtEpAssignedNode`."""
-
-    name: str
-    domain: str
-    op_type: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrtEpAssignedSubgraph:
-    """Nodes that an EP runs as one; attributes as `onnxruntime.OrtEpAssignedSubgraph`.
-
-    Attributes:
-        ep_name: the EP.
-        nodes: the nodes, in the model's order.
-    """
-
-    ep_name: str
-    nodes: tuple[OrtEpAssignedNode, ...]
-
-    def get_nodes(self) -> list[OrtEpAssignedNode]:
-        """Return the nodes."""
-        return list(self.nodes)
-
-
-def list_assigned_subgraphs(
-    assignment: Assignment,
-    eps: Sequence[str],
-    loaded: Mapping[str, Sequence[ContextNodeRecord]],
-) -> list[OrtEpAssignedSubgraph]:
-    """Return the nodes of each EP, those in subgraphs included: EPs in order of
-    priority, the CPU EP last.
-
-    A partition is one subgraph; so is each EPContext node, each node that an EP runs by
-    a kernel, and each node of the CPU EP.
-
-    Args:
-        assignment: of the whole model.
-        eps: the session's EPs.
-        loaded: EP name to its EPContext nodes.
-    """
-    graphs: Mapping[object, GraphIndex] = {
-        part.graph.path: part.graph for part in assignment.graphs
-    }
-    groups: list[tuple[str, GraphIndex, Sequence[int]]] = [
-        *((p.ep, p.graph, p.node_indices) for p in assignment.partitions),
-        *(
-            (ep, graphs[r.path], [r.index])
-            for ep, records in loaded.items()
-            for r in records
-        ),
-    ]
-    for part in assignment.graphs:
-        groups += [
-            (ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()
-        ]
-        groups += [
-            (CPU_EP, part.graph, [i])
-            for i in sorted({*part.left_over(), *part.executed})
-        ]
-
-    order = [*eps, CPU_EP]
-    return [
-        OrtEpAssignedSubgraph(
-            ep_name=ep,
-            nodes=tuple(
-                OrtEpAssignedNode(
-                    name=graph.get_node_name(i),
-                    domain=graph.domains[i],
-                    op_type=graph.op_types[i],
-                )
-                for i in nodes
-            ),
-        )
-        for ep, graph, nodes in sorted(groups, key=lambda group: order.index(group[0]))
-    ]
