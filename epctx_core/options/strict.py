@@ -10,7 +10,8 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.errors import InvalidArgument, PackageMissing, suggestion
+from epctx_core.forwarding import import_installed
 
 MEMORY = "onnxruntime and the EPs manage the memory of runs"
 THREADS = (
@@ -38,58 +39,6 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
 effect.
 """
 
-_REASONS: Mapping[str, str] = {
-    "EPs are chosen by name; use `add_provider`": (
-        "add_provider_for_devices set_provider_selection_policy "
-        "set_provider_selection_policy_delegate OrtDevice OrtDeviceMemoryType "
-        "OrtDeviceVendorId OrtEpDevice OrtExecutionProviderDevicePolicy "
-        "OrtHardwareDevice OrtHardwareDeviceType get_input_epdevices get_ep_devices"
-    ),
-    "EPs are Python plugins, found by their entry points; see `epctx_core.plugins()` "
-    "and `register_execution_provider`": (
-        "register_execution_provider_library unregister_execution_provider_library"
-    ),
-    "values are numpy arrays in the memory of this process; use `run`": (
-        "IOBinding OrtValue SessionIOBinding SparseTensor OrtSparseFormat OrtMemType "
-        "OrtMemoryInfo OrtMemoryInfoDeviceType OrtSyncStream copy_tensors "
-        "create_ortvalue_from_shape_and_type get_input_memory_infos "
-        "get_output_memory_infos io_binding run_with_iobinding run_with_ort_values "
-        "run_with_ortvaluevector"
-    ),
-    "memory of runs and thread pools belong to the engine and to the EPs": (
-        "OrtAllocatorType OrtArenaCfg create_and_register_allocator "
-        "create_and_register_allocator_v2 set_global_thread_pool_sizes"
-    ),
-    "steps run in the model's order of dependence and are not profiled": (
-        "ExecutionOrder execution_order enable_profiling profile_file_prefix "
-        "end_profiling get_profiling_start_time_ns get_tuning_results "
-        "set_tuning_results release_captured_graph"
-    ),
-    "use `ModelCompiler` with a `graph_optimization_level`": "optimized_model_filepath",
-    "files of weights are mapped from a folder "
-    "(session.model_external_initializers_file_folder_path)": (
-        "add_external_initializers_from_files_in_memory"
-    ),
-    "LoRA adapters are not applied to what an EP compiled": (
-        "AdapterFormat LoraAdapter add_active_adapter"
-    ),
-    "packages of several models are not read; a context model and its files travel as "
-    "`CompileReport.required_files` says": (
-        "ModelPackage ModelPackageComponentContext ModelPackageContext "
-        "ModelPackageOptions ModelPackageWriteMode"
-    ),
-    "add a handler to the logger 'epctx'": "set_default_logger_callback",
-    "run `epctx doctor`": "print_debug_info",
-    "use `epctx_core.__version__`": "version",
-    "it belongs to the onnxruntime package itself": (
-        "capi contextlib cuda_version get_build_info has_collective_ops "
-        "import_capi_exception onnxruntime_validation package_name preload_dlls"
-    ),
-}
-"""Reason why epctx lacks names of onnxruntime, or what to use instead, with the names;
-docs/differences-from-onnxruntime.md has the same.
-"""
-
 _log = logging.getLogger("epctx.options")
 _logged: set[str] = set()
 
@@ -111,20 +60,25 @@ def missing_attribute_error(
     owner: str, name: str, attributes: Iterable[str]
 ) -> UnsupportedNameError:
     """Return the error for a name that a class or module does not have."""
-    public = [n for n in attributes if not n.startswith("_")]
-    # Many names of onnxruntime are a little like one of ours that does something else.
-    reason = next((why for why, names in _REASONS.items() if name in names.split()), "")
-    if reason:
-        return UnsupportedNameError(
-            f"{owner} has no attribute {name!r} of onnxruntime: {reason}.",
-            hint="More: docs/differences-from-onnxruntime.md.",
+    try:
+        names = import_installed(
+            "epctx_onnxruntime.drop_in.names", needed_by="a name of onnxruntime"
         )
+    except PackageMissing as missing:
+        hint = f"epctx-onnxruntime has all names of onnxruntime: {missing.hint}"
+    else:
+        hint = "More: docs/differences-from-onnxruntime.md."
+        if reason := names.explain(name):
+            # Many are a little like a name of ours that does something else.
+            return UnsupportedNameError(
+                f"{owner} has no attribute {name!r} of onnxruntime: {reason}.",
+                hint=hint,
+            )
+
+    public = [n for n in attributes if not n.startswith("_")]
     return UnsupportedNameError(
         f"{owner} has no attribute {name!r}.{suggestion(name, public, cutoff=0.8)}",
-        hint=(
-            "If it is a name of onnxruntime: docs/differences-from-onnxruntime.md says "
-            "what epctx does not have, and what to use instead."
-        ),
+        hint=hint,
     )
 
 

@@ -75,6 +75,7 @@ _HOME = {
         "ContextNode",
         "EnginePolicy",
         "Extent",
+        "HardwareDevice",
         "Purpose",
         "TensorType",
         "ValueInfo",

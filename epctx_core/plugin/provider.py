@@ -17,6 +17,7 @@ from epctx_core.plugin.types import (
     BuildInfo,
     Compatibility,
     ContextNode,
+    HardwareDevice,
     Purpose,
 )
 
@@ -269,6 +270,15 @@ class ExecutionProvider:
         Cheap: called before an instance exists.
         """
         return Availability(True)
+
+    @classmethod
+    def devices(cls) -> Sequence[HardwareDevice]:
+        """Return the devices on this machine that the EP works on, the preferred first:
+        by default one NPU of no hardware.
+
+        Called before an instance exists, for hosts that choose EPs by their devices.
+        """
+        return (HardwareDevice(metadata={"virtual": "1"}),)
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:  # noqa: ARG003

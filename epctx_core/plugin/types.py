@@ -41,6 +41,27 @@ class Availability:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HardwareDevice:
+    """Device that an EP works on, as hosts choose it; attributes as
+    `onnxruntime.OrtHardwareDevice`.
+
+    Attributes:
+        type: `CPU`, `GPU` or `NPU`.
+        vendor: who makes it; the EP's vendor if empty.
+        vendor_id, device_id: its ids of PCI; 0 if unknown.
+        metadata: what else hosts may want to know, as text.
+        options: the EP's options with which it uses this device.
+    """
+
+    type: str = "NPU"
+    vendor: str = ""
+    vendor_id: int = 0
+    device_id: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    options: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildInfo:
     """SDK, driver and target of payloads; the core writes them into the manifest of a
     context model.

@@ -18,8 +18,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import onnxruntime
-
 from epctx_core import (
     GraphOptimizationLevel,
     Registry,
@@ -32,6 +30,7 @@ from epctx_core.ext import SESSION_OPTIONS, host_call, import_installed
 from epctx_core.plugin import Compatibility
 from epctx_onnxruntime.providers.base import MODELS, OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import one_line
+from epctx_onnxruntime.real import onnxruntime
 
 if TYPE_CHECKING:
     from epctx_cache.request import Request

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING
 
 import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
-from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from epctx_onnxruntime.graphs import free_names, subgraphs
 from epctx_onnxruntime.newest_versions import load_structure
 from epctx_onnxruntime.quantizers import see_through_quantizers
+from epctx_onnxruntime.real import native
 from epctx_onnxruntime.versions import fit_versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import TypeAlias
 
-    import onnxruntime
     from onnx import GraphProto, NodeProto
+
+    from epctx_onnxruntime.real import onnxruntime
 
     _Value: TypeAlias = "ValueInfoProto | TensorProto"
 
@@ -39,7 +40,7 @@ def has_schema(domain: str, op_type: str, version: int) -> bool:
     """Return whether onnxruntime has an operator in a version of its domain."""
     versions = [
         (schema.since_version, not schema.deprecated)
-        for schema in get_all_operator_schema()
+        for schema in native.get_all_operator_schema()
         if (schema.domain, schema.name) == (domain, op_type)
         and schema.since_version <= version
     ]

@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import onnxruntime
-
 from epctx_core import GraphOptimizationLevel, SessionOptions, default_registry
 from epctx_core.errors import (
     Fail,
@@ -19,6 +17,7 @@ from epctx_core.ext import Publication, Work
 from epctx_onnxruntime import ort_format
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
+from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from epctx_onnxruntime.newest_versions import load_structure
 from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
 
 if TYPE_CHECKING:
-    import onnxruntime
     from onnx import ModelProto
+
+    from epctx_onnxruntime.real import onnxruntime
 
 
 _ALWAYS_KNOWN = frozenset(

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnxruntime.capi import onnxruntime_pybind11_state as _native
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import BaseEngine, current_options, write_in_place
@@ -20,6 +18,7 @@ from epctx_onnxruntime.custom_operators import (
     register_libraries,
 )
 from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
+from epctx_onnxruntime.real import native, onnxruntime
 from epctx_onnxruntime.versions import (
     CPU_EP,
     FATAL_ONLY,
@@ -45,7 +44,7 @@ PREPACK_LIMIT = 64 << 20
 pays.
 """
 
-_CPU = _native.OrtDevice(_native.OrtDevice.cpu(), _native.OrtDevice.default_memory(), 0)
+_CPU = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
 
 _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
 """Operators that end the process if their input has no rows; see `guards`."""
@@ -345,7 +344,7 @@ class OnnxRuntimeModel:
         options: onnxruntime.RunOptions,
     ) -> list[np.ndarray]:
         """Run, so that onnxruntime writes results into given arrays."""
-        binding = _native.SessionIOBinding(self._native)
+        binding = native.SessionIOBinding(self._native)
         # Bound values refer to the memory of arrays, which live until the run is over.
         for name, array in feeds.items():
             if array.dtype.isbuiltin == 1:
@@ -421,16 +420,16 @@ def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
 
 def _native_value(array: np.ndarray) -> Any:
     """Return a native value over the memory of an array; see `ort_value`."""
-    native = _native.OrtValue
+    value = native.OrtValue
     if array.dtype.isbuiltin != 1:
-        return native.ortvalue_from_numpy_with_onnx_type(
+        return value.ortvalue_from_numpy_with_onnx_type(
             array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         )
     if array.dtype.kind == "c":
         raise NotImplementedByProvider(
             f"onnxruntime has no values of the type {array.dtype}"
         )
-    return native.ortvalue_from_numpy(array, _CPU)
+    return value.ortvalue_from_numpy(array, _CPU)
 
 
 def _make_array(value: Any) -> np.ndarray:

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import onnx
 from onnx import helper
-from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from epctx_onnxruntime.graphs import subgraphs
+from epctx_onnxruntime.real import native
 from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    import onnxruntime
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
     from onnx import ModelProto, NodeProto, OperatorSetIdProto
+
+    from epctx_onnxruntime.real import onnxruntime
 
 _BEYOND = 1000
 
@@ -131,8 +132,8 @@ def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
 
 def load_structure(
     model: ModelProto, options: onnxruntime.SessionOptions | None = None
-) -> capi.InferenceSession:
+) -> native.InferenceSession:
     """Load a model and resolve its types, without kernels."""
-    return capi.InferenceSession(
+    return native.InferenceSession(
         options or quiet_options(), model.SerializeToString(), False, False
     )

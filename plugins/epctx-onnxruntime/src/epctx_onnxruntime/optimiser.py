@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
-import onnxruntime
 from onnx import ModelProto, TensorProto
 
 from epctx_core import GraphOptimizationLevel
@@ -37,6 +36,7 @@ from epctx_onnxruntime.graphs import (
     without_weights,
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
+from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:

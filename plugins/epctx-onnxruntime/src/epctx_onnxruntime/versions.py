@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
+
+from epctx_onnxruntime.real import onnxruntime
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -34,8 +34,6 @@ from epctx_onnxruntime.providers.library import PluginLibrary, digest_file, one_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import onnxruntime
-
     from epctx_core.plugin import (
         ComputeCapability,
         ContextNode,
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
     )
     from epctx_onnxruntime.providers.programs import Binary, Program
     from epctx_onnxruntime.providers.sessions import VendorSession
+    from epctx_onnxruntime.real import onnxruntime
 
 MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP
@@ -237,7 +236,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return the verdict of the EP by onnxruntime's own call; none where the EP
         cannot judge on this device.
         """
-        from onnxruntime.capi import onnxruntime_pybind11_state as native
+        from epctx_onnxruntime.real import native
 
         devices = cls.select_devices(cls.library.list_devices(), options)
         try:
@@ -445,8 +444,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return options of a session with the EP, or of a compile with it; the log is
         silent, as errors carry the vendor's reasons.
         """
-        import onnxruntime
-
+        from epctx_onnxruntime.real import onnxruntime
         from epctx_onnxruntime.versions import FATAL_ONLY
 
         options = onnxruntime.SessionOptions()
@@ -476,8 +474,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
         Raises:
             InvalidArgument: onnxruntime does not even create the EP with them.
         """
-        import onnxruntime
         from onnx import TensorProto, helper
+
+        from epctx_onnxruntime.real import onnxruntime
 
         values = [
             helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"

@@ -21,7 +21,7 @@ from epctx_core.errors import NotImplementedByProvider
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from onnxruntime import OrtEpDevice
+    from epctx_onnxruntime.real import onnxruntime
 
 _LOCK = threading.Lock()
 """Held while a library is registered: once in a process."""
@@ -48,7 +48,7 @@ class PluginLibrary:
     devices: str = ""
     hint: str = ""
 
-    def list_devices(self) -> Sequence[OrtEpDevice]:
+    def list_devices(self) -> Sequence[onnxruntime.OrtEpDevice]:
         """Return the devices that the EP can use on this machine; registers the library
         if nobody has yet.
 
@@ -73,8 +73,8 @@ class PluginLibrary:
             )
         return devices
 
-    def _list_registered(self) -> list[OrtEpDevice]:
-        import onnxruntime
+    def _list_registered(self) -> list[onnxruntime.OrtEpDevice]:
+        from epctx_onnxruntime.real import onnxruntime
 
         return [
             device
@@ -83,7 +83,7 @@ class PluginLibrary:
         ]
 
     def _register(self) -> None:
-        import onnxruntime
+        from epctx_onnxruntime.real import onnxruntime
 
         if self in _REGISTERED:
             return
@@ -185,7 +185,7 @@ class PluginLibrary:
         """The version of the vendor's package; that of onnxruntime for an EP inside it,
         empty where nobody tells.
         """
-        import onnxruntime
+        from epctx_onnxruntime.real import onnxruntime
 
         if not self.distribution:
             return "" if self.path else onnxruntime.__version__
@@ -204,7 +204,7 @@ class PluginLibrary:
         Raises:
             NotImplementedByProvider: the library is missing.
         """
-        import onnxruntime
+        from epctx_onnxruntime.real import onnxruntime
 
         facts = {
             "onnxruntime": onnxruntime.__version__,

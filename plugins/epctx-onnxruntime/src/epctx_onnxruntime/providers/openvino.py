@@ -16,8 +16,6 @@ from epctx_onnxruntime.providers.library import PluginLibrary
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import onnxruntime
-
     from epctx_core.plugin import (
         CompiledPartition,
         ContextNode,
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
         NodeView,
         ProviderContext,
     )
+    from epctx_onnxruntime.real import onnxruntime
 
 EP = "OpenVINOExecutionProvider"
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})

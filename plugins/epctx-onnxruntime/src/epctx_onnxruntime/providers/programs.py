@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
-import onnxruntime
 from onnx import ModelProto, helper
 
 from epctx_core.plugin import ComputeCapability, Refusal, number_nodes
 from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weights
 from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
 from epctx_onnxruntime.providers.library import one_line
+from epctx_onnxruntime.real import onnxruntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

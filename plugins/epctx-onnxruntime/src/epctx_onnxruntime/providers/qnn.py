@@ -23,8 +23,6 @@ from epctx_onnxruntime.providers.library import PluginLibrary
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import onnxruntime
-
     from epctx_core.plugin import (
         CompiledPartition,
         ContextNode,
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     )
     from epctx_onnxruntime.providers.programs import Program
     from epctx_onnxruntime.providers.sessions import VendorSession
+    from epctx_onnxruntime.real import onnxruntime
 
 EP = "QNNExecutionProvider"
 _STARTED = threading.Event()

@@ -7,13 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import onnxruntime
 from onnx import ModelProto, helper
 
 from epctx_core.errors import InvalidGraph
 from epctx_onnxruntime.engine import OnnxRuntimeModel
 from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
+from epctx_onnxruntime.real import onnxruntime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

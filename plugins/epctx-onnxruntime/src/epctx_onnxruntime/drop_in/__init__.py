@@ -1,0 +1,3 @@
+"""Module with every public name of onnxruntime: `import epctx_onnxruntime as
+onnxruntime`.
+"""

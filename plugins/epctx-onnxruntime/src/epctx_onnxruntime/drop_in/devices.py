@@ -1,0 +1,345 @@
+"""Devices of EPs: listed, chosen by hosts or by a policy, brought by libraries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import epctx_core
+from epctx_core import default_registry, get_ep_metadata
+from epctx_core.errors import EpctxError, InvalidArgument, NotFound
+from epctx_core.plugin import ExecutionProvider, HardwareDevice, Purpose
+from epctx_onnxruntime.drop_in.errors import with_native_errors
+from epctx_onnxruntime.drop_in.names import REASONS
+from epctx_onnxruntime.real import native, onnxruntime
+from epctx_onnxruntime.versions import CPU_EP
+
+_log = logging.getLogger("epctx.devices")
+_MOST_SELECTIONS = 8
+"""Devices that a delegate may choose; onnxruntime's number."""
+
+_POLICY_TYPES = {
+    "DEFAULT": "CPU",
+    "PREFER_CPU": "CPU",
+    "PREFER_GPU": "GPU",
+    "MAX_PERFORMANCE": "GPU",
+    "PREFER_NPU": "NPU",
+    "MAX_EFFICIENCY": "NPU",
+    "MIN_OVERALL_POWER": "NPU",
+}
+"""Type of device that each policy prefers, as in onnxruntime."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtHardwareDevice:
+    """Device; attributes as `onnxruntime.OrtHardwareDevice`.
+
+    Attributes:
+        type: a `onnxruntime.OrtHardwareDeviceType`.
+        vendor, vendor_id: who makes it; the id is that of PCI, 0 if unknown.
+        device_id: the model's id, 0 if unknown.
+        metadata: what else the EP says of it; `virtual` is "1" for one of no hardware.
+    """
+
+    type: Any
+    vendor: str
+    vendor_id: int
+    device_id: int
+    metadata: Mapping[str, str] = field(hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrtEpDevice:
+    """Device with an EP that works on it; attributes as `onnxruntime.OrtEpDevice`.
+
+    Attributes:
+        ep_name, ep_vendor: the EP.
+        ep_metadata: what `epctx_core.get_ep_metadata` says of it, and its version.
+        ep_options: the options with which the EP uses this device.
+        device: the device.
+    """
+
+    ep_name: str
+    ep_vendor: str
+    ep_metadata: Mapping[str, str] = field(hash=False)
+    ep_options: Mapping[str, str] = field(hash=False)
+    device: OrtHardwareDevice
+
+    def memory_info(self, _memory_type: Any) -> onnxruntime.OrtMemoryInfo:
+        """Return the memory in which sessions take and give values: the CPU's."""
+        return make_memory_info()
+
+    def create_sync_stream(self) -> None:
+        """Refuse to make a stream.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            f"OrtEpDevice.create_sync_stream: {REASONS['create_sync_stream']}."
+        )
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if its EP computes on this CPU in place of hardware."""
+        return self.ep_metadata.get("simulated") == "1"
+
+    def __str__(self) -> str:
+        simulated = ", simulated" if self.is_simulated else ""
+        device = self.device
+        return f"{self.ep_name} ({device.type.name} of {device.vendor}{simulated})"
+
+
+Delegate: TypeAlias = Callable[
+    [Sequence[OrtEpDevice], Mapping[str, str], Mapping[str, str], int],
+    Sequence[OrtEpDevice],
+]
+
+
+def make_memory_info() -> onnxruntime.OrtMemoryInfo:
+    """Return the description of CPU memory, where all inputs and outputs are."""
+    return onnxruntime.OrtMemoryInfo(
+        "Cpu",
+        onnxruntime.OrtAllocatorType.ORT_DEVICE_ALLOCATOR,
+        0,
+        onnxruntime.OrtMemType.DEFAULT,
+    )
+
+
+def _cpu_device() -> Any:
+    return next(d for d in onnxruntime.get_ep_devices() if d.ep_name == CPU_EP)
+
+
+def get_all_providers() -> list[str]:
+    """Return the names of onnxruntime's EPs and of those that are installed here."""
+    return list(
+        dict.fromkeys(
+            [*epctx_core.get_all_providers(), *onnxruntime.get_all_providers()]
+        )
+    )
+
+
+@with_native_errors
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Return the devices of the EPs that can be used on this machine, those of real EPs
+    before simulated ones, and the CPU EP's last.
+
+    An EP that cannot be imported, or is not available, has none; `epctx.devices` logs
+    why.
+    """
+    found: list[OrtEpDevice] = []
+    for name in default_registry.available():
+        if name == CPU_EP:
+            continue
+        try:
+            record = default_registry.resolve(name)
+            cls = default_registry.load(record)
+            available = default_registry.availability(record, Purpose.RUN)
+            if not available:
+                _log.info("%s has no devices: %s", record.label, available.reason)
+                continue
+            facts = {"version": record.version or "", **get_ep_metadata(name)}
+            found += [_describe(cls, device, facts) for device in _list_devices(cls)]
+        except EpctxError as error:
+            _log.info("%s has no devices: %s", name, error)
+
+    real = _cpu_device()
+    cpu = OrtEpDevice(
+        ep_name=CPU_EP,
+        ep_vendor=real.ep_vendor,
+        ep_metadata=dict(real.ep_metadata),
+        ep_options={},
+        device=OrtHardwareDevice(
+            type=real.device.type,
+            vendor=real.device.vendor,
+            vendor_id=real.device.vendor_id,
+            device_id=real.device.device_id,
+            metadata=dict(real.device.metadata),
+        ),
+    )
+    return [*sorted(found, key=lambda device: device.is_simulated), cpu]
+
+
+def _list_devices(cls: type[ExecutionProvider]) -> Sequence[HardwareDevice]:
+    try:
+        listed = list(cls.devices())
+    except EpctxError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        _log.warning("%s.devices raised %r; it has none.", cls.name, error)
+        return []
+    if wrong := [each for each in listed if not isinstance(each, HardwareDevice)]:
+        _log.warning(
+            "%s.devices gave %.80r instead of a HardwareDevice.", cls.name, wrong[0]
+        )
+    return [each for each in listed if isinstance(each, HardwareDevice)]
+
+
+def _describe(
+    cls: type[ExecutionProvider], device: HardwareDevice, facts: Mapping[str, str]
+) -> OrtEpDevice:
+    return OrtEpDevice(
+        ep_name=cls.name,
+        ep_vendor=cls.vendor,
+        ep_metadata=facts,
+        ep_options={key: str(value) for key, value in device.options.items()},
+        device=OrtHardwareDevice(
+            type=onnxruntime.OrtHardwareDeviceType.__members__[device.type],
+            vendor=device.vendor or cls.vendor,
+            vendor_id=device.vendor_id,
+            device_id=device.device_id,
+            metadata=dict(device.metadata),
+        ),
+    )
+
+
+def join_devices(ep_devices: Sequence[OrtEpDevice]) -> tuple[str, dict[str, str]]:
+    """Return the EP of devices, and the options with which it uses them.
+
+    Raises:
+        InvalidArgument: no device, devices of several EPs, or several whose options
+            differ.
+    """
+    given = list(ep_devices)
+    if not given or not all(isinstance(device, OrtEpDevice) for device in given):
+        raise InvalidArgument(
+            "add_provider_for_devices takes a list of one or more devices of one EP.",
+            hint="Give some of get_ep_devices() of the same module.",
+        )
+    names = list(dict.fromkeys(device.ep_name for device in given))
+    if len(names) > 1:
+        raise InvalidArgument(
+            f"the devices are those of several EPs: {', '.join(names)}.",
+            hint="Call add_provider_for_devices once for each EP.",
+        )
+    options = [dict(device.ep_options) for device in given]
+    if any(each != options[0] for each in options):
+        raise InvalidArgument(
+            f"{names[0]} uses one of these devices at a time: their options are "
+            f"{'; '.join(map(str, options))}.",
+            hint="Give one device, or choose several by an option of the EP.",
+        )
+    return names[0], options[0]
+
+
+def choose_by_policy(
+    policy: native.OrtExecutionProviderDevicePolicy,
+) -> dict[str, list[OrtEpDevice]]:
+    """Return the EPs that a policy chooses, with their devices: that of the first
+    device of the preferred type; none where there is no such device, which leaves all
+    to the CPU EP.
+    """
+    wanted = _POLICY_TYPES[policy.name]
+    others = [device for device in get_ep_devices() if device.ep_name != CPU_EP]
+    fitting = [device for device in others if device.device.type.name == wanted]
+    if not fitting:
+        _log.info(
+            "%s chose the CPU EP: no EP has a %s; there are: %s.",
+            policy.name,
+            wanted,
+            ", ".join(map(str, others)) or "none",
+        )
+        return {}
+    first = fitting[0]
+    _log.info(
+        "%s chose %s: the first %s; after it: %s.",
+        policy.name,
+        first,
+        wanted,
+        ", ".join(map(str, fitting[1:])) or "none",
+    )
+    return {first.ep_name: [first]}
+
+
+def choose_by_delegate(
+    delegate: Delegate, metadata: Mapping[str, str]
+) -> dict[str, list[OrtEpDevice]]:
+    """Return the EPs whose devices a host's function chooses, in its order.
+
+    Raises:
+        InvalidArgument: it chose none, too many, or what is no device.
+    """
+    chosen = list(delegate(get_ep_devices(), dict(metadata), {}, _MOST_SELECTIONS))
+    if not 0 < len(chosen) <= _MOST_SELECTIONS or not all(
+        isinstance(device, OrtEpDevice) for device in chosen
+    ):
+        raise InvalidArgument(
+            f"the policy's delegate chose {chosen!r:.80}.",
+            hint=f"Return 1 to {_MOST_SELECTIONS} of the devices that it is given.",
+        )
+    _log.info("the delegate chose %s.", ", ".join(map(str, chosen)))
+    groups: dict[str, list[OrtEpDevice]] = {}
+    for device in chosen:
+        groups.setdefault(device.ep_name, []).append(device)
+    groups.pop(CPU_EP, None)
+    return groups
+
+
+_REGISTERED: dict[str, list[str]] = {}
+"""EPs that were registered with each library, by the host's name for it."""
+
+
+@with_native_errors
+def register_execution_provider_library(
+    registration_name: str, library_path: str
+) -> None:
+    """Make the EPs in a library of a vendor EPs of this process.
+
+    An EP for which an adapter is installed (`epctx-onnxruntime[qnn]`) is used by that;
+    any other one by `epctx_onnxruntime.providers.register_plugin_ep`.
+
+    Args:
+        registration_name: the host's name for the library.
+        library_path: its file.
+
+    Raises:
+        InvalidArgument: the name is taken.
+        Fail: onnxruntime cannot load the library.
+    """
+    from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
+
+    if registration_name in _REGISTERED:
+        raise InvalidArgument(
+            f"a library is registered as {registration_name!r} already."
+        )
+    before = {device.ep_name for device in onnxruntime.get_ep_devices()}
+    onnxruntime.register_execution_provider_library(
+        registration_name, str(library_path)
+    )
+    brought = {d.ep_name for d in onnxruntime.get_ep_devices()} - before
+    added = []
+    for ep in sorted(brought):
+        records = [r for r in default_registry.find(ep) if r.usable]
+        adapters = [
+            record
+            for record in records
+            if record.simulated is False
+            and issubclass(default_registry.load(record), OnnxRuntimeProvider)
+        ]
+        if adapters:
+            _log.info("%s of the library is used by %s.", ep, adapters[0].origin)
+        else:
+            register_plugin_ep(ep, library=library_path)
+            added.append(ep)
+    _REGISTERED[registration_name] = added
+
+
+@with_native_errors
+def unregister_execution_provider_library(registration_name: str) -> None:
+    """Remove a library and the EPs that were registered with it.
+
+    Raises:
+        NotFound: there is none of that name.
+        InvalidArgument: a session uses one of its EPs.
+    """
+    if registration_name not in _REGISTERED:
+        raise NotFound(
+            f"no library is registered as {registration_name!r}.",
+            hint=f"There are: {', '.join(_REGISTERED) or 'none'}.",
+        )
+    for ep in _REGISTERED[registration_name]:
+        default_registry.unregister(ep)
+    del _REGISTERED[registration_name]
+    onnxruntime.unregister_execution_provider_library(registration_name)

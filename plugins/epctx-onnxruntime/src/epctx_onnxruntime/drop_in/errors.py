@@ -1,0 +1,62 @@
+"""Errors of epctx that are also instances of onnxruntime's exception classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
+from epctx_core.errors import EpctxError, ErrorCode, InvalidArgument
+from epctx_onnxruntime.real import native
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_NATIVE: dict[ErrorCode, type[Exception]] = {
+    ErrorCode.FAIL: native.Fail,
+    ErrorCode.INVALID_ARGUMENT: native.InvalidArgument,
+    ErrorCode.NO_SUCHFILE: native.NoSuchFile,
+    ErrorCode.RUNTIME_EXCEPTION: native.RuntimeException,
+    ErrorCode.INVALID_PROTOBUF: native.InvalidProtobuf,
+    ErrorCode.NOT_IMPLEMENTED: native.NotImplemented,
+    ErrorCode.INVALID_GRAPH: native.InvalidGraph,
+    ErrorCode.EP_FAIL: native.EPFail,
+    ErrorCode.MODEL_LOAD_CANCELED: native.ModelLoadCanceled,
+    ErrorCode.MODEL_REQUIRES_COMPILATION: native.ModelRequiresCompilation,
+    ErrorCode.NOT_FOUND: native.NotFound,
+    ErrorCode.PLUGIN_ERROR: native.EPFail,
+}
+"""Exception class of onnxruntime for each code; for a plugin's fault that of EPs."""
+
+
+@cache
+def _combine(cls: type[EpctxError]) -> type[EpctxError]:
+    """Return a subclass of an error's class that is one of onnxruntime's, too."""
+    bases: tuple[type, ...] = (cls, _NATIVE[cls.code])
+    if issubclass(cls, InvalidArgument):
+        # onnxruntime's bindings raise these for arguments of a wrong kind.
+        bases += (RuntimeError, TypeError)
+    members = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    return type(cls.__name__, bases, members)
+
+
+def adopt(error: EpctxError) -> None:
+    """Make an error an instance of onnxruntime's class, too: it stays the same object,
+    with its traceback and cause.
+    """
+    if not isinstance(error, _NATIVE[error.code]):
+        error.__class__ = _combine(type(error))  # type: ignore[arg-type]
+
+
+def with_native_errors(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return a function whose errors `adopt` was called on."""
+
+    @wraps(function)
+    def calling(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except EpctxError as error:
+            adopt(error)
+            raise
+
+    return calling

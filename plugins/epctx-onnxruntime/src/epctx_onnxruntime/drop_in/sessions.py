@@ -1,0 +1,314 @@
+"""`InferenceSession` and `ModelCompiler` with every name of onnxruntime's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import epctx_core
+from epctx_core import default_registry
+from epctx_core.errors import InvalidArgument
+from epctx_onnxruntime.drop_in.binding import IOBinding, read_feeds
+from epctx_onnxruntime.drop_in.devices import (
+    OrtEpDevice,
+    get_all_providers,
+    get_ep_devices,
+    make_memory_info,
+)
+from epctx_onnxruntime.drop_in.errors import with_native_errors
+from epctx_onnxruntime.drop_in.options import SessionOptions, refuse
+from epctx_onnxruntime.drop_in.values import to_ort_value
+from epctx_onnxruntime.real import onnxruntime
+from epctx_onnxruntime.versions import CPU_EP
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Providers = Sequence[Any]
+
+
+class InferenceSession(epctx_core.InferenceSession):
+    """Runs a model; see `onnxruntime.InferenceSession` and
+    `epctx_core.InferenceSession`.
+
+    Args:
+        path_or_bytes: the model.
+        sess_options: session options.
+        providers: EP names in order of priority, each with or without its options. One
+            that is not installed is left out with a warning, as by onnxruntime.
+        provider_options: options for `providers`.
+        tuning: as for `epctx_core.InferenceSession`.
+
+    Raises:
+        EpctxError: as `epctx_core.InferenceSession`; also an instance of the class of
+            its code in `onnxruntime.capi.onnxruntime_pybind11_state`.
+    """
+
+    @with_native_errors
+    def __init__(
+        self,
+        path_or_bytes: str | PathLike[str] | bytes,
+        sess_options: epctx_core.SessionOptions | None = None,
+        providers: Providers | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+        **tuning: Any,
+    ) -> None:
+        if providers is not None:
+            providers, provider_options = _leave_out(providers, provider_options)
+        options = SessionOptions() if sess_options is None else sess_options
+        if providers is None:
+            options = _choose(options, path_or_bytes)
+        super().__init__(path_or_bytes, options, providers, provider_options, **tuning)
+        self.input_names = [argument.name for argument in self._inputs]
+        if path := getattr(options, "optimized_model_filepath", ""):
+            _write_optimized(path_or_bytes, options, path)
+
+    @with_native_errors
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: epctx_core.RunOptions | None = None,
+        *,
+        outputs: Mapping[str, np.ndarray] | None = None,
+    ) -> list[Any]:
+        """Run the model; inputs may be values of onnxruntime, too; see
+        `epctx_core.InferenceSession.run`.
+        """
+        return super().run(
+            output_names, read_feeds(input_feed), run_options, outputs=outputs
+        )
+
+    @with_native_errors
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
+        run_options: epctx_core.RunOptions | None = None,
+    ) -> list[onnxruntime.OrtValue]:
+        """Run the model on values of onnxruntime; return such values, in memory of
+        their own.
+        """
+        results = self.run(output_names, input_dict_ort_values, run_options)
+        return [to_ort_value(result) for result in results]
+
+    def io_binding(self) -> IOBinding:
+        """Return a binding of inputs and outputs to memory."""
+        return IOBinding(self)
+
+    @with_native_errors
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: epctx_core.RunOptions | None = None
+    ) -> None:
+        """Run the model on what a binding of this session binds.
+
+        Raises:
+            InvalidArgument: the binding is another session's, or binds no output; or as
+                for `run`.
+        """
+        if not isinstance(iobinding, IOBinding) or not iobinding.is_of(self):
+            raise InvalidArgument(
+                "run_with_iobinding takes a binding of this session.",
+                hint="Make it with session.io_binding().",
+            )
+        iobinding.run(run_options)
+
+    def run_with_ortvaluevector(self, *_given: object) -> None:
+        """Refuse vectors of onnxruntime's native values.
+
+        Raises:
+            NotImplementedByProvider: always.
+        """
+        refuse("InferenceSession.run_with_ortvaluevector")
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> onnxruntime.OrtValue:
+        """Return a value with uninitialised memory."""
+        return onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+            shape, element_type, device_type, device_id, vendor_id
+        )
+
+    def get_input_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
+        """Return the memory of each input: the CPU's."""
+        return [make_memory_info() for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
+        """Return the memory of each output: the CPU's."""
+        return [make_memory_info() for _ in self.get_outputs()]
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """Return the device that takes each input: the CPU EP's, as EPs move values to
+        their devices themselves.
+        """
+        cpu = get_ep_devices()[-1]
+        return [cpu for _ in self.get_inputs()]
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Do nothing: runs capture no graphs."""
+
+    def end_profiling(self) -> str:
+        """Refuse: sessions are not profiled.
+
+        Raises:
+            NotImplementedByProvider: always.
+        """
+        refuse("InferenceSession.end_profiling")
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Refuse: sessions are not profiled.
+
+        Raises:
+            NotImplementedByProvider: always.
+        """
+        refuse("InferenceSession.get_profiling_start_time_ns")
+
+    def get_tuning_results(self) -> list[Any]:
+        """Return nothing: only onnxruntime's GPU EPs have tuning results."""
+        return []
+
+    def set_tuning_results(
+        self, results: Iterable[Any], *, error_on_invalid: bool = False
+    ) -> None:
+        """Refuse tuning results, unless there are none.
+
+        Raises:
+            NotImplementedByProvider: there are some.
+        """
+        if list(results) or error_on_invalid:
+            refuse("InferenceSession.set_tuning_results")
+
+
+for _name in (
+    "close",
+    "get_provider_graph_assignment_info",
+    "get_providers",
+    "get_provider_options",
+    "get_modelmeta",
+    "run_async",
+    "set_ep_dynamic_options",
+    "set_providers",
+):
+    setattr(
+        InferenceSession,
+        _name,
+        with_native_errors(getattr(epctx_core.InferenceSession, _name)),
+    )
+
+
+class ModelCompiler(epctx_core.ModelCompiler):
+    """Compiles a model to a context model; see `onnxruntime.ModelCompiler` and
+    `epctx_core.ModelCompiler`.
+    """
+
+    @with_native_errors
+    def __init__(
+        self,
+        sess_options: epctx_core.SessionOptions,
+        input_model_path_or_bytes: str | PathLike[str] | bytes,
+        *further: Any,
+        **settings: Any,
+    ) -> None:
+        super().__init__(
+            _choose(sess_options, input_model_path_or_bytes),
+            input_model_path_or_bytes,
+            *further,
+            **settings,
+        )
+
+
+for _name in (
+    "compile_to_bytes",
+    "compile_to_file",
+    "compile_to_stream",
+    "set_ep_context_binary_information",
+    "set_ep_context_data_write_func",
+):
+    setattr(
+        ModelCompiler,
+        _name,
+        with_native_errors(getattr(epctx_core.ModelCompiler, _name)),
+    )
+
+
+def _choose(options: Any, model: str | PathLike[str] | bytes) -> Any:
+    """Return session options with the EPs that their policy chooses."""
+    if not isinstance(options, SessionOptions):
+        return options
+    chosen = options.copy()
+    chosen.choose_devices(lambda: _read_metadata(model))
+    return chosen
+
+
+def _read_metadata(model: str | PathLike[str] | bytes) -> Mapping[str, str]:
+    import onnx
+
+    proto = (
+        onnx.load_from_string(model)
+        if isinstance(model, bytes)
+        else onnx.load(fspath(model), load_external_data=False)
+    )
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def _leave_out(
+    providers: Providers, options: Sequence[Mapping[str, object]] | None
+) -> tuple[Providers, Sequence[Mapping[str, object]] | None]:
+    """Return the EPs without those of onnxruntime that nobody has installed, after a
+    warning: hosts list all that they know, and run on what is there.
+    """
+    known = get_all_providers()
+    names = [item if isinstance(item, str) else item[0] for item in providers]
+    missing = [
+        name for name in names if name in known and not default_registry.find(name)
+    ]
+    missing = [name for name in missing if name != CPU_EP]
+    if not missing:
+        return providers, options
+    warnings.warn(
+        f"there is no {', '.join(missing)} here; the session runs without. Available: "
+        f"{', '.join(epctx_core.get_available_providers())}",
+        stacklevel=4,
+    )
+    kept = [index for index, name in enumerate(names) if name not in missing]
+    return (
+        [providers[index] for index in kept],
+        options and [options[index] for index in kept],
+    )
+
+
+def _write_optimized(
+    model: str | PathLike[str] | bytes, options: epctx_core.SessionOptions, path: str
+) -> None:
+    """Write a model as onnxruntime optimises it, by a session of its own.
+
+    Raises:
+        InvalidArgument: onnxruntime does not optimise it, such as a context model.
+    """
+    real = onnxruntime.SessionOptions()
+    real.log_severity_level = 4
+    real.optimized_model_filepath = fspath(path)
+    real.graph_optimization_level = onnxruntime.GraphOptimizationLevel(
+        int(options.graph_optimization_level)
+    )
+    try:
+        onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else fspath(model),
+            real,
+            providers=[CPU_EP],
+        )
+    except Exception as error:
+        raise InvalidArgument(
+            f"onnxruntime cannot write the optimised model: {error}",
+            path=path,
+            hint="Leave optimized_model_filepath out for models with EPContext nodes.",
+        ) from error
