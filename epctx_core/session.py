@@ -109,6 +109,7 @@ class InferenceSession(Strict):
         self._state: SessionState | None = load_session(work, exporter)
         self._inputs = self._state.inputs
         self._outputs = self._state.outputs
+        self._indices = {output.name: i for i, output in enumerate(self._outputs)}
         self._defaults = self._state.defaults
         self._order = make_feed_order(self._inputs, self._defaults)
 
@@ -256,11 +257,11 @@ class InferenceSession(Strict):
                 f"output_names is a list of names, not {names!r:.80}.",
                 hint="Give None for all outputs.",
             )
-        output_names = [output.name for output in self._outputs]
-        for name in names:
-            if name not in output_names:
-                raise unknown_name_error("output", name, output_names)
-        return [output_names.index(name) for name in names]
+        try:
+            return [self._indices[name] for name in names]
+        except (KeyError, TypeError):
+            wrong = next(name for name in names if name not in [*self._indices])
+            raise unknown_name_error("output", wrong, [*self._indices]) from None
 
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""

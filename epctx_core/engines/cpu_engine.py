@@ -256,6 +256,11 @@ class CpuEngine:
         return load_engine_class(self.policy.engine).name
 
     @property
+    def allocates(self) -> bool:
+        """See `epctx_core.plugin.BaseEngine`."""
+        return self._engine.allocates
+
+    @property
     def layout(self) -> str:
         """See `epctx_core.plugin.Engine.layout`."""
         return self._engine.layout

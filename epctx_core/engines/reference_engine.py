@@ -49,6 +49,7 @@ class ReferenceEngine(BaseEngine):
     """Prepares models on the reference implementation."""
 
     name = f"onnx.reference {onnx.__version__}"
+    allocates = True
 
     def prepare(
         self,

@@ -157,12 +157,15 @@ class BaseEngine(ABC):
         optimizes: whether it can optimise whole models.
         runs_custom_ops: whether it takes the operators of
             `policy.custom_ops_libraries`.
+        allocates: whether its models take None for some of the outputs of `run`, and
+            allocate these.
     """
 
     name: ClassVar[str]
     checks: ClassVar[bool] = False
     optimizes: ClassVar[bool] = False
     runs_custom_ops: ClassVar[bool] = False
+    allocates: ClassVar[bool] = False
 
     def __init__(self, policy: EnginePolicy) -> None:
         self.policy = policy

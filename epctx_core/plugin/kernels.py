@@ -33,18 +33,16 @@ class RunnableModel(Protocol):
     """A model that an engine made ready; it keeps its weights alive."""
 
     def run(
-        self,
-        inputs: Sequence[np.ndarray],
-        outputs: Sequence[np.ndarray | None] | None = None,
+        self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None
     ) -> Sequence[np.ndarray]:
         """Run; inputs and results are in the order of the model's graph inputs and
         outputs.
 
         Args:
             inputs: an array each.
-            outputs: memory for each result, None for those that the engine allocates;
-                None for all. `epctx_core.plugin.write_in_place` copies what an engine
-                cannot compute there.
+            outputs: memory for the results, into which
+                `epctx_core.plugin.write_in_place` copies what an engine cannot compute
+                there. Some may be None where the engine `allocates`.
         """
 
 

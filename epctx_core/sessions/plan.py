@@ -37,6 +37,7 @@ class StepSpec(NamedTuple):
         inputs, outputs: value names; an omitted optional one is the empty string.
         nested: whether the step runs plans of its own.
         in_place: whether `run` takes, instead of None, `Memory` for its outputs.
+        allocates: whether that may be None for some of them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class StepSpec(NamedTuple):
     outputs: Sequence[str]
     nested: bool = False
     in_place: bool = True
+    allocates: bool = True
 
 
 Step: TypeAlias = tuple[
@@ -148,7 +150,9 @@ class Plan:
             try:
                 results = run(
                     [values[slot] for slot in inputs],
-                    options if spec.nested else given and _take(given, spec, outputs),
+                    options
+                    if spec.nested
+                    else given and spec.in_place and _take(given, spec, outputs),
                 )
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
@@ -175,12 +179,11 @@ def _take(
     given: Mapping[int, np.ndarray | None], spec: StepSpec, outputs: Sequence[int]
 ) -> Memory | None:
     """Return the memory that was given for a step's outputs; None if none was, or if
-    the step writes into none.
+    the step does not write into it.
     """
-    if not spec.in_place:
-        return None
     memory = [given.get(slot) for slot in outputs]
-    return memory if any(array is not None for array in memory) else None
+    missing = sum(array is None for array in memory)
+    return memory if missing < len(memory) and (spec.allocates or not missing) else None
 
 
 def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:

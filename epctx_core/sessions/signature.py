@@ -123,12 +123,13 @@ def make_feed_order(
         defaults: inputs that the caller may leave out (overridable initializers), with
             their values.
     """
-    # (name, dtype, shape) of an input that needs nothing but a comparison.
+    # (name, dtype, shape, fixed axes) of an input that needs nothing but comparisons.
     declared = [
         (
             a.name,
             a.tensor_type.dtype,
-            a.tensor_type.shape if a.tensor_type.is_static else None,
+            a.tensor_type.shape,
+            [(i, n) for i, n in enumerate(a.shape) if isinstance(n, int)],
         )
         for a in arguments
     ]
@@ -138,13 +139,19 @@ def make_feed_order(
             # The common case, a comparison each: all inputs there, as the model
             # declares them.
             ordered = []
-            for name, dtype, shape in declared:
+            for name, dtype, shape, fixed in declared:
                 value = feeds.get(name)
                 if (
                     type(value) is not np.ndarray
                     or value.dtype != dtype
-                    or value.shape != shape
                     or not value.flags.c_contiguous
+                ):
+                    break
+                lengths = value.shape
+                if lengths != shape and (
+                    shape is None
+                    or len(lengths) != len(shape)
+                    or [n for i, n in fixed if lengths[i] != n]
                 ):
                     break
                 ordered.append(value)

@@ -89,7 +89,12 @@ def cpu_step(
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
     if one in prepared:
         return StepSpec(
-            name, CPU_EP, prepared[one], graph.inputs[first], graph.outputs[first]
+            name,
+            CPU_EP,
+            prepared[one],
+            graph.inputs[first],
+            graph.outputs[first],
+            allocates=engine.allocates,
         )
     group = NodeGroup(graph, nodes)
     form = group.form
@@ -103,7 +108,14 @@ def cpu_step(
         prepared[graph, form] = run
         if one is not None:
             prepared[one] = run
-    return StepSpec(name, CPU_EP, run, group.input_names, group.output_names)
+    return StepSpec(
+        name,
+        CPU_EP,
+        run,
+        group.input_names,
+        group.output_names,
+        allocates=engine.allocates,
+    )
 
 
 def list_refusals(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +84,7 @@ class OnnxRuntimeEngine(BaseEngine):
     """Prepares models on onnxruntime."""
 
     name = NAME
-    checks = optimizes = runs_custom_ops = True
+    checks = optimizes = runs_custom_ops = allocates = True
 
     def __init__(self, policy: EnginePolicy) -> None:
         super().__init__(policy)
@@ -279,6 +279,11 @@ class OnnxRuntimeModel:
                     "to or from Python."
                 )
         self._has_foreign_types = any(value.type in _FOREIGN for value in values)
+        # Text and sequences have no memory that onnxruntime could share.
+        self._binds = all(
+            value.type.startswith("tensor(") and value.type != "tensor(string)"
+            for value in values
+        )
         # A tuple frees its last member first: the session before the memory that it
         # reads.
         self._state = (owned, session)
@@ -311,8 +316,7 @@ class OnnxRuntimeModel:
         )
         try:
             results: list[np.ndarray]
-            memory = [] if outputs is None else [a for a in outputs if a is not None]
-            if outputs is not None and _can_bind((*feeds.values(), *memory)):
+            if outputs is not None and self._binds:
                 return self._run_into(feeds, outputs, options)
             if self._has_foreign_types:
                 # onnxruntime's `run` supports numpy's own element types only.
@@ -363,15 +367,6 @@ class OnnxRuntimeModel:
             _make_array(results[index]) if target is None else target
             for index, target in enumerate(memory)
         ]
-
-
-def _can_bind(values: Iterable[object]) -> bool:
-    """Return whether onnxruntime takes values over memory of Python: no text, no
-    sequence.
-    """
-    return all(
-        isinstance(value, np.ndarray) and not value.dtype.hasobject for value in values
-    )
 
 
 def place_weights(

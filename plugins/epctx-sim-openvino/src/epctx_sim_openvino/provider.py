@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_sim_sdk.provider import SimulatedProvider
 
-from epctx_core.plugin import BuildInfo, WeightlessMode, hookimpl
+from epctx_core.plugin import BuildInfo, HardwareDevice, WeightlessMode, hookimpl
 from epctx_sim_openvino import settings
 from epctx_sim_openvino.devices import EP
 
@@ -76,6 +76,16 @@ class OpenVinoProvider(SimulatedProvider):
         return NodeLoader(
             context, device, cls.load_policy(context.options, context.target)
         )
+
+    @classmethod
+    def devices(cls) -> Sequence[HardwareDevice]:
+        """Return one simulated device of each type."""
+        return [
+            HardwareDevice(
+                type=kind, metadata={"virtual": "1"}, options={"device_type": kind}
+            )
+            for kind in ("NPU", "GPU", "CPU")
+        ]
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:

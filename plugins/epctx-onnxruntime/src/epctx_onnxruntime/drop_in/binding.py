@@ -38,7 +38,7 @@ class IOBinding:
         self._memory: dict[str, np.ndarray | None] = {}
         self._values: dict[str, onnxruntime.OrtValue] = {}
         self._results: dict[str, Any] = {}
-        self._shapes: list[tuple[int, ...]] = []
+        self._shapes: list[tuple[int, ...]] | None = None
 
     def is_of(self, session: object) -> bool:
         """Return whether this is a binding of a session."""
@@ -128,7 +128,7 @@ class IOBinding:
         self._values[name] = ortvalue
 
     def _bind_output(self, name: str, memory: np.ndarray | None) -> None:
-        self._find(name, [o.name for o in self._session.get_outputs()], "output")
+        self._find(name, self._session.output_names, "output")
         self._memory[name] = memory
         self._values.pop(name, None)
         self._results.pop(name, None)
@@ -194,40 +194,37 @@ class IOBinding:
             raise InvalidArgument(
                 "no output is bound.", hint="Bind those to compute: bind_output(name)."
             )
-        shapes = [np.shape(value) for value in self._inputs.values()]
-        keeps = shapes == self._shapes
-        outputs = {
-            name: memory
-            for name in names
-            if (memory := self._find_memory(name, keeps=keeps)) is not None
-        }
-        results = self._session.run(names, self._inputs, run_options, outputs=outputs)
+        outputs = {name: m for name, m in self._memory.items() if m is not None}
+        shapes = None
+        if len(outputs) < len(names):
+            shapes = [np.shape(value) for value in self._inputs.values()]
+            if shapes == self._shapes:
+                outputs.update(self._find_kept())
+        results = self._session.run(
+            None if names == self._session.output_names else names,
+            self._inputs,
+            run_options,
+            outputs=outputs or None,
+        )
 
         for name, result in zip(names, results, strict=True):
-            if result is not self._results.get(name, self._memory[name]):
+            if result is not outputs.get(name):
                 self._values.pop(name, None)
             self._results[name] = result
         self._shapes = shapes
 
-    def _find_memory(self, name: str, *, keeps: bool) -> np.ndarray | None:
-        """Return the memory for an output: the host's, or that of the last run if it
-        `keeps` its shape.
-        """
-        memory = self._memory[name]
-        if memory is None and keeps:
-            last = self._results.get(name)
-            if (
-                isinstance(last, np.ndarray)
-                and not last.dtype.hasobject
-                and last.flags.writeable
-                # The host may have bound a result as the next run's input.
-                and not any(
-                    isinstance(value, np.ndarray) and np.may_share_memory(last, value)
-                    for value in self._inputs.values()
-                )
-            ):
-                return last
-        return memory
+    def _find_kept(self) -> dict[str, np.ndarray]:
+        """Return the memory of the last run's results that this one may write to."""
+        inputs = [v for v in self._inputs.values() if isinstance(v, np.ndarray)]
+        return {
+            name: last
+            for name, last in self._results.items()
+            if isinstance(last, np.ndarray)
+            and not last.dtype.hasobject
+            and last.flags.writeable
+            # The host may have bound a result as the next run's input.
+            and not any(np.may_share_memory(last, value) for value in inputs)
+        }
 
 
 def _check_device(name: str, device_type: str, device_id: int) -> None:

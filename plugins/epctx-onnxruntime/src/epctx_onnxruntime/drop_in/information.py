@@ -1,4 +1,4 @@
-"""What the drop-in tells of itself; the log of epctx as onnxruntime gives its own."""
+"""Versions and EPs of the drop-in; the log of epctx as onnxruntime gives its own."""
 
 from __future__ import annotations
 

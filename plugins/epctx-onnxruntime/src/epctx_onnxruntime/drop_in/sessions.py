@@ -64,6 +64,7 @@ class InferenceSession(epctx_core.InferenceSession):
             options = _choose(options, path_or_bytes)
         super().__init__(path_or_bytes, options, providers, provider_options, **tuning)
         self.input_names = [argument.name for argument in self._inputs]
+        self.output_names = [argument.name for argument in self._outputs]
         if path := getattr(options, "optimized_model_filepath", ""):
             _write_optimized(path_or_bytes, options, path)
 
