@@ -26,6 +26,7 @@ from epctx_core.file_names import (
     make_context_model_path,
     normalise_path,
 )
+from epctx_core.publish.files import require_locks
 
 if TYPE_CHECKING:
     from epctx_core.compiling.initializers import InitializerPlacement
@@ -38,8 +39,10 @@ def check_folder(folder: Path) -> None:
 
     Raises:
         InvalidArgument: it is not a folder, or one cannot have this name here.
-        Fail: it, or the folder that it would be created in, is not writable.
+        Fail: it, or the folder that it would be created in, is not writable, or the
+            system has no locks for folders.
     """
+    require_locks(folder)
     try:
         nearest = next(
             each for each in (folder, *folder.parents) if get_mode(each) is not None

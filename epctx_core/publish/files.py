@@ -5,7 +5,6 @@ refusals; independent of the journal.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import logging
 import os
@@ -20,6 +19,11 @@ from epctx_core.context.paths import get_mode
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.file_names import STAGING_PREFIX, list_parents
 from epctx_core.graph.mapping import MappedFile, copy_range
+
+try:
+    import fcntl
+except ImportError:  # Windows: see `require_locks`, which comes before all that uses it
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -112,6 +116,26 @@ def _suggest_fix(code: int | None, folder: Path) -> str:
     return "Check the disk and the folder, then compile again."
 
 
+def require_locks(folder: Path) -> None:
+    """Raise Fail where the system has no lock that a folder can be published under.
+
+    Windows opens no folder, so it can neither lock one nor force its entries to disk,
+    and a lock file would outlive a killed process. All other calls that only POSIX
+    systems have in this module come after this check.
+    """
+    if fcntl is None:
+        raise Fail(
+            f"nothing can be published into {str(folder)!r}: this system has no locks "
+            "on folders (flock), which keep two compiles apart.",
+            path=folder,
+            hint=(
+                "Compile to bytes with embedded payloads (compile_to_bytes, "
+                "embed_compiled_data_into_model=True), or on Linux or macOS; the files "
+                "load here."
+            ),
+        )
+
+
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the exclusive lock of a folder, through the folder's own descriptor: no lock
@@ -127,7 +151,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """
     locked = False
     while not locked:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             status = os.fstat(descriptor)
             key = (os.getpid(), status.st_dev, status.st_ino)
@@ -183,7 +207,7 @@ class StagedFile(io.FileIO):
         super().__init__(
             path,
             "xb+",
-            opener=lambda path, flags: os.open(path, flags | os.O_CLOEXEC, 0o666),
+            opener=lambda path, flags: os.open(path, flags, 0o666),
         )
         self._folder = folder
         self._before_writing = before_writing
@@ -322,7 +346,7 @@ def sync(path: Path) -> None:
     """Force a file, or the entries of a folder, to disk; a link instead is refused
     (OSError).
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -236,6 +236,7 @@ class Publication:
             InvalidArgument: this thread is publishing into it already.
             Fail: it is not a folder, or cannot be created, locked or written.
         """
+        files.require_locks(self.folder)
         self.folder = Path(os.path.realpath(self.folder))
         with ExitStack() as stack:
             made: list[Path] = []

@@ -7,7 +7,7 @@ entries.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import logging
 import os
 import platform
@@ -22,6 +22,11 @@ from contextlib import (
 )
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
+
+try:
+    import fcntl
+except ImportError:  # Windows: `FileLock.take`, which comes first, says so
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Cancellation
@@ -59,9 +64,11 @@ class FileLock(AbstractContextManager["FileLock"]):
             create: True to create a missing file.
 
         Raises:
-            OSError: there is no such file, it can't be opened, or its file system has
-                no locks.
+            OSError: there is no such file, it can't be opened, or the system or its
+                file system has no locks.
         """
+        if fcntl is None:
+            raise OSError(errno.ENOLCK, "this system has no locks on files (flock)")
         flags = (os.O_RDONLY if shared else os.O_RDWR) | (os.O_CREAT if create else 0)
         descriptor = os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
