@@ -257,11 +257,11 @@ class InferenceSession(Strict):
                 f"output_names is a list of names, not {names!r:.80}.",
                 hint="Give None for all outputs.",
             )
-        try:
-            return [self._indices[name] for name in names]
-        except (KeyError, TypeError):
-            wrong = next(name for name in names if name not in [*self._indices])
-            raise unknown_name_error("output", wrong, [*self._indices]) from None
+        known = [*self._indices]
+        for name in names:
+            if name not in known:
+                raise unknown_name_error("output", name, known)
+        return [self._indices[name] for name in names]
 
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""
