@@ -5,6 +5,7 @@
 # package = "ddddocr"
 # does = "short texts in images, and where they are"
 # networks = ["ddddocr/common_old.onnx", "ddddocr/common.onnx", "ddddocr/common_det.onnx"]
+# compiler = "OpenVINOExecutionProvider"
 # ///
 """Short texts that ddddocr reads and finds in images that this script draws."""
 
@@ -24,7 +25,7 @@ WORDS = ("7k3m", "harbor", "Q29X", "lamp")
 
 def draw(word: str, size: tuple[int, int], place: tuple[int, int]) -> bytes:
     """Return a picture of a word with drawn dots, as PNG."""
-    drawn = random.Random(word)
+    drawn = random.Random(word)  # noqa: S311 - dots
     image = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(image)
     for _ in range(60):

@@ -5,6 +5,7 @@
 # package = "magika"
 # does = "file types"
 # networks = ["magika/models/*/model.onnx"]
+# compiler = "OpenVINOExecutionProvider"
 # ///
 """Types of files whose content this script makes, as magika tells them."""
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from magika import Magika
 
 PYTHON = "import os\n\n\ndef name_of(path):\n    return os.path.basename(path)\n"
-DRAWN = random.Random(7)
+DRAWN = random.Random(7)  # noqa: S311 - noise
 CONTENTS = {
     "python": PYTHON * 20,
     "c": '#include <stdio.h>\nint main(void) { puts("ok"); return 0; }\n' * 20,

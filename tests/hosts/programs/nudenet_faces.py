@@ -5,6 +5,7 @@
 # package = "nudenet"
 # does = "faces and parts of bodies in images"
 # networks = ["nudenet/320n.onnx"]
+# compiler = "OpenVINOExecutionProvider"
 # ///
 """Faces that nudenet finds in what this script draws."""
 

@@ -4,6 +4,8 @@
 # [tool.hosts]
 # package = "olive-ai"
 # does = "its pass EPContextBinaryGenerator, over QNN's compiler, on a network that the script makes"
+# plugins = ["epctx-isolation"]
+# writes = "QNN on its simulator"
 # ///
 """What Olive's pass for context models writes for QNN, and what that computes."""
 

@@ -5,6 +5,7 @@
 # package = "openwakeword"
 # does = "wake words in sound"
 # networks = ["openwakeword/resources/models/*.onnx"]
+# compiler = "QNNExecutionProvider"
 # ///
 """Scores of wake words in a sound that this script makes, 80 ms by 80 ms."""
 

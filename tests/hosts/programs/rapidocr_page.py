@@ -5,6 +5,7 @@
 # package = "rapidocr"
 # does = "text in images: finds, turns and reads it"
 # networks = ["rapidocr/models/*.onnx"]
+# compiler = "OpenVINOExecutionProvider"
 # ///
 """Text that rapidocr reads in an image that this script draws."""
 
