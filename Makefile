@@ -5,6 +5,7 @@
 # make conformance  the ONNX project's cases, quantised twins of them and networks of programs on every route; RESULTS=FILE to go on later
 # make conformance-vendors  the same table for real vendors' EPs, whose failures are not listed as known
 # make zoo     today's exporters make some 250 models, which take every route (torch in an environment of its own, 6 GB; half an hour)
+# make hosts   programs from the package index run by onnxruntime and by epctx in its place (an environment for each, Olive's has torch: 6 GB); HOSTS=... for some
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
@@ -35,7 +36,7 @@ VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxrunti
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-vendors conformance conformance-vendors zoo lint stress stress-vendors fuzz bench differential minimums release docs size clean
+.PHONY: install demo test test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release docs size clean
 
 install: .venv/.installed
 
@@ -66,6 +67,9 @@ conformance: .venv/.installed
 
 zoo: .venv/.installed
 	.venv/bin/python tests/zoo
+
+hosts: .venv/.installed
+	.venv/bin/python tests/hosts $(HOSTS)
 
 lint: .venv/.installed
 	.venv/bin/ruff check .
@@ -103,7 +107,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST) $(if $(DRAWN),--drawn $(DRAWN))
 
 clean:
-	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv/.installed .venv-min/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py

@@ -34,8 +34,10 @@ def find_differences(expected: Any, found: Any, place: str = "") -> Iterator[str
 def _is_near(expected: Any, found: Any) -> bool:
     if type(expected) is not type(found):
         return False
-    if not isinstance(expected, float) or math.isnan(expected):
-        return bool(expected == found or (expected != expected and found != found))
+    if not isinstance(expected, float):
+        return bool(expected == found)
+    if math.isnan(expected):
+        return math.isnan(found)
     return expected == found or abs(expected - found) <= ATOL + RTOL * abs(expected)
 
 

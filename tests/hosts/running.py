@@ -112,10 +112,22 @@ def _environ(folder: Path) -> dict[str, str]:
 
 
 def compare(
-    host: Host, python: Path, networks: Sequence[Path], folder: Path
+    host: Host,
+    python: Path,
+    networks: Sequence[Path],
+    folder: Path,
+    *,
+    through_contexts: bool = True,
 ) -> Outcome:
     """Run a script by onnxruntime, by the drop-in, and by the drop-in on context models
     of its networks if it names a compiler.
+
+    Args:
+        host: the program.
+        python: interpreter of its environment.
+        networks: its networks there.
+        folder: for what is written.
+        through_contexts: False leaves the context models out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     compiling.put_back(list(networks))
@@ -124,7 +136,7 @@ def compare(
         return Outcome(problems={ONNXRUNTIME: [real.failure]})
     outcome = Outcome(values=count_values(real.answers), sessions=len(real.sessions))
     outcome.problems[DROP_IN] = _find_problems(real, run(host, python, DROP_IN, folder))
-    if host.compiler:
+    if host.compiler and through_contexts:
         try:
             outcome.context_nodes = compile_networks(host, python, networks, folder)
             found = run(host, python, DROP_IN, folder)

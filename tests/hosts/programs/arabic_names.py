@@ -4,7 +4,7 @@
 # [tool.hosts]
 # package = "arabic-name-romanizer"
 # does = "Arabic names in Latin letters: an encoder, and a decoder in a beam search"
-# networks = ["arabic_name_romanizer/resources/*coder.onnx", "arabic_name_romanizer/resources/persian/*coder.onnx"]
+# networks = ["arabic_name_romanizer/resources/**/*coder.onnx"]
 # compiler = "OpenVINOExecutionProvider"
 # ///
 """Names in Latin letters, as arabic-name-romanizer writes them."""
