@@ -38,7 +38,8 @@ def _is_near(expected: Any, found: Any) -> bool:
         return bool(expected == found)
     if math.isnan(expected):
         return math.isnan(found)
-    return expected == found or abs(expected - found) <= ATOL + RTOL * abs(expected)
+    apart = abs(expected - found)
+    return bool(expected == found or apart <= ATOL + RTOL * abs(expected))
 
 
 def count_values(answers: Any) -> int:

@@ -35,7 +35,7 @@ def compile_in_place(ep: str, network: Path) -> int:
         options, network, embed_compiled_data_into_model=True
     ).compile_to_file(compiled)
     nodes = onnx.load(compiled).graph.node
-    count = sum(node.op_type == "EPContext" for node in nodes)
+    count: int = sum(node.op_type == "EPContext" for node in nodes)
     if count:
         network.rename(original_of(network))
         compiled.rename(network)

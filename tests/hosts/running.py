@@ -57,7 +57,7 @@ class Outcome:
     loaded: int = 0
 
 
-def run(host: Host, python: Path, runtime: str, folder: Path) -> Run:
+def run(host: Host, python: Path, runtime: str, folder: Path, ep: str = "") -> Run:
     """Run a script by a runtime.
 
     Args:
@@ -65,11 +65,12 @@ def run(host: Host, python: Path, runtime: str, folder: Path) -> Run:
         python: interpreter of its environment.
         runtime: `ONNXRUNTIME` or `DROP_IN`.
         folder: for what is written.
+        ep: put before the providers that the program names.
     """
     answers, sessions = folder / "answers.json", folder / "sessions.json"
     answers.unlink(missing_ok=True)
     done = subprocess.run(
-        [python, counting.__file__, sessions, runtime, host.script, answers],
+        [python, counting.__file__, sessions, ep, runtime, host.script, answers],
         cwd=folder,
         env=_environ(folder),
         check=False,
@@ -103,7 +104,7 @@ def compile_networks(
         text=True,
     )
     counts: dict[str, int] = json.loads(done.stdout)
-    return {Path(network).name: count for network, count in counts.items()}
+    return counts
 
 
 def _environ(folder: Path) -> dict[str, str]:
@@ -139,7 +140,7 @@ def compare(
     if host.compiler and through_contexts:
         try:
             outcome.context_nodes = compile_networks(host, python, networks, folder)
-            found = run(host, python, DROP_IN, folder)
+            found = run(host, python, DROP_IN, folder, host.compiler)
         finally:
             compiling.put_back(list(networks))
         outcome.loaded = sum(host.compiler in eps for eps in found.sessions)
