@@ -1,4 +1,4 @@
-"""What a program answered by one runtime and by another."""
+"""Differences between a program's answers by one runtime and by another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RTOL, ATOL = 1e-3, 1e-4
 
 
 def find_differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
-    """Yield where answers differ, each with its place.
+    """Yield the differences, each with its place.
 
     Floats may be apart by 1e-4 and a thousandth of what is expected; texts, integers,
     lengths and names are equal.
@@ -43,7 +43,7 @@ def _is_near(expected: Any, found: Any) -> bool:
 
 
 def count_values(answers: Any) -> int:
-    """Return of how many texts and numbers answers consist."""
+    """Return the number of texts and numbers in answers."""
     if isinstance(answers, dict):
         return sum(map(count_values, answers.values()))
     return sum(map(count_values, answers)) if isinstance(answers, list) else 1

@@ -40,7 +40,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What epctx gave, beside what onnxruntime gave.
+    """Answers of epctx beside those of onnxruntime.
 
     Attributes:
         values: texts and numbers that the script answers.

@@ -7,7 +7,7 @@
 # plugins = ["epctx-isolation"]
 # writes = "QNN on its simulator"
 # ///
-"""What Olive's pass for context models writes for QNN, and what that computes."""
+"""The context model that Olive's pass writes for QNN, and the scores that it computes."""
 
 from __future__ import annotations
 
