@@ -121,6 +121,36 @@ def test_a_module_is_run_by_its_name(program, tmp_path):
     assert told == ["epctx_onnxruntime", ["program.py"]]
 
 
+def test_an_ep_is_put_before_those_that_the_program_names(program):
+    told = program(
+        """
+        import json
+        import onnxruntime
+        options = onnxruntime.SessionOptions()
+        options.add_provider("QNN")
+        makes = (
+            {},
+            {"providers": ["CPUExecutionProvider"]},
+            {"providers": ["OpenVINOExecutionProvider"], "provider_options": [{}]},
+            {"sess_options": options},
+        )
+        print(json.dumps([
+            onnxruntime.InferenceSession("model.onnx", **make).get_providers()
+            for make in makes
+        ]))
+        """,
+        launcher=("-m", "epctx_onnxruntime", "--ep", "OpenVINO"),
+    )
+
+    cpu = "CPUExecutionProvider"
+    assert told == [
+        ["OpenVINOExecutionProvider", cpu],
+        ["OpenVINOExecutionProvider", cpu],
+        ["OpenVINOExecutionProvider", cpu],
+        ["OpenVINOExecutionProvider", "QNNExecutionProvider", cpu],
+    ]
+
+
 def test_without_a_program_the_command_says_how_it_is_used(tmp_path):
     command = [sys.executable, "-m", "epctx_onnxruntime"]
 

@@ -65,7 +65,7 @@ def run(host: Host, python: Path, runtime: str, folder: Path, ep: str = "") -> R
         python: interpreter of its environment.
         runtime: `ONNXRUNTIME` or `DROP_IN`.
         folder: for what is written.
-        ep: put before the providers that the program names.
+        ep: given by `--ep`.
     """
     answers, sessions = folder / "answers.json", folder / "sessions.json"
     answers.unlink(missing_ok=True)

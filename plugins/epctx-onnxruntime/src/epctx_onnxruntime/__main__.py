@@ -6,11 +6,14 @@ import runpy
 import sys
 from pathlib import Path
 
-_USAGE = """usage: python -m epctx_onnxruntime SCRIPT.py [ARGUMENT ...]
-       python -m epctx_onnxruntime -m MODULE [ARGUMENT ...]
+_USAGE = """usage: python -m epctx_onnxruntime [--ep NAME ...] SCRIPT.py [ARGUMENT ...]
+       python -m epctx_onnxruntime [--ep NAME ...] -m MODULE [ARGUMENT ...]
 
-Runs a Python program with epctx in the place of onnxruntime: its sessions find
-installed Execution Providers, and load context models."""
+Runs a Python program with epctx in the place of onnxruntime: its sessions load context
+models, and run on installed Execution Providers.
+
+  --ep NAME   put an EP before those that the program names for its sessions; most name
+              the CPU alone, which loads no context model (`epctx plugins list`)"""
 _FAILED = 2
 
 
@@ -20,13 +23,18 @@ def main() -> None:
     if arguments[:1] in (["-h"], ["--help"]):
         print(_USAGE)  # noqa: T201 - the command's answer
         return
-    if not arguments or arguments == ["-m"]:
+
+    eps = []
+    while arguments[:1] == ["--ep"] and len(arguments) > 1:
+        eps.append(arguments[1])
+        del arguments[:2]
+    if not arguments or arguments in (["-m"], ["--ep"]):
         print(_USAGE, file=sys.stderr)  # noqa: T201
         sys.exit(_FAILED)
 
     from epctx_onnxruntime.drop_in.substitution import install
 
-    install()
+    install(eps)
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = str(Path.cwd())

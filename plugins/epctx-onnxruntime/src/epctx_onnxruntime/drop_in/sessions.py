@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Providers = Sequence[Any]
 
+first_providers: list[str] = []
+"""EPs that `install` puts before those of each session."""
+
 
 class InferenceSession(epctx_core.InferenceSession):
     """Runs a model; see `onnxruntime.InferenceSession` and
@@ -62,6 +65,10 @@ class InferenceSession(epctx_core.InferenceSession):
         options = SessionOptions() if sess_options is None else sess_options
         if providers is None:
             options = _choose(options, path_or_bytes)
+        if first_providers:
+            options, providers, provider_options = _put_first(
+                options, providers, provider_options
+            )
         super().__init__(path_or_bytes, options, providers, provider_options, **tuning)
         self.input_names = [argument.name for argument in self._inputs]
         self.output_names = [argument.name for argument in self._outputs]
@@ -284,6 +291,32 @@ def _leave_out(
     return (
         [providers[index] for index in kept],
         options and [options[index] for index in kept],
+    )
+
+
+def _put_first(
+    options: epctx_core.SessionOptions,
+    providers: Providers | None,
+    provider_options: Sequence[Mapping[str, object]] | None,
+) -> tuple[
+    epctx_core.SessionOptions, Providers | None, Sequence[Mapping[str, object]] | None
+]:
+    """Return a session's options and EPs with the EPs that `install` was given before
+    them, each unless the program names it.
+    """
+    named = [name for name, _ in options.providers] + [
+        item if isinstance(item, str) else item[0] for item in providers or ()
+    ]
+    found = [default_registry.resolve(name).name for name in first_providers]
+    added = [name for name in found if name not in named]
+    if providers is None and options.providers:
+        options = options.copy()
+        options.providers[:0] = [(name, {}) for name in added]
+        return options, providers, provider_options
+    return (
+        options,
+        [*added, *(providers or ())],
+        provider_options and [*({} for _ in added), *provider_options],
     )
 
 

@@ -68,11 +68,19 @@ def _real_in_place() -> Iterator[None]:
             sys.modules.update(replaced)
 
 
-def install() -> ModuleType:
+def install(providers: Sequence[str] = ()) -> ModuleType:
     """Put the drop-in in the place of onnxruntime in this process; return it.
 
-    Modules that have imported onnxruntime before keep it. Further calls change nothing.
+    Modules that have imported onnxruntime before keep it.
+
+    Args:
+        providers: EPs that sessions use before those that the program names: most
+            programs name the CPU alone, which loads no context model. Those of the last
+            call count.
     """
+    from epctx_onnxruntime.drop_in import sessions
+
+    sessions.first_providers[:] = providers
     with _LOCK:
         drop_in = sys.modules[_PACKAGE]
         if sys.modules.get(_NAME) is drop_in:
@@ -88,6 +96,9 @@ def install() -> ModuleType:
 
 def uninstall() -> None:
     """Put onnxruntime back in its place; modules that imported the drop-in keep it."""
+    from epctx_onnxruntime.drop_in import sessions
+
+    sessions.first_providers.clear()
     with _LOCK:
         sys.modules.update(_REAL)
         sys.meta_path[:] = [
