@@ -19,6 +19,7 @@ from epctx_core.plugin import (
     EPContextNode,
     ExecutionProvider,
     GraphView,
+    HardwareDevice,
     Partition,
     PayloadView,
     ProviderContext,
@@ -32,6 +33,7 @@ from epctx_openvino.conversion import read_partition
 from epctx_openvino.loading import check_program, import_program
 from epctx_openvino.native import (
     FORKED,
+    core,
     is_forked,
     list_devices,
     read_requirements,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     import openvino
 
 VERSION = "0.1.0"
+FULL_NAME = "FULL_DEVICE_NAME"
+"""Property of a device: its name for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,22 @@ class OpenVINOExecutionProvider(ExecutionProvider):
             reason="OpenVINO finds no device",
             hint="Install the driver of the device.",
         )
+
+    @classmethod
+    def devices(cls) -> Sequence[HardwareDevice]:
+        """Return the devices that OpenVINO finds, NPUs first, then GPUs."""
+        return [
+            HardwareDevice(
+                type=kind,
+                metadata={
+                    "full_name": str(core().get_property(name, "FULL_DEVICE_NAME"))
+                },
+                options={"device_type": name},
+            )
+            for kind in ("NPU", "GPU", "CPU")
+            for name in list_devices()
+            if name.partition(".")[0] == kind
+        ]
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import epctx_core
 from epctx_core import default_registry, get_ep_metadata
 from epctx_core.errors import EpctxError, InvalidArgument, NotFound
-from epctx_core.plugin import ExecutionProvider, HardwareDevice, Purpose
+from epctx_core.plugin import ExecutionProvider, HardwareDevice, ProviderOption, Purpose
 from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.drop_in.names import REASONS
 from epctx_onnxruntime.real import native, onnxruntime
 from epctx_onnxruntime.versions import CPU_EP
+
+if TYPE_CHECKING:
+    from epctx_core import PluginRecord
 
 _log = logging.getLogger("epctx.devices")
 _MOST_SELECTIONS = 8
@@ -82,6 +86,12 @@ class OrtEpDevice:
         )
 
     @property
+    def provider(self) -> str:
+        """The EP as a provider's name, with the distribution that provides it."""
+        distribution = self.ep_metadata.get("distribution")
+        return f"{distribution}:{self.ep_name}" if distribution else self.ep_name
+
+    @property
     def is_simulated(self) -> bool:
         """True if its EP computes on this CPU in place of hardware."""
         return self.ep_metadata.get("simulated") == "1"
@@ -130,17 +140,19 @@ def get_ep_devices() -> list[OrtEpDevice]:
     why.
     """
     found: list[OrtEpDevice] = []
-    for name in default_registry.available():
-        if name == CPU_EP:
-            continue
+    for name in _list_choices():
         try:
             record = default_registry.resolve(name)
             cls = default_registry.load(record)
             available = default_registry.availability(record, Purpose.RUN)
-            if not available:
+            if not available.available:
                 _log.info("%s has no devices: %s", record.label, available.reason)
                 continue
-            facts = {"version": record.version or "", **get_ep_metadata(name)}
+            facts = {
+                "version": record.version or "",
+                "distribution": record.distribution or "",
+                **get_ep_metadata(name),
+            }
             found += [_describe(cls, device, facts) for device in _list_devices(cls)]
         except EpctxError as error:
             _log.info("%s has no devices: %s", name, error)
@@ -160,6 +172,19 @@ def get_ep_devices() -> list[OrtEpDevice]:
         ),
     )
     return [*sorted(found, key=lambda device: device.is_simulated), cpu]
+
+
+def _list_choices() -> list[str]:
+    """Return the EPs as a host would name them: with the distribution where several
+    provide one, none of which is simulated.
+    """
+    names = [name for name in default_registry.available() if name != CPU_EP]
+    undecided = [
+        f"{record.distribution}:{record.name}"
+        for record in default_registry.records()
+        if record.undecided and not record.simulated and record.name not in names
+    ]
+    return [*names, *undecided]
 
 
 def _list_devices(cls: type[ExecutionProvider]) -> Sequence[HardwareDevice]:
@@ -208,7 +233,7 @@ def join_devices(ep_devices: Sequence[OrtEpDevice]) -> tuple[str, dict[str, str]
             "add_provider_for_devices takes a list of one or more devices of one EP.",
             hint="Give some of get_ep_devices() of the same module.",
         )
-    names = list(dict.fromkeys(device.ep_name for device in given))
+    names = list(dict.fromkeys(device.provider for device in given))
     if len(names) > 1:
         raise InvalidArgument(
             f"the devices are those of several EPs: {', '.join(names)}.",
@@ -250,7 +275,7 @@ def choose_by_policy(
         wanted,
         ", ".join(map(str, fitting[1:])) or "none",
     )
-    return {first.ep_name: [first]}
+    return {first.provider: [first]}
 
 
 def choose_by_delegate(
@@ -272,13 +297,15 @@ def choose_by_delegate(
     _log.info("the delegate chose %s.", ", ".join(map(str, chosen)))
     groups: dict[str, list[OrtEpDevice]] = {}
     for device in chosen:
-        groups.setdefault(device.ep_name, []).append(device)
+        groups.setdefault(device.provider, []).append(device)
     groups.pop(CPU_EP, None)
     return groups
 
 
 _REGISTERED: dict[str, list[str]] = {}
 """EPs that were registered with each library, by the host's name for it."""
+_LIBRARIES: dict[str, str] = {}
+"""Libraries of those EPs, by EP."""
 
 
 @with_native_errors
@@ -287,8 +314,9 @@ def register_execution_provider_library(
 ) -> None:
     """Make the EPs in a library of a vendor EPs of this process.
 
-    An EP for which an adapter is installed (`epctx-onnxruntime[qnn]`) is used by that;
-    any other one by `epctx_onnxruntime.providers.register_plugin_ep`.
+    A library for which an adapter is installed (`epctx-onnxruntime[qnn]`) is used by
+    that, under the EP's own name; the EPs of any other one by
+    `epctx_onnxruntime.providers.register_plugin_ep`.
 
     Args:
         registration_name: the host's name for the library.
@@ -298,7 +326,7 @@ def register_execution_provider_library(
         InvalidArgument: the name is taken.
         Fail: onnxruntime cannot load the library.
     """
-    from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
+    from epctx_onnxruntime.providers import register_plugin_ep
 
     if registration_name in _REGISTERED:
         raise InvalidArgument(
@@ -308,22 +336,67 @@ def register_execution_provider_library(
     onnxruntime.register_execution_provider_library(
         registration_name, str(library_path)
     )
-    brought = {d.ep_name for d in onnxruntime.get_ep_devices()} - before
-    added = []
-    for ep in sorted(brought):
-        records = [r for r in default_registry.find(ep) if r.usable]
-        adapters = [
-            record
-            for record in records
-            if record.simulated is False
-            and issubclass(default_registry.load(record), OnnxRuntimeProvider)
-        ]
-        if adapters:
-            _log.info("%s of the library is used by %s.", ep, adapters[0].origin)
-        else:
+    _REGISTERED[registration_name] = []
+    if adapter := _find_adapter(library_path):
+        _log.info(
+            "the library %s is that of %s, which is used by its own name.",
+            registration_name,
+            adapter.label,
+        )
+        return
+    for device in onnxruntime.get_ep_devices():
+        ep = device.ep_name
+        if ep not in before and ep not in _LIBRARIES:
             register_plugin_ep(ep, library=library_path)
-            added.append(ep)
-    _REGISTERED[registration_name] = added
+            _LIBRARIES[ep] = library_path
+            _REGISTERED[registration_name].append(ep)
+
+
+def _find_adapter(library_path: str) -> PluginRecord | None:
+    """Return the EP of epctx that uses a library, if one is installed."""
+    from epctx_onnxruntime.providers import OnnxRuntimeProvider
+
+    for record in default_registry.records():
+        if not (record.usable or record.undecided) or record.simulated:
+            continue
+        try:
+            cls = default_registry.load(record)
+            if issubclass(cls, OnnxRuntimeProvider) and Path(
+                cls.library.find_path()
+            ).samefile(library_path):
+                return record
+        except (EpctxError, OSError) as error:
+            _log.debug("%s has no library: %s", record.label, error)
+    return None
+
+
+def declare_options(ep: str, options: Iterable[str]) -> None:
+    """Let an EP that a library brought have options of these names: only the library
+    knows them, so they are passed on as text.
+
+    Raises:
+        InvalidArgument: a session uses the EP, and it lacks one of the options.
+    """
+    if ep not in _LIBRARIES:
+        return
+    from epctx_onnxruntime.providers import register_plugin_ep
+
+    declared = default_registry.load(default_registry.resolve(ep)).options
+    missing = set(options) - {option.name for option in declared}
+    if not missing:
+        return
+    default_registry.unregister(ep)
+    register_plugin_ep(
+        ep,
+        library=_LIBRARIES[ep],
+        options=[
+            *declared,
+            *(
+                ProviderOption(name, str, default=None, doc="Passed on to the library.")
+                for name in sorted(missing)
+            ),
+        ],
+    )
 
 
 @with_native_errors
@@ -341,5 +414,6 @@ def unregister_execution_provider_library(registration_name: str) -> None:
         )
     for ep in _REGISTERED[registration_name]:
         default_registry.unregister(ep)
+        del _LIBRARIES[ep]
     del _REGISTERED[registration_name]
     onnxruntime.unregister_execution_provider_library(registration_name)

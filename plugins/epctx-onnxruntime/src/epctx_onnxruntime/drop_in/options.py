@@ -85,6 +85,8 @@ class SessionOptions(epctx_core.SessionOptions):
         optional: bool = False,
     ) -> None:
         """Append an EP; see `epctx_core.SessionOptions`."""
+        if options:
+            devices.declare_options(name, options)
         super().add_provider(name, options, optional=optional)
 
     @with_native_errors

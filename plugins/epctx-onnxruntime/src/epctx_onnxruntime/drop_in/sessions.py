@@ -308,7 +308,9 @@ def _put_first(
         item if isinstance(item, str) else item[0] for item in providers or ()
     ]
     found = [default_registry.resolve(name).name for name in first_providers]
-    added = [name for name in found if name not in named]
+    # Each may stand behind its distribution.
+    plain = {name.rpartition(":")[2] for name in named}
+    added = [name for name in found if name not in plain]
     if providers is None and options.providers:
         options = options.copy()
         options.providers[:0] = [(name, {}) for name in added]

@@ -24,6 +24,7 @@ from epctx_core.plugin import (
     EnginePolicy,
     EPContextNode,
     ExecutionProvider,
+    HardwareDevice,
     Purpose,
     Refusal,
     TensorType,
@@ -160,6 +161,33 @@ class OnnxRuntimeProvider(ExecutionProvider):
         except NotImplementedByProvider as error:
             return Availability(False, reason=error.message, hint=error.hint or "")
         return Availability(True)
+
+    @classmethod
+    def devices(cls) -> Sequence[HardwareDevice]:
+        """Return the devices that onnxruntime lists for the EP.
+
+        Raises:
+            NotImplementedByProvider: the package is missing, or no device is listed.
+        """
+        return [
+            HardwareDevice(
+                type=listed.device.type.name,
+                vendor=listed.device.vendor,
+                vendor_id=listed.device.vendor_id,
+                device_id=listed.device.device_id,
+                metadata={**dict(listed.device.metadata), **dict(listed.ep_metadata)},
+                options=cls.get_device_options(listed),
+            )
+            for listed in cls.library.list_devices()
+        ]
+
+    @classmethod
+    def get_device_options(
+        cls,
+        device: onnxruntime.OrtEpDevice,  # noqa: ARG003 - for subclasses
+    ) -> Mapping[str, object]:
+        """Return the options by which `select_devices` selects a device: none."""
+        return {}
 
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:

@@ -137,6 +137,13 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
             hint="Choose one that it lists, or install the device's driver.",
         )
 
+    @classmethod
+    def get_device_options(
+        cls, device: onnxruntime.OrtEpDevice
+    ) -> Mapping[str, object]:
+        """Return the device's name in OpenVINO."""
+        return {"device_type": device.ep_metadata.get("ov_device", "CPU")}
+
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
         """Return whether to offer a node where the EP refuses a model whole: it takes
         unknown ranks for scalars.
