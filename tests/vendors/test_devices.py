@@ -169,10 +169,8 @@ def test_a_library_without_an_adapter_brings_its_ep_with_any_options(model):
     )
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [
-        0,
-        QNN,
-        "registered by the host",
-        [[0.5] * 8],
-        0,
-    ]
+    before, ep, origin, result, left = json.loads(done.stdout.splitlines()[-1])
+    assert (before, left) == (0, 0)
+    assert (ep, origin) == (QNN, "registered by the host")
+    # HTP computes in float16.
+    np.testing.assert_allclose(result, [[0.5] * 8], atol=2e-3)
