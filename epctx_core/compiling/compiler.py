@@ -163,7 +163,7 @@ class ModelCompiler:
             host.check_path("output_directory", output_directory), model_name
         )
 
-    def set_ep_context_data_write_func(self, function: WriteCallback) -> None:
+    def set_ep_context_data_write_func(self, write_func: WriteCallback) -> None:
         """Hand payloads that are not embedded to `f(name, data)` instead of writing
         files.
 
@@ -176,7 +176,7 @@ class ModelCompiler:
         """
         self._refuse_while_running("the write callback")
         self._write_function = host.check_function(
-            "set_ep_context_data_write_func", function
+            "set_ep_context_data_write_func", write_func
         )
 
     def clear_ep_context_data_write_func(self) -> None:

@@ -124,7 +124,7 @@ class OrtEpContextDataBuffer:
 
         self._content = bytearray(size)
 
-    def write(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> None:
+    def write(self, data: bytes | bytearray | memoryview, offset: int = 0) -> None:
         """Copy bytes to an offset of the payload; any object with a contiguous buffer.
 
         Raises:
@@ -138,10 +138,10 @@ class OrtEpContextDataBuffer:
                 "first."
             )
         try:
-            view = view_bytes(buffer)
+            view = view_bytes(data)
         except TypeError as error:
             raise InvalidArgument(
-                f"write takes contiguous bytes, not this {type(buffer).__name__}: "
+                f"write takes contiguous bytes, not this {type(data).__name__}: "
                 f"{error}."
             ) from None
         self._content[_parse_range("write", offset, len(view), len(self._content))] = (

@@ -31,6 +31,7 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_LAYOUT = 3
     ORT_ENABLE_ALL = 99
 
+    __str__ = Enum.__str__
     _missing_ = classmethod(_refuse)
 
 
@@ -43,6 +44,7 @@ class ExecutionMode(IntEnum):
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
+    __str__ = Enum.__str__
     _missing_ = classmethod(_refuse)
 
 
@@ -54,6 +56,8 @@ class OrtCompileApiFlags(IntFlag, boundary=STRICT):
     NONE = 0
     ERROR_IF_NO_NODES_COMPILED = 1
     ERROR_IF_OUTPUT_FILE_EXISTS = 2
+
+    __str__ = Enum.__str__
 
     @classmethod
     def _missing_(cls, value: object) -> OrtCompileApiFlags:

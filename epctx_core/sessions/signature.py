@@ -5,7 +5,7 @@ that form.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class NodeArg:
     name: str
     type: str
     shape: list[Dimension]
-    tensor_type: TensorType
+    tensor_type: TensorType = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
