@@ -14,6 +14,7 @@ import logging
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,8 @@ def _import_session_class() -> Any:
     `sys.path`.
     """
     if _SCHEMA not in sys.modules:
-        package_spec = importlib.util.find_spec("onnxruntime")
+        # Not `find_spec`: after `install` that is the drop-in.
+        package_spec = PathFinder.find_spec("onnxruntime")
         folders = (
             []
             if package_spec is None
