@@ -27,8 +27,6 @@ if TYPE_CHECKING:
         disable_telemetry_events,
         enable_telemetry_events,
         get_available_providers,
-        set_default_logger_severity,
-        set_default_logger_verbosity,
         set_seed,
     )
     from epctx_onnxruntime.drop_in.binding import IOBinding
@@ -44,8 +42,16 @@ if TYPE_CHECKING:
         get_build_info,
         print_debug_info,
         set_default_logger_callback,
+        set_default_logger_severity,
+        set_default_logger_verbosity,
+        set_global_thread_pool_sizes,
     )
     from epctx_onnxruntime.drop_in.options import RunOptions, SessionOptions
+    from epctx_onnxruntime.drop_in.packages import (
+        ModelPackageComponentContext,
+        ModelPackageContext,
+        ModelPackageOptions,
+    )
     from epctx_onnxruntime.drop_in.sessions import InferenceSession, ModelCompiler
     from epctx_onnxruntime.drop_in.substitution import install, uninstall
 

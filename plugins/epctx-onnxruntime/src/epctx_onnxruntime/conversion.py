@@ -18,7 +18,7 @@ from epctx_onnxruntime import ort_format
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY
+from epctx_onnxruntime.versions import CPU_EP, FATAL_ONLY, make_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -195,7 +195,7 @@ def _make_options(
     target_platform: str | None,
 ) -> dict[str, Any]:
     """Return the arguments of onnxruntime's session, as its own converter sets them."""
-    options = onnxruntime.SessionOptions()
+    options = make_options()
     options.log_severity_level = FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(int(level))
     options.add_session_config_entry("session.save_model_format", "ORT")

@@ -25,6 +25,7 @@ from epctx_onnxruntime.versions import (
     NAME,
     fit_versions,
     layout_of_this_cpu,
+    make_options,
     quiet_options,
 )
 
@@ -177,7 +178,7 @@ class OnnxRuntimeEngine(BaseEngine):
     ) -> onnxruntime.SessionOptions:
         """Return the options of a session that runs a model without optimising it."""
         policy = self.policy
-        options = onnxruntime.SessionOptions()
+        options = make_options()
         options.log_severity_level = FATAL_ONLY
         register_libraries(options, self.policy.custom_ops_libraries)
         # onnxruntime's optimisers read weights through files only, never through

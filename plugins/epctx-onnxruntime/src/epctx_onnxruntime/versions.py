@@ -26,9 +26,26 @@ SURE_OPSETS = {"": 21, "ai.onnx": 21, "ai.onnx.ml": 4}
 """Versions that every supported onnxruntime reads."""
 
 
+_SHARED_THREADS: list[tuple[int, int]] = []
+
+
+def share_threads(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
+    """Have all later sessions of onnxruntime in this process use threads in common."""
+    onnxruntime.set_global_thread_pool_sizes(intra_op_num_threads, inter_op_num_threads)
+    _SHARED_THREADS.append((intra_op_num_threads, inter_op_num_threads))
+
+
+def make_options() -> onnxruntime.SessionOptions:
+    """Return new options of a session of onnxruntime."""
+    options = onnxruntime.SessionOptions()
+    # onnxruntime refuses sessions with threads of their own beside common ones.
+    options.use_per_session_threads = not _SHARED_THREADS
+    return options
+
+
 def quiet_options() -> onnxruntime.SessionOptions:
     """Return options of a session that runs nothing: without thread pools and log."""
-    options = onnxruntime.SessionOptions()
+    options = make_options()
     options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return options

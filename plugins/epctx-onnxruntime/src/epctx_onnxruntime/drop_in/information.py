@@ -1,4 +1,6 @@
-"""Versions and EPs of the drop-in; the log of epctx as onnxruntime gives its own."""
+"""Facts of the installation, and the log and threads of all sessions, by onnxruntime's
+names.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,12 @@ import logging
 from collections.abc import Callable
 
 from epctx_core import __version__, plugins
+from epctx_core import set_default_logger_severity as _set_severity
+from epctx_core import set_default_logger_verbosity as _set_verbosity
 from epctx_core.errors import InvalidArgument
 from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.real import onnxruntime
+from epctx_onnxruntime.versions import share_threads
 
 _LEVELS = (
     logging.DEBUG,
@@ -19,6 +24,9 @@ _LEVELS = (
 )
 """Python's level of each severity of onnxruntime, from verbose to fatal."""
 _log = logging.getLogger("epctx")
+
+set_default_logger_severity = with_native_errors(_set_severity)
+set_default_logger_verbosity = with_native_errors(_set_verbosity)
 
 
 def get_build_info() -> str:
@@ -81,3 +89,14 @@ def set_default_logger_callback(
         caller = _Caller(callback)
         caller.setLevel(_LEVELS[severity])
         _log.addHandler(caller)
+
+
+def set_global_thread_pool_sizes(
+    intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
+) -> None:
+    """Have the CPU EP run its groups of nodes on threads that all sessions share.
+
+    Args:
+        intra_op_num_threads, inter_op_num_threads: their numbers; 0 for one per core.
+    """
+    share_threads(intra_op_num_threads, inter_op_num_threads)

@@ -24,8 +24,6 @@ OURS: Mapping[str, tuple[str, ...]] = {
         "disable_telemetry_events",
         "enable_telemetry_events",
         "get_available_providers",
-        "set_default_logger_severity",
-        "set_default_logger_verbosity",
         "set_seed",
     ),
     f"{_HERE}.binding": ("IOBinding",),
@@ -41,8 +39,16 @@ OURS: Mapping[str, tuple[str, ...]] = {
         "get_build_info",
         "print_debug_info",
         "set_default_logger_callback",
+        "set_default_logger_severity",
+        "set_default_logger_verbosity",
+        "set_global_thread_pool_sizes",
     ),
     f"{_HERE}.options": ("RunOptions", "SessionOptions"),
+    f"{_HERE}.packages": (
+        "ModelPackageComponentContext",
+        "ModelPackageContext",
+        "ModelPackageOptions",
+    ),
     f"{_HERE}.sessions": ("InferenceSession", "ModelCompiler"),
     f"{_HERE}.substitution": ("install", "uninstall"),
 }
@@ -89,7 +95,7 @@ _REASONS: Mapping[str, str] = {
         "for each group of nodes"
     ): (
         "create_and_register_allocator create_and_register_allocator_v2 "
-        "set_global_thread_pool_sizes OrtArenaCfg OrtAllocatorType"
+        "OrtArenaCfg OrtAllocatorType"
     ),
     ("steps run in the model's order of dependence"): ("execution_order"),
     ("it describes the installed package onnxruntime"): (
@@ -116,6 +122,7 @@ _LACKING = frozenset(
     import_capi_exception io_binding onnxruntime_validation optimized_model_filepath
     print_debug_info register_execution_provider_library release_captured_graph
     run_with_iobinding run_with_ort_values set_default_logger_callback
+    set_global_thread_pool_sizes
     set_provider_selection_policy set_provider_selection_policy_delegate
     unregister_execution_provider_library
     """.split()  # noqa: SIM905 - so many names read better without quotes and commas

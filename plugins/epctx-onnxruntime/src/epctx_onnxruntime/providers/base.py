@@ -472,10 +472,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return options of a session with the EP, or of a compile with it; the log is
         silent, as errors carry the vendor's reasons.
         """
-        from epctx_onnxruntime.real import onnxruntime
-        from epctx_onnxruntime.versions import FATAL_ONLY
+        from epctx_onnxruntime.versions import FATAL_ONLY, make_options
 
-        options = onnxruntime.SessionOptions()
+        options = make_options()
         options.log_severity_level = FATAL_ONLY
         options.intra_op_num_threads = self.context.intra_op_num_threads or threads
         settings = self.context.options
