@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import epctx_core
 from epctx_core import default_registry, get_ep_metadata
-from epctx_core.errors import EpctxError, InvalidArgument, NotFound
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotFound
 from epctx_core.plugin import ExecutionProvider, HardwareDevice, ProviderOption, Purpose
 from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.drop_in.names import REASONS
@@ -71,9 +71,11 @@ class OrtEpDevice:
     ep_options: Mapping[str, str] = field(hash=False)
     device: OrtHardwareDevice
 
-    def memory_info(self, _memory_type: Any) -> onnxruntime.OrtMemoryInfo:
-        """Return the memory in which sessions take and give values: the CPU's."""
-        return make_memory_info()
+    def memory_info(self, _memory_type: Any) -> onnxruntime.OrtMemoryInfo | None:
+        """Return the memory in which sessions take and give values: the CPU's; None for
+        the CPU EP itself, as onnxruntime does.
+        """
+        return None if self.ep_name == CPU_EP else make_memory_info()
 
     def create_sync_stream(self) -> None:
         """Refuse to make a stream.
@@ -108,13 +110,16 @@ Delegate: TypeAlias = Callable[
 ]
 
 
-def make_memory_info() -> onnxruntime.OrtMemoryInfo:
+def make_memory_info(name: str = "Cpu") -> onnxruntime.OrtMemoryInfo:
     """Return the description of CPU memory, where all inputs and outputs are."""
-    return onnxruntime.OrtMemoryInfo(
-        "Cpu",
-        onnxruntime.OrtAllocatorType.ORT_DEVICE_ALLOCATOR,
+    return onnxruntime.OrtMemoryInfo.create_v2(
+        name,
+        onnxruntime.OrtMemoryInfoDeviceType.CPU,
         0,
-        onnxruntime.OrtMemType.DEFAULT,
+        0,
+        onnxruntime.OrtDeviceMemoryType.DEFAULT,
+        0,
+        onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
     )
 
 
@@ -285,8 +290,12 @@ def choose_by_delegate(
 
     Raises:
         InvalidArgument: it chose none, too many, or what is no device.
+        Fail: it raised an error.
     """
-    chosen = list(delegate(get_ep_devices(), dict(metadata), {}, _MOST_SELECTIONS))
+    try:
+        chosen = list(delegate(get_ep_devices(), dict(metadata), {}, _MOST_SELECTIONS))
+    except Exception as error:
+        raise Fail(f"the policy's delegate raised {error!r:.200}.") from error
     if not 0 < len(chosen) <= _MOST_SELECTIONS or not all(
         isinstance(device, OrtEpDevice) for device in chosen
     ):

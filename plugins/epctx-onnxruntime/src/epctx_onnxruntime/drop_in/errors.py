@@ -33,6 +33,9 @@ _NATIVE: dict[ErrorCode, type[Exception]] = {
 def _combine(cls: type[EpctxError]) -> type[EpctxError]:
     """Return a subclass of an error's class that is one of onnxruntime's, too."""
     bases: tuple[type, ...] = (cls, _NATIVE[cls.code])
+    if cls.code is ErrorCode.RUNTIME_EXCEPTION:
+        # onnxruntime's classes for runs that were terminated or whose kernels fail.
+        bases += (native.Fail, RuntimeError)
     if issubclass(cls, InvalidArgument):
         # onnxruntime's bindings raise these for arguments of a wrong kind.
         bases += (RuntimeError, TypeError)

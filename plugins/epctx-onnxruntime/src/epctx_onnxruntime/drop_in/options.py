@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
 import epctx_core
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_onnxruntime.drop_in import devices
@@ -49,9 +51,11 @@ class SessionOptions(epctx_core.SessionOptions):
         self._policy: native.OrtExecutionProviderDevicePolicy | None = None
         self._delegate: devices.Delegate | None = None
         self.optimized_model_filepath = ""
+        self.log_severity_level = -1  # That of the module, as in onnxruntime.
         for name, default in _UNSUPPORTED.items():
             setattr(self, name, default)
 
+    @with_native_errors
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _UNSUPPORTED and value != _UNSUPPORTED[name]:
             refuse(f"SessionOptions.{name}")
@@ -60,21 +64,11 @@ class SessionOptions(epctx_core.SessionOptions):
         ) and not isinstance(value, int):
             # Those of `capi` are classes of their own.
             value = getattr(epctx_core, type(value).__name__)(int(value))
-        try:
-            super().__setattr__(name, value)
-        except epctx_core.EpctxError as error:
-            adopt(error)
-            raise
+        super().__setattr__(name, value)
 
-    @with_native_errors
-    def add_session_config_entry(self, key: str, value: str) -> None:
-        """Set one config entry; see `epctx_core.SessionOptions`."""
-        super().add_session_config_entry(key, value)
-
-    @with_native_errors
-    def get_session_config_entry(self, key: str) -> str:
-        """Return a config entry; see `epctx_core.SessionOptions`."""
-        return super().get_session_config_entry(key)
+    def has_providers(self) -> bool:
+        """Return whether an EP was added, or is chosen by a policy or a function."""
+        return bool(self.providers) or not (self._policy is self._delegate is None)
 
     @with_native_errors
     def add_provider(
@@ -149,7 +143,9 @@ class SessionOptions(epctx_core.SessionOptions):
             )
         self._policy, self._delegate = None, delegate
 
-    def add_external_initializers_from_files_in_memory(self, *_given: object) -> None:
+    def add_external_initializers_from_files_in_memory(
+        self, *_given: object, **_named: object
+    ) -> None:
         """Refuse files of weights in memory.
 
         Raises:
@@ -182,14 +178,10 @@ class RunOptions(epctx_core.RunOptions):
     __slots__ = ()
 
     @with_native_errors
-    def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry; see `epctx_core.RunOptions`."""
-        super().add_run_config_entry(key, value)
-
-    @with_native_errors
-    def get_run_config_entry(self, key: str) -> str:
-        """Return an entry; see `epctx_core.RunOptions`."""
-        return super().get_run_config_entry(key)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "terminate" and not isinstance(value, (bool, np.bool_)):
+            raise InvalidArgument(f"terminate is True or False, not {value!r:.80}.")
+        super().__setattr__(name, value)
 
     def add_active_adapter(self, _adapter: object) -> None:
         """Refuse a LoRA adapter.
@@ -198,3 +190,21 @@ class RunOptions(epctx_core.RunOptions):
             NotImplementedByProvider: always.
         """
         refuse("RunOptions.add_active_adapter")
+
+
+for _cls, _names in {
+    SessionOptions: (
+        "add_external_initializers",
+        "add_free_dimension_override_by_denotation",
+        "add_free_dimension_override_by_name",
+        "add_initializer",
+        "add_session_config_entry",
+        "get_session_config_entry",
+        "register_custom_ops_library",
+        "set_ep_context_data_read_func",
+        "set_load_cancellation_flag",
+    ),
+    RunOptions: ("add_run_config_entry", "get_run_config_entry"),
+}.items():
+    for _name in _names:
+        setattr(_cls, _name, with_native_errors(getattr(_cls, _name)))

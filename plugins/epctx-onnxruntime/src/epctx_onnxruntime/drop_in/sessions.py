@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,17 @@ from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.drop_in.options import SessionOptions, refuse
 from epctx_onnxruntime.drop_in.values import to_ort_value
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import CPU_EP
+from epctx_onnxruntime.versions import CPU_EP, make_options
 
 if TYPE_CHECKING:
     import numpy as np
 
 Providers = Sequence[Any]
+_OF_OPTIMISED_MODELS = (
+    "session.optimized_model_external_initializers_",
+    "session.save_model_format",
+)
+"""Config entries that say how `optimized_model_filepath` is written."""
 
 first_providers: list[str] = []
 """EPs that `install` puts before those of each session."""
@@ -92,6 +97,34 @@ class InferenceSession(epctx_core.InferenceSession):
         )
 
     @with_native_errors
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], object],
+        user_data: Any,
+        run_options: epctx_core.RunOptions | None = None,
+    ) -> None:
+        """Run the model in a thread of its own; see
+        `epctx_core.InferenceSession.run_async`.
+
+        Raises:
+            InvalidArgument: also for an input that is missing, at once.
+        """
+        missing = [
+            argument.name
+            for argument in self.get_inputs()
+            if isinstance(input_feed, Mapping)
+            and argument.name not in input_feed
+            and not argument.type.startswith("optional")
+        ]
+        if missing:
+            raise InvalidArgument(
+                f"the input feed lacks the inputs {', '.join(map(repr, missing))}."
+            )
+        super().run_async(output_names, input_feed, callback, user_data, run_options)
+
+    @with_native_errors
     def run_with_ort_values(
         self,
         output_names: Sequence[str] | None,
@@ -125,7 +158,7 @@ class InferenceSession(epctx_core.InferenceSession):
             )
         iobinding.run(run_options)
 
-    def run_with_ortvaluevector(self, *_given: object) -> None:
+    def run_with_ortvaluevector(self, *_given: object, **_named: object) -> None:
         """Refuse vectors of onnxruntime's native values.
 
         Raises:
@@ -147,8 +180,10 @@ class InferenceSession(epctx_core.InferenceSession):
         )
 
     def get_input_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
-        """Return the memory of each input: the CPU's."""
-        return [make_memory_info() for _ in self.get_inputs()]
+        """Return the memory of each input: the CPU's, without a name as in
+        onnxruntime.
+        """
+        return [make_memory_info("") for _ in self.get_inputs()]
 
     def get_output_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """Return the memory of each output: the CPU's."""
@@ -185,14 +220,17 @@ class InferenceSession(epctx_core.InferenceSession):
         return []
 
     def set_tuning_results(
-        self, results: Iterable[Any], *, error_on_invalid: bool = False
+        self,
+        results: Iterable[Any],
+        *,
+        error_on_invalid: bool = False,  # noqa: ARG002 - onnxruntime's signature
     ) -> None:
         """Refuse tuning results, unless there are none.
 
         Raises:
             NotImplementedByProvider: there are some.
         """
-        if list(results) or error_on_invalid:
+        if list(results):
             refuse("InferenceSession.set_tuning_results")
 
 
@@ -202,7 +240,6 @@ for _name in (
     "get_providers",
     "get_provider_options",
     "get_modelmeta",
-    "run_async",
     "set_ep_dynamic_options",
     "set_providers",
 ):
@@ -265,7 +302,16 @@ def _read_metadata(model: str | PathLike[str] | bytes) -> Mapping[str, str]:
         if isinstance(model, bytes)
         else onnx.load(fspath(model), load_external_data=False)
     )
-    return {entry.key: entry.value for entry in proto.metadata_props}
+    return {
+        "doc_string": proto.doc_string,
+        "domain": proto.domain,
+        "graph_description": proto.graph.doc_string,
+        "graph_name": proto.graph.name,
+        "model_version": str(proto.model_version),
+        "producer_name": proto.producer_name,
+        "producer_version": proto.producer_version,
+        **{entry.key: entry.value for entry in proto.metadata_props},
+    }
 
 
 def _leave_out(
@@ -274,6 +320,10 @@ def _leave_out(
     """Return the EPs without those of onnxruntime that nobody has installed, after a
     warning: hosts list all that they know, and run on what is there.
     """
+    if not isinstance(providers, Sequence) or not all(
+        item and isinstance(item, (str, tuple)) for item in providers
+    ):
+        return providers, options  # The session names what is wrong with them.
     known = get_all_providers()
     names = [item if isinstance(item, str) else item[0] for item in providers]
     missing = [
@@ -330,8 +380,11 @@ def _write_optimized(
     Raises:
         InvalidArgument: onnxruntime does not optimise it, such as a context model.
     """
-    real = onnxruntime.SessionOptions()
+    real = make_options()
     real.log_severity_level = 4
+    for key, value in options.config_entries.items():
+        if key.startswith(_OF_OPTIMISED_MODELS):
+            real.add_session_config_entry(key, value)
     real.optimized_model_filepath = fspath(path)
     real.graph_optimization_level = onnxruntime.GraphOptimizationLevel(
         int(options.graph_optimization_level)
