@@ -96,6 +96,7 @@ differential: .venv/.installed
 
 docs: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
+	.venv/bin/python tests/drop_in/table.py
 
 release: .venv/.installed
 	.venv/bin/python tests/packaged/release.py
