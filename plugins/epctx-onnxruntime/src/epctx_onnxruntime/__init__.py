@@ -81,5 +81,11 @@ def __dir__() -> list[str]:
     from epctx_onnxruntime.drop_in.names import OURS
     from epctx_onnxruntime.real import onnxruntime
 
-    ours = [name for names in OURS.values() for name in names]
+    ours = [
+        name
+        for module, names in OURS.items()
+        # onnxruntime 1.31 has no packages of models.
+        if not module.endswith(".packages") or hasattr(onnxruntime, names[0])
+        for name in names
+    ]
     return sorted({*globals(), *ours, *dir(onnxruntime)})
