@@ -85,8 +85,6 @@ def test_devices_that_do_not_go_together_are_refused():
         (POLICY.MIN_OVERALL_POWER, "NPU"),
         (POLICY.PREFER_GPU, "GPU"),
         (POLICY.MAX_PERFORMANCE, "GPU"),
-        (POLICY.PREFER_CPU, "CPU"),
-        (POLICY.DEFAULT, "CPU"),
     ],
 )
 def test_a_policy_takes_the_first_device_of_its_type_and_says_why(policy, kind, caplog):
@@ -100,7 +98,17 @@ def test_a_policy_takes_the_first_device_of_its_type_and_says_why(policy, kind, 
     assert f"{policy.name} chose OpenVINOExecutionProvider ({kind}" in caplog.text
     assert "simulated" in caplog.text
     # The host's options stay what they are.
-    assert not options.has_providers()
+    assert options.providers == []
+
+
+@pytest.mark.parametrize("policy", [POLICY.PREFER_CPU, POLICY.DEFAULT])
+def test_a_policy_for_cpus_takes_no_simulated_one(policy, caplog):
+    options = onnxruntime.SessionOptions()
+    options.set_provider_selection_policy(policy)
+
+    with caplog.at_level(logging.INFO, "epctx.devices"):
+        assert eps_of(options) == ["CPUExecutionProvider"]
+    assert f"{policy.name} chose the CPU EP: no other EP has a CPU" in caplog.text
 
 
 def test_eps_that_were_named_go_before_the_policy():
@@ -150,7 +158,8 @@ def test_a_delegate_chooses_among_the_devices():
     options.set_provider_selection_policy_delegate(choose)
 
     assert eps_of(options)[0] == "QNNExecutionProvider"
-    assert asked == [({}, {}, 8)]
+    ((metadata, runtime_metadata, most),) = asked
+    assert (metadata["graph_name"], runtime_metadata, most) == ("g", {}, 8)
     options.set_provider_selection_policy_delegate(lambda *_: [])
     with pytest.raises(InvalidArgument, match="delegate chose"):
         eps_of(options)

@@ -263,10 +263,16 @@ def choose_by_policy(
     """
     wanted = _POLICY_TYPES[policy.name]
     others = [device for device in get_ep_devices() if device.ep_name != CPU_EP]
-    fitting = [device for device in others if device.device.type.name == wanted]
+    fitting = [
+        device
+        for device in others
+        # The CPU EP goes before a simulated CPU, as real EPs do before simulated ones.
+        if device.device.type.name == wanted
+        and not (wanted == "CPU" and device.is_simulated)
+    ]
     if not fitting:
         _log.info(
-            "%s chose the CPU EP: no EP has a %s; there are: %s.",
+            "%s chose the CPU EP: no other EP has a %s; there are: %s.",
             policy.name,
             wanted,
             ", ".join(map(str, others)) or "none",
