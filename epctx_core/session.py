@@ -106,12 +106,13 @@ class InferenceSession(Strict):
 
             exporter = prepare_export(work)
 
-        self._state: SessionState | None = load_session(work, exporter)
-        self._inputs = self._state.inputs
-        self._outputs = self._state.outputs
-        self._indices = {output.name: i for i, output in enumerate(self._outputs)}
-        self._defaults = self._state.defaults
-        self._order = make_feed_order(self._inputs, self._defaults)
+        state = load_session(work, exporter)
+        self._state: SessionState | None = state
+        self._inputs = state.inputs
+        self._outputs = state.outputs
+        self._indices = {output.name: i for i, output in enumerate(state.outputs)}
+        self._defaults = state.defaults
+        self._order = make_feed_order(state.inputs, state.defaults)
 
         # The threads of calls under way. append and remove are atomic, so that a run
         # takes no lock.
@@ -266,9 +267,8 @@ class InferenceSession(Strict):
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""
         memory: list[np.ndarray | None] = [None] * len(self._outputs)
-        for index, array in zip(
-            self._find_indices([*arrays]), arrays.values(), strict=True
-        ):
+        for name, array in arrays.items():
+            (index,) = self._find_indices([name])
             output = self._outputs[index]
             flags = array.flags if fits(array, output.tensor_type) else None
             if flags is None or not (flags.c_contiguous and flags.writeable):
@@ -300,11 +300,13 @@ class InferenceSession(Strict):
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return each EP's options, defaults included, secret ones left out."""
         choices = self._open().providers.choices
-        shown = {
-            ep: {k: str(v) for k, v in c.public_options().items()}
-            for ep, c in choices.items()
+        return {
+            **{
+                ep: {k: str(v) for k, v in c.public_options().items()}
+                for ep, c in choices.items()
+            },
+            CPU_EP: {},
         }
-        return {**shown, CPU_EP: {}}
 
     def get_provider_records(self) -> list[PluginRecord]:
         """Return the plugin records of the session's EPs, in order of priority."""

@@ -75,11 +75,8 @@ def missing_attribute_error(
                 hint=hint,
             )
 
-    public = [n for n in attributes if not n.startswith("_")]
-    return UnsupportedNameError(
-        f"{owner} has no attribute {name!r}.{suggestion(name, public, cutoff=0.8)}",
-        hint=hint,
-    )
+    close = suggestion(name, [n for n in attributes if n[0] != "_"], cutoff=0.8)
+    return UnsupportedNameError(f"{owner} has no attribute {name!r}.{close}", hint=hint)
 
 
 class Strict:

@@ -57,8 +57,8 @@ class HardwareDevice:
     vendor: str = ""
     vendor_id: int = 0
     device_id: int = 0
-    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
-    options: Mapping[str, object] = field(default_factory=dict, hash=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

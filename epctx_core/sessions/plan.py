@@ -137,7 +137,7 @@ class Plan:
             RuntimeException: a step raised, the run was terminated, or an output does
                 not fit its memory.
         """
-        if self._only is not None and options is None and memory is None:
+        if self._only is not None and options is None and not memory:
             return _run_only(self._only, feeds)
         given = memory and dict(zip(self._outputs, memory, strict=True))
         values = self._template.copy()
@@ -172,7 +172,7 @@ class Plan:
             for slot in self._fixed_outputs:
                 values[slot] = copy.copy(values[slot])
         results = [values[slot] for slot in self._outputs]
-        return results if memory is None else [*write_in_place(results, memory)]
+        return [*write_in_place(results, memory)] if memory else results
 
 
 def _take(
