@@ -33,9 +33,8 @@ def network(seed):
         return node("DequantizeLinear", [stored, "scale", "zero"], name)
 
     def convolution(value, name):
-        weights[f"{name}_w"] = generator.integers(
-            -100, 100, (4, 4, 3, 3), dtype=np.int8
-        )
+        # Two products of larger ones overflow in onnxruntime on CPUs without VNNI.
+        weights[f"{name}_w"] = generator.integers(-64, 64, (4, 4, 3, 3), dtype=np.int8)
         weights[f"{name}_b"] = generator.integers(-100, 100, 4, dtype=np.int32)
         weight = node(
             "DequantizeLinear", [f"{name}_w", "fine", "zero"], f"{name}_weight"
