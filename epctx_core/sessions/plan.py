@@ -152,7 +152,9 @@ class Plan:
                     [values[slot] for slot in inputs],
                     options
                     if spec.nested
-                    else given and spec.in_place and _take(given, spec, outputs),
+                    else _take(given, spec, outputs)
+                    if given and spec.in_place
+                    else None,
                 )
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
@@ -312,22 +314,21 @@ def _complete_memory(
 ) -> Arrays | None:
     """Return an array for each output of an EP's step: the given one, else a new one.
 
-    None, so that results are copied instead, where the length of one is not known, and
-    where an array does not fit or overlaps an input: an EP may write before it has
-    read.
+    None, so that results are copied instead, where a length is open, as an EP might
+    compute another one; and where an array does not fit or overlaps an input, as an EP
+    may write before it has read.
     """
-    buffers = [
-        np.empty(output.shape, output.dtype)  # type: ignore[arg-type]
-        if array is None and output.type.is_static
-        else array
-        for array, output in zip(memory, outputs, strict=True)
-    ]
-    for array, output in zip(buffers, outputs, strict=True):
-        if not fits(array, output.type) or any(
-            np.may_share_memory(array, value) for value in inputs
+    buffers = []
+    for array, output in zip(memory, outputs, strict=True):
+        if not output.type.is_static:
+            return None
+        buffer = np.empty(output.shape, output.dtype) if array is None else array  # type: ignore[arg-type,type-var]
+        if not fits(buffer, output.type) or any(
+            np.may_share_memory(buffer, value) for value in inputs
         ):
             return None
-    return buffers  # type: ignore[return-value]
+        buffers.append(buffer)
+    return buffers
 
 
 class _Results(NamedTuple):

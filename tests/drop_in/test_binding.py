@@ -15,12 +15,12 @@ from epctx_core.errors import InvalidArgument
 X = np.array([-1.0, 2.0, 3.0], np.float32)
 
 
-def session_of(body, inputs="float[n] x", outputs="float[n] y"):
+def session_of(body, inputs="float[n] x", outputs="float[n] y", **arguments):
     model = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["": 19, "ai.onnx.ml": 3]> g '
         f"({inputs}) => ({outputs}) {{ {body} }}"
     )
-    return onnxruntime.InferenceSession(model.SerializeToString())
+    return onnxruntime.InferenceSession(model.SerializeToString(), **arguments)
 
 
 @pytest.fixture
@@ -88,6 +88,52 @@ def test_values_of_any_element_type_go_through_a_session(kind, array):
     for given in (result, written):
         (copied,) = session.run(None, {"x": given})
         assert copied.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("eps", [[], ["QNN"], ["OpenVINO"]], ids=str)
+def test_arrays_of_results_outlive_their_values(eps):
+    session = session_of("y = Add (x, x)", "float[64] x", "float[64] y", providers=eps)
+    binding = session.io_binding()
+    binding.bind_output("y")
+    arrays, expected = [], []
+    for number in range(8):
+        x = np.full(64, number, np.float32)
+        expected += [x * 2] * 3
+        (value,) = session.run_with_ort_values(None, {"x": x})
+        arrays += [value.numpy(), np.from_dlpack(value)]
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        arrays.append(binding.get_outputs()[0].numpy())
+        del value
+
+    np.testing.assert_array_equal(arrays, expected)
+
+
+def test_a_bound_value_may_be_dropped_by_the_host(doubling):
+    binding = doubling.io_binding()
+    binding.bind_ortvalue_input(
+        "x", OrtValue.ortvalue_from_numpy(np.full(4096, 5, "f"))
+    )
+    binding.bind_ortvalue_output("y", OrtValue.ortvalue_from_numpy(np.zeros(4096, "f")))
+    others = [np.full(4096, 100, np.float32) for _ in range(64)]
+
+    doubling.run_with_iobinding(binding)
+
+    assert len(others) == 64
+    np.testing.assert_array_equal(
+        binding.get_outputs()[0].numpy(), np.full(4096, 10, "f")
+    )
+
+
+def test_an_empty_sequence_has_the_type_of_its_output():
+    session = session_of(
+        "y = SequenceEmpty <dtype = 7> ()", "float[n] x", "seq(int64[n]) y"
+    )
+
+    (value,) = session.run_with_ort_values(None, {"x": X})
+
+    assert value.data_type() == "seq(tensor(int64))"
 
 
 def test_text_and_sequences_and_maps_are_values_of_results():
@@ -188,6 +234,21 @@ def test_outputs_are_in_the_order_in_which_they_were_bound():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        (lambda b: (b.bind_output("y"), b.copy_outputs_to_cpu()), "no run"),
+        (
+            lambda b: b.bind_input("x", "cpu", 0, 999, [3], X.ctypes.data),
+            "element type 999",
+        ),
+        (
+            lambda b: b.bind_input("x", "cpu", 0, "bogus", [3], X.ctypes.data),
+            "element type 'bogus'",
+        ),
+        (
+            lambda b: b.bind_input("x", "cpu", 0, np.float32, [-4], X.ctypes.data),
+            "shape",
+        ),
+        (lambda b: b.bind_input("x", None, 0, np.float32, [3], 1), "device None"),
+        (lambda b: b.bind_ortvalue_output("y", None), "NoneType"),
         (lambda b: b.bind_cpu_input("z", X), "no input 'z'"),
         (lambda b: b.bind_output("z"), "no output 'z'"),
         (lambda b: b.bind_output("y", "cuda"), "device cuda:0"),

@@ -178,7 +178,21 @@ def test_a_compiler_uses_the_policy_too(tmp_path):
     assert report.providers[0].name == "OpenVINOExecutionProvider"
 
 
-def test_an_ep_whose_devices_cannot_be_told_has_none(caplog):
+def fail():
+    raise OSError("no driver")
+
+
+@pytest.mark.parametrize(
+    ("tell", "said"),
+    [
+        (fail, "no driver"),
+        (lambda: [HardwareDevice(type="TPU")], "TPU"),
+        (lambda: [HardwareDevice(options=None)], "options"),
+        (lambda: ["NPU"], "'NPU'"),
+        (lambda: None, "None"),
+    ],
+)
+def test_an_ep_whose_devices_cannot_be_told_has_none(tell, said, caplog):
     class Lost(epctx_core.plugin.ExecutionProvider):
         name = "LostExecutionProvider"
         vendor = "Lost"
@@ -186,7 +200,7 @@ def test_an_ep_whose_devices_cannot_be_told_has_none(caplog):
 
         @classmethod
         def devices(cls):
-            raise OSError("no driver")
+            return tell()
 
         @epctx_core.plugin.hookimpl
         def get_capability(self, graph):
@@ -200,4 +214,5 @@ def test_an_ep_whose_devices_cannot_be_told_has_none(caplog):
         names = {device.ep_name for device in onnxruntime.get_ep_devices()}
 
     assert "LostExecutionProvider" not in names
-    assert "no driver" in caplog.text
+    assert "QNNExecutionProvider" in names
+    assert said in caplog.text

@@ -14,6 +14,7 @@ from kernel_eps.acme import X, compiled, kernel_ep, model_of, scaling, session_o
 from kernel_eps.test_allocate import allocating, among, own
 
 import epctx_core as epctx
+from epctx_core.plugin import KernelDef
 
 
 def noting(base=Alpha):
@@ -93,12 +94,38 @@ def test_a_kernel_that_takes_outputs_writes_there():
 
     seen = []
     memory = np.zeros_like(X)
-    ep = kernel_ep(scaling(create=lambda _node: into, takes_outputs=True))
+    kernel = KernelDef(
+        op_type="Relu", since_version=14, create=lambda _node: into, takes_outputs=True
+    )
 
-    run_into(model_of("y = acme.Scale(x)"), ep, outputs={"y": memory})
+    run_into(model_of("y = Relu(x)"), kernel_ep(kernel), outputs={"y": memory})
 
     assert seen[0] is memory
     np.testing.assert_array_equal(memory, X * 3)
+
+
+def test_the_result_of_a_kernel_that_takes_no_outputs_is_copied():
+    memory = np.zeros_like(X)
+    ep = kernel_ep(scaling())
+    model = model_of("a = acme.Scale(x) y = Relu(a)", outputs="float[2] a, float[2] y")
+
+    results = run_into(model, ep, outputs={"a": memory})
+
+    assert results[0] is memory
+    np.testing.assert_array_equal(memory, X * 2)
+    np.testing.assert_array_equal(results[1], np.maximum(X * 2, 0))
+
+
+def test_an_ep_gets_no_memory_for_a_length_that_is_open():
+    ep = noting()
+    memory = np.zeros_like(X)
+    model = model_of("y = Relu(x)", inputs="float[n] x", outputs="float[n] y")
+
+    (result,) = run_into(model, ep, outputs={"y": memory})
+
+    assert result is memory
+    assert ep.runs[0][1] is None
+    np.testing.assert_array_equal(memory, np.maximum(X, 0))
 
 
 def test_a_result_is_copied_where_the_ep_may_overwrite_its_input():

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import openvino
 
 VERSION = "0.1.0"
-FULL_NAME = "FULL_DEVICE_NAME"
+_FULL_NAME = "FULL_DEVICE_NAME"
 """Property of a device: its name for people."""
 
 
@@ -118,9 +118,7 @@ class OpenVINOExecutionProvider(ExecutionProvider):
         return [
             HardwareDevice(
                 type=kind,
-                metadata={
-                    "full_name": str(core().get_property(name, "FULL_DEVICE_NAME"))
-                },
+                metadata={"name": str(core().get_property(name, _FULL_NAME))},
                 options={"device_type": name},
             )
             for kind in ("NPU", "GPU", "CPU")

@@ -120,8 +120,8 @@ class IOBinding:
         memory = to_array(ortvalue)
         if not isinstance(memory, np.ndarray) or memory.dtype.hasobject:
             raise InvalidArgument(
-                f"the output {name!r} cannot be written into a value of type "
-                f"{ortvalue.data_type()}.",
+                f"the output {name!r} cannot be written into this "
+                f"{type(ortvalue).__name__}: it is no tensor of numbers.",
                 hint="Use bind_output(name), and take the value from get_outputs().",
             )
         self._bind_output(name, memory)
@@ -155,23 +155,33 @@ class IOBinding:
         """
         refuse("IOBinding.get_outputs_as_ortvaluevector")
 
+    @with_native_errors
     def get_outputs(self) -> list[onnxruntime.OrtValue]:
         """Return the values of the bound outputs after a run, in the order in which
         they were bound; none before.
         """
         if not self._results:
             return []
-        for name in self._memory:
+        for name, result in zip(self._memory, self._read_results(), strict=True):
             if name not in self._values:
-                self._values[name] = to_ort_value(self._results[name])
+                self._values[name] = to_ort_value(result)
         return [self._values[name] for name in self._memory]
 
+    @with_native_errors
     def copy_outputs_to_cpu(self) -> list[Any]:
         """Return the outputs of the last run as arrays of their own."""
         return [
             result.copy() if isinstance(result, np.ndarray) else result
-            for result in map(self._results.__getitem__, self._memory)
+            for result in self._read_results()
         ]
+
+    def _read_results(self) -> list[Any]:
+        if missing := [name for name in self._memory if name not in self._results]:
+            raise InvalidArgument(
+                f"there was no run since the output {missing[0]!r} was bound.",
+                hint="Call session.run_with_iobinding(binding) before.",
+            )
+        return [self._results[name] for name in self._memory]
 
     def clear_binding_inputs(self) -> None:
         """Forget the inputs."""
@@ -228,7 +238,7 @@ class IOBinding:
 
 
 def _check_device(name: str, device_type: str, device_id: int) -> None:
-    if device_type.lower() != _CPU or device_id != 0:
+    if str(device_type).lower() != _CPU or device_id != 0:
         raise InvalidArgument(
             f"{name!r} cannot be bound to memory of the device {device_type}:"
             f"{device_id}: sessions take and give values in CPU memory.",
@@ -245,7 +255,13 @@ def _view(
 ) -> np.ndarray:
     _check_device(name, *device)
     if not isinstance(element_type, int):
-        element_type = helper.np_dtype_to_tensor_dtype(np.dtype(element_type))
+        try:
+            element_type = helper.np_dtype_to_tensor_dtype(np.dtype(element_type))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"onnxruntime has no element type {element_type!r}.",
+                hint="Give a number of onnx.TensorProto.DataType, or a numpy type.",
+            ) from error
     return view_memory(address, element_type, shape)
 
 

@@ -96,7 +96,10 @@ class OrtEpDevice:
     @property
     def is_simulated(self) -> bool:
         """True if its EP computes on this CPU in place of hardware."""
-        return self.ep_metadata.get("simulated") == "1"
+        return "1" in {
+            self.ep_metadata.get("simulated"),
+            self.device.metadata.get("virtual"),
+        }
 
     def __str__(self) -> str:
         simulated = ", simulated" if self.is_simulated else ""
@@ -193,18 +196,26 @@ def _list_choices() -> list[str]:
 
 
 def _list_devices(cls: type[ExecutionProvider]) -> Sequence[HardwareDevice]:
+    problem = ""
+    listed: list[HardwareDevice] = []
     try:
         listed = list(cls.devices())
     except EpctxError:
         raise
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        _log.warning("%s.devices raised %r; it has none.", cls.name, error)
+        problem = f"raised {type(error).__name__}: {error}"
+    for device in listed:
+        if (
+            not isinstance(device, HardwareDevice)
+            or device.type not in onnxruntime.OrtHardwareDeviceType.__members__
+            or not isinstance(device.options, Mapping)
+            or not isinstance(device.metadata, Mapping)
+        ):
+            problem = f"gave {device!r:.200}, which describes no device"
+    if problem:
+        _log.warning("%s has no devices: its `devices` %s.", cls.name, problem)
         return []
-    if wrong := [each for each in listed if not isinstance(each, HardwareDevice)]:
-        _log.warning(
-            "%s.devices gave %.80r instead of a HardwareDevice.", cls.name, wrong[0]
-        )
-    return [each for each in listed if isinstance(each, HardwareDevice)]
+    return listed
 
 
 def _describe(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from epctx_core.errors import EpctxError, ErrorCode, InvalidArgument
 from epctx_onnxruntime.real import native
@@ -39,8 +39,22 @@ def _combine(cls: type[EpctxError]) -> type[EpctxError]:
     if issubclass(cls, InvalidArgument):
         # onnxruntime's bindings raise these for arguments of a wrong kind.
         bases += (RuntimeError, TypeError)
-    members = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    members = {
+        "__module__": cls.__module__,
+        "__doc__": cls.__doc__,
+        # The class has no name that pickle could find: a pool's worker raises errors.
+        "__reduce__": lambda error: (_rebuild, (cls, error.args, vars(error))),
+    }
     return type(cls.__name__, bases, members)
+
+
+def _rebuild(
+    cls: type[EpctxError], arguments: tuple[Any, ...], state: dict[str, Any]
+) -> EpctxError:
+    error = cls(*arguments)
+    vars(error).update(state)
+    adopt(error)
+    return error
 
 
 def adopt(error: EpctxError) -> None:

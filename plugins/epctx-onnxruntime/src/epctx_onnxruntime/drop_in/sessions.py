@@ -135,7 +135,12 @@ class InferenceSession(epctx_core.InferenceSession):
         their own.
         """
         results = self.run(output_names, input_dict_ort_values, run_options)
-        return [to_ort_value(result) for result in results]
+        types = {output.name: output.type for output in self._outputs}
+        names = output_names or self.output_names
+        return [
+            to_ort_value(result, types[name])
+            for name, result in zip(names, results, strict=True)
+        ]
 
     def io_binding(self) -> IOBinding:
         """Return a binding of inputs and outputs to memory."""

@@ -35,8 +35,18 @@ def view_memory(
     Raises:
         InvalidArgument: the type has less than a byte an element, or no memory.
     """
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element_type))
-    name = TensorProto.DataType.Name(element_type).lower()
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element_type))
+        name = TensorProto.DataType.Name(element_type).lower()
+    except (KeyError, ValueError) as error:
+        raise InvalidArgument(
+            f"onnxruntime has no element type {element_type!r}.",
+            hint="Give a number of onnx.TensorProto.DataType, or a numpy type.",
+        ) from error
+    if any(length < 0 for length in shape):
+        raise InvalidArgument(
+            f"memory has no shape {list(shape)}.", hint="Give lengths from 0 on."
+        )
     if dtype.hasobject or name.endswith(("int4", "int2", "float4e2m1")):
         raise InvalidArgument(
             f"a value of type tensor({name}) cannot be used in place: its elements "
@@ -69,11 +79,10 @@ def to_array(value: Any) -> Any:
                 "take values in CPU memory.",
                 hint="Copy it: value.numpy().",
             )
-        element_type = value.element_type()
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element_type))
-        if dtype.isbuiltin == 1:
+        if value.element_type() == TensorProto.STRING:
             return value.numpy()
-        return view_memory(value.data_ptr(), element_type, value.shape(), value)
+        # `value.numpy()` would not keep the memory of an array that the value is over.
+        return view_memory(value.data_ptr(), value.element_type(), value.shape(), value)
 
     if value.is_tensor_sequence():
         return _read_sequence(value)
@@ -83,15 +92,19 @@ def to_array(value: Any) -> Any:
     )
 
 
-def to_ort_value(result: Any) -> onnxruntime.OrtValue:
-    """Return a result of a session as a value of onnxruntime, over the same memory
-    where it is an array of numbers.
+def to_ort_value(result: Any, kind: str = "") -> onnxruntime.OrtValue:
+    """Return a result of a session as a value of onnxruntime, which owns its memory;
+    that of the result itself where numpy can hand it on.
+
+    Args:
+        result: an array, or a list for a sequence.
+        kind: the output's type, such as `seq(tensor(float))`, for an empty list.
 
     Raises:
         InvalidArgument: onnxruntime has no such value.
     """
     if isinstance(result, np.ndarray) and not result.dtype.hasobject:
-        return ort_value(result)
+        return _make_tensor(result)
     if isinstance(result, np.ndarray):
         text = onnx.numpy_helper.from_array(result)
         return _compute(
@@ -101,16 +114,29 @@ def to_ort_value(result: Any) -> onnxruntime.OrtValue:
     if isinstance(result, list) and result and isinstance(result[0], Mapping):
         return _make_maps(result)
     if isinstance(result, list):
-        return _make_sequence(result)
+        return _make_sequence(result, kind)
     raise InvalidArgument(
-        f"a result of type {type(result).__name__} is no value of onnxruntime.",
+        f"onnxruntime has no value for a result of type {type(result).__name__}.",
         hint="Use `run`, which returns it as it is.",
     )
 
 
-def _make_sequence(arrays: Sequence[np.ndarray]) -> onnxruntime.OrtValue:
+def _make_tensor(array: np.ndarray) -> onnxruntime.OrtValue:
+    # A value from `ortvalue_from_numpy` borrows the array's memory, so that what its
+    # `numpy()` gives would be freed with the value; one from DLPack owns it.
+    if array.dtype.isbuiltin == 1 and array.flags.writeable:
+        return onnxruntime.OrtValue.from_dlpack(array)
+    element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+        list(array.shape), element_type
+    )
+    view_memory(value.data_ptr(), element_type, array.shape, value)[...] = array
+    return value
+
+
+def _make_sequence(arrays: Sequence[np.ndarray], kind: str) -> onnxruntime.OrtValue:
     values = [to_ort_value(array) for array in arrays]
-    element_type = values[0].element_type() if values else TensorProto.FLOAT
+    element_type = values[0].element_type() if values else _read_element(kind)
     names = [f"x{index}" for index in range(len(values))]
     tensor = helper.make_tensor_type_proto(element_type, None)
     node = (
@@ -149,13 +175,20 @@ def _read_sequence(value: onnxruntime.OrtValue) -> list[np.ndarray]:
     """Return the elements of a sequence by onnxruntime's `run`, which alone gives
     them.
     """
-    element = value.data_type().partition("seq(tensor(")[2].rstrip(")")
     kind = helper.make_sequence_type_proto(
-        helper.make_tensor_type_proto(TensorProto.DataType.Value(element.upper()), None)
+        helper.make_tensor_type_proto(_read_element(value.data_type()), None)
     )
     session = _open(helper.make_node("Identity", ["x"], ["y"]), kind, {"x": kind})
     result: list[np.ndarray] = session.run(None, {"x": value})[0]
     return result
+
+
+def _read_element(kind: str) -> int:
+    """Return the element type of a type such as `seq(tensor(float))`; float for another
+    one.
+    """
+    element = kind.partition("seq(tensor(")[2].rstrip(")") or "float"
+    return int(TensorProto.DataType.Value(element.upper()))
 
 
 def _compute(

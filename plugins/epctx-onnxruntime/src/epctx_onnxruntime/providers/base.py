@@ -164,22 +164,39 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def devices(cls) -> Sequence[HardwareDevice]:
-        """Return the devices that onnxruntime lists for the EP.
+        """Return the devices that onnxruntime lists for the EP and that its options can
+        select.
 
         Raises:
             NotImplementedByProvider: the package is missing, or no device is listed.
         """
-        return [
-            HardwareDevice(
-                type=listed.device.type.name,
-                vendor=listed.device.vendor,
-                vendor_id=listed.device.vendor_id,
-                device_id=listed.device.device_id,
-                metadata={**dict(listed.device.metadata), **dict(listed.ep_metadata)},
-                options=cls.get_device_options(listed),
+        devices = cls.library.list_devices()
+        found = []
+        for listed in devices:
+            options = cls.get_device_options(listed)
+            if listed not in cls.select_devices(devices, options):
+                continue
+            hardware = listed.device
+            metadata = {**dict(hardware.metadata), **dict(listed.ep_metadata)}
+            found.append(
+                HardwareDevice(
+                    type=hardware.type.name,
+                    vendor=hardware.vendor,
+                    vendor_id=hardware.vendor_id,
+                    device_id=hardware.device_id,
+                    metadata={**metadata, **cls.describe_device(listed)},
+                    options=options,
+                )
             )
-            for listed in cls.library.list_devices()
-        ]
+        return found
+
+    @classmethod
+    def describe_device(
+        cls,
+        device: onnxruntime.OrtEpDevice,  # noqa: ARG003 - for subclasses
+    ) -> Mapping[str, str]:
+        """Return what the EP's metadata does not say of a device: nothing."""
+        return {}
 
     @classmethod
     def get_device_options(

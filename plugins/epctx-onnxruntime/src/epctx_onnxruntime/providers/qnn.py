@@ -326,6 +326,11 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         )
 
     @classmethod
+    def describe_device(cls, device: onnxruntime.OrtEpDevice) -> Mapping[str, str]:
+        """Return that Qualcomm's simulator runs where the device is a CPU."""
+        return {} if device.device.type.name != "CPU" else {"virtual": "1"}
+
+    @classmethod
     def validate_compatibility(
         cls, info: str, options: Mapping[str, Any]
     ) -> Compatibility:
