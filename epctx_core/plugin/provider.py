@@ -274,7 +274,7 @@ class ExecutionProvider:
     @classmethod
     def devices(cls) -> Sequence[HardwareDevice]:
         """Return the devices on this machine that the EP works on, the preferred first:
-        by default one NPU of no hardware.
+        by default one virtual NPU.
 
         Called before an instance exists, for hosts that choose EPs by their devices.
         """

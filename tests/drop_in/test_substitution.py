@@ -72,17 +72,22 @@ def test_names_within_capi_are_those_of_onnxruntime_and_of_the_drop_in(program):
         """
         import json
         import onnxruntime
+        import onnxruntime.capi.onnxruntime_inference_collection as collection
         from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
         from onnxruntime.capi.onnxruntime_pybind11_state import NoSuchFile
         try:
             InferenceSession("nowhere.onnx")
         except NoSuchFile as error:
             caught = isinstance(error, FileNotFoundError)
-        print(json.dumps([InferenceSession is onnxruntime.InferenceSession, caught]))
+        print(json.dumps([
+            InferenceSession is onnxruntime.InferenceSession,
+            collection.InferenceSession is InferenceSession,
+            caught,
+        ]))
         """
     )
 
-    assert told == [True, True]
+    assert told == [True, True, True]
 
 
 def test_packages_within_onnxruntime_work_on_the_real_one(program):
@@ -107,6 +112,43 @@ def test_packages_within_onnxruntime_work_on_the_real_one(program):
 
     assert told[:2] == ["onnxruntime", "epctx_onnxruntime"]
     np.testing.assert_allclose(told[2], [[18, 22, 26]], atol=0.5)
+
+
+def test_threads_may_import_what_is_within_onnxruntime_while_others_import_it(program):
+    # Modules of others that import each other, one of them from a function.
+    told = program(
+        """
+        import importlib, json, pathlib, sys, threading, time
+        import onnxruntime
+        import epctx_onnxruntime.real as real
+        folder = pathlib.Path("within")
+        folder.mkdir()
+        (folder / "one.py").write_text(
+            "import time, onnxruntime; time.sleep(.2); import onnxruntime.two\\n"
+            "def late():\\n    import onnxruntime\\n    return onnxruntime\\n"
+        )
+        (folder / "two.py").write_text(
+            "import time, onnxruntime; time.sleep(.1); import onnxruntime.one\\n"
+        )
+        real.onnxruntime.__path__.append(str(folder))
+        threads = [
+            threading.Thread(target=importlib.import_module, args=[name], daemon=True)
+            for name in ("onnxruntime.one", "onnxruntime.two", "onnxruntime.tools")
+        ]
+        for thread in threads:
+            thread.start()
+        seen = set()
+        while any(thread.is_alive() for thread in threads):
+            seen.add(__import__("onnxruntime").__name__)
+        one, two = (sys.modules[f"onnxruntime.{name}"] for name in ("one", "two"))
+        print(json.dumps([
+            sorted(seen),
+            one.onnxruntime is two.onnxruntime is one.late() is real.onnxruntime,
+        ]))
+        """
+    )
+
+    assert told == [["epctx_onnxruntime"], True]
 
 
 def test_a_module_is_run_by_its_name(program, tmp_path):

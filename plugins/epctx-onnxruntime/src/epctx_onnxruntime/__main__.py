@@ -10,7 +10,8 @@ _USAGE = """usage: python -m epctx_onnxruntime [--ep NAME ...] SCRIPT.py [ARGUME
        python -m epctx_onnxruntime [--ep NAME ...] -m MODULE [ARGUMENT ...]
 
 Runs a Python program with epctx in the place of onnxruntime: its sessions load context
-models, and run on installed Execution Providers.
+models, and run on installed Execution Providers. Processes that it starts otherwise
+than by a fork import onnxruntime itself.
 
   --ep NAME   put an EP before those that the program names for its sessions; most name
               the CPU alone, which loads no context model (`epctx plugins list`)"""

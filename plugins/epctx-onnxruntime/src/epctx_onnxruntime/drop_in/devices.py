@@ -1,4 +1,4 @@
-"""Devices of EPs: listed, chosen by hosts or by a policy, brought by libraries."""
+"""Devices of EPs, which hosts or a policy choose, and libraries of EPs."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def join_devices(ep_devices: Sequence[OrtEpDevice]) -> tuple[str, dict[str, str]
         InvalidArgument: no device, devices of several EPs, or several whose options
             differ.
     """
-    given = list(ep_devices)
+    given = list(ep_devices) if isinstance(ep_devices, Iterable) else []
     if not given or not all(isinstance(device, OrtEpDevice) for device in given):
         raise InvalidArgument(
             "add_provider_for_devices takes a list of one or more devices of one EP.",
@@ -306,13 +306,14 @@ def choose_by_delegate(
     """Return the EPs whose devices a host's function chooses, in its order.
 
     Raises:
-        InvalidArgument: it chose none, too many, or what is no device.
+        InvalidArgument: it chose none, too many, or something else than a device.
         Fail: it raised an error.
     """
     try:
-        chosen = list(delegate(get_ep_devices(), dict(metadata), {}, _MOST_SELECTIONS))
+        told: Any = delegate(get_ep_devices(), dict(metadata), {}, _MOST_SELECTIONS)
     except Exception as error:
         raise Fail(f"the policy's delegate raised {error!r:.200}.") from error
+    chosen = list(told) if isinstance(told, Iterable) else [told]
     if not 0 < len(chosen) <= _MOST_SELECTIONS or not all(
         isinstance(device, OrtEpDevice) for device in chosen
     ):
@@ -359,9 +360,19 @@ def register_execution_provider_library(
             f"a library is registered as {registration_name!r} already."
         )
     before = {device.ep_name for device in onnxruntime.get_ep_devices()}
-    onnxruntime.register_execution_provider_library(
-        registration_name, str(library_path)
-    )
+    try:
+        onnxruntime.register_execution_provider_library(
+            registration_name, str(library_path)
+        )
+    except TypeError:
+        raise
+    except Exception as error:  # onnxruntime's exceptions have no base of their own
+        raise Fail(
+            f"onnxruntime cannot load the library {registration_name!r}: "
+            f"{' '.join(str(error).split())}.",
+            path=library_path,
+            hint="Check its path, and that it is for this version of onnxruntime.",
+        ) from error
     _REGISTERED[registration_name] = []
     if adapter := _find_adapter(library_path):
         _log.info(

@@ -43,16 +43,23 @@ def _combine(cls: type[EpctxError]) -> type[EpctxError]:
         "__module__": cls.__module__,
         "__doc__": cls.__doc__,
         # The class has no name that pickle could find: a pool's worker raises errors.
-        "__reduce__": lambda error: (_rebuild, (cls, error.args, vars(error))),
+        "__reduce__": _reduce,
     }
     return type(cls.__name__, bases, members)
+
+
+def _reduce(error: EpctxError) -> tuple[Any, ...]:
+    # The path of an ImportError is not in its `vars`.
+    state = {**vars(error), "path": error.path}
+    return _rebuild, (type(error).__mro__[1], error.args, state)
 
 
 def _rebuild(
     cls: type[EpctxError], arguments: tuple[Any, ...], state: dict[str, Any]
 ) -> EpctxError:
     error = cls(*arguments)
-    vars(error).update(state)
+    for name, value in state.items():
+        setattr(error, name, value)
     adopt(error)
     return error
 

@@ -134,11 +134,11 @@ def explain(name: str) -> str:
     """Return why epctx_core lacks a name of onnxruntime, or what has it; an empty text
     for a name of nobody.
     """
+    has_it = (
+        "the module epctx_onnxruntime has it: `import epctx_onnxruntime as onnxruntime`"
+    )
     if reason := REASONS.get(name):
-        return reason
+        return f"{reason}; {has_it}"
     if name in _LACKING:
-        return (
-            "the module epctx_onnxruntime has it: `import epctx_onnxruntime as "
-            "onnxruntime`"
-        )
+        return has_it
     return ""

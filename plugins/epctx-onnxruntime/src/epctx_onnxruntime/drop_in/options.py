@@ -9,10 +9,13 @@ import numpy as np
 
 import epctx_core
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_onnxruntime.custom_operators import register_libraries
 from epctx_onnxruntime.drop_in import devices
 from epctx_onnxruntime.drop_in.errors import adopt, with_native_errors
 from epctx_onnxruntime.drop_in.names import REASONS
+from epctx_onnxruntime.engine import ort_value
 from epctx_onnxruntime.real import native, onnxruntime
+from epctx_onnxruntime.versions import make_options
 
 _UNSUPPORTED: Mapping[str, object] = {
     "enable_profiling": False,
@@ -114,11 +117,11 @@ class SessionOptions(epctx_core.SessionOptions):
         `epctx.devices` has the choice and its reason.
 
         Raises:
-            InvalidArgument: it is no policy.
+            InvalidArgument: it is not a policy.
         """
         if not isinstance(policy, native.OrtExecutionProviderDevicePolicy):
             raise InvalidArgument(
-                f"{policy!r:.80} is no policy.",
+                f"{policy!r:.80} is not a policy.",
                 hint="Give one of onnxruntime.OrtExecutionProviderDevicePolicy.",
             )
         self._policy, self._delegate = policy, None
@@ -152,6 +155,28 @@ class SessionOptions(epctx_core.SessionOptions):
             NotImplementedByProvider: always.
         """
         refuse("SessionOptions.add_external_initializers_from_files_in_memory")
+
+    def make_native(
+        self,
+    ) -> tuple[onnxruntime.SessionOptions, list[onnxruntime.OrtValue]]:
+        """Return onnxruntime's options of a session that optimises a model as one with
+        these does (level, free dimensions, initializers, custom operators), and the
+        values that have to live as long as that session is made.
+        """
+        options = make_options()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel(
+            int(self.graph_optimization_level)
+        )
+        register_libraries(options, self._libraries)
+        for name, length in self._dimensions.items():
+            options.add_free_dimension_override_by_name(name, length)
+        for denotation, length in self._denotations.items():
+            options.add_free_dimension_override_by_denotation(denotation, length)
+        values = [ort_value(array) for array in self._initializers.values()]
+        for name, value in zip(self._initializers, values, strict=True):
+            options.add_initializer(name, value)
+        return options, values
 
     def choose_devices(self, read_metadata: Callable[[], Mapping[str, str]]) -> None:
         """Add the EPs that the policy chooses, unless some were added; for sessions and

@@ -23,7 +23,7 @@ from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.drop_in.options import SessionOptions, refuse
 from epctx_onnxruntime.drop_in.values import to_ort_value
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import CPU_EP, make_options
+from epctx_onnxruntime.versions import CPU_EP
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,9 @@ class InferenceSession(epctx_core.InferenceSession):
         super().__init__(path_or_bytes, options, providers, provider_options, **tuning)
         self.input_names = [argument.name for argument in self._inputs]
         self.output_names = [argument.name for argument in self._outputs]
-        if path := getattr(options, "optimized_model_filepath", ""):
+        if isinstance(options, SessionOptions) and (
+            path := options.optimized_model_filepath
+        ):
             _write_optimized(path_or_bytes, options, path)
 
     @with_native_errors
@@ -325,8 +327,11 @@ def _leave_out(
     """Return the EPs without those of onnxruntime that nobody has installed, after a
     warning: hosts list all that they know, and run on what is there.
     """
-    if not isinstance(providers, Sequence) or not all(
-        item and isinstance(item, (str, tuple)) for item in providers
+    if (
+        not isinstance(providers, Sequence)
+        or not all(item and isinstance(item, (str, tuple)) for item in providers)
+        or not isinstance(options, Sequence | None)
+        or (options is not None and len(options) != len(providers))
     ):
         return providers, options  # The session names what is wrong with them.
     known = get_all_providers()
@@ -338,7 +343,7 @@ def _leave_out(
     if not missing:
         return providers, options
     warnings.warn(
-        f"there is no {', '.join(missing)} here; the session runs without. Available: "
+        f"{', '.join(missing)}: not installed; the session runs without it. Available: "
         f"{', '.join(epctx_core.get_available_providers())}",
         stacklevel=4,
     )
@@ -378,31 +383,30 @@ def _put_first(
 
 
 def _write_optimized(
-    model: str | PathLike[str] | bytes, options: epctx_core.SessionOptions, path: str
+    model: str | PathLike[str] | bytes, options: SessionOptions, path: str
 ) -> None:
     """Write a model as onnxruntime optimises it, by a session of its own.
 
     Raises:
         InvalidArgument: onnxruntime does not optimise it, such as a context model.
     """
-    real = make_options()
-    real.log_severity_level = 4
-    for key, value in options.config_entries.items():
-        if key.startswith(_OF_OPTIMISED_MODELS):
-            real.add_session_config_entry(key, value)
-    real.optimized_model_filepath = fspath(path)
-    real.graph_optimization_level = onnxruntime.GraphOptimizationLevel(
-        int(options.graph_optimization_level)
-    )
     try:
+        real, _values = options.make_native()
+        for key, value in options.config_entries.items():
+            if key.startswith(_OF_OPTIMISED_MODELS):
+                real.add_session_config_entry(key, value)
+        real.optimized_model_filepath = fspath(path)
         onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else fspath(model),
             real,
             providers=[CPU_EP],
         )
     except Exception as error:
+        text = " ".join(str(error).split())
         raise InvalidArgument(
-            f"onnxruntime cannot write the optimised model: {error}",
-            path=path,
-            hint="Leave optimized_model_filepath out for models with EPContext nodes.",
+            f"onnxruntime cannot write the optimised model: {text}.",
+            path=path if isinstance(path, str) else None,
+            hint="Leave optimized_model_filepath out for models with EPContext nodes."
+            if "EPContext" in text
+            else "Check optimized_model_filepath.",
         ) from error

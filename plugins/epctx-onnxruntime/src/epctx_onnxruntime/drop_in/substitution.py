@@ -1,16 +1,17 @@
 """The drop-in in place of onnxruntime, for programs that import it.
 
 `import onnxruntime` then gives the drop-in, in this process and from then on. Modules
-within onnxruntime (quantization, transformers, tools) still work on the real one, and
-so does epctx: they import it, while they are loaded, in its place.
+within onnxruntime (quantization, transformers, tools) still work on the real one: each
+gets an `__import__` of its own, so that nothing is swapped while other threads import.
 """
 
 from __future__ import annotations
 
+import builtins
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -30,8 +31,8 @@ _OURS = ("IOBinding", "InferenceSession", "ModelCompiler")
 """Classes that programs also take from the module in `capi` that defines them."""
 
 
-class _RealWithin(MetaPathFinder):
-    """Loads modules within onnxruntime while the real package is in place."""
+class _FinderWithin(MetaPathFinder):
+    """Finds modules within onnxruntime, and has them import the real package."""
 
     def find_spec(
         self,
@@ -50,22 +51,42 @@ class _RealWithin(MetaPathFinder):
         execute = loader.exec_module
 
         def execute_within(module: ModuleType) -> None:
-            with _real_in_place():
-                execute(module)
+            # Also for the imports within functions, whenever they are called.
+            vars(module)["__builtins__"] = {
+                **vars(builtins),
+                "__import__": _import_within,
+            }
+            execute(module)
 
         loader.exec_module = execute_within
         return spec
 
 
-@contextmanager
-def _real_in_place() -> Iterator[None]:
-    with _LOCK:
-        replaced = {name: sys.modules[name] for name in _REAL}
-        sys.modules.update(_REAL)
-        try:
-            yield
-        finally:
-            sys.modules.update(replaced)
+def _import_within(
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002 - `__import__`'s names
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """Import as `__import__` does, with the real onnxruntime as onnxruntime."""
+    if level or name.partition(".")[0] != _NAME:
+        return __import__(name, globals, locals, fromlist or (), level)
+
+    # Modules below are the same for all; the real package has to have them, too.
+    parent = _REAL[_NAME]
+    path = _NAME
+    for part in name.split(".")[1:]:
+        path = f"{path}.{part}"
+        module = _REAL.get(path) or import_module(path)
+        setattr(parent, part, module)
+        parent = module
+    if not fromlist:
+        return _REAL[_NAME]
+    for part in fromlist:
+        if part != "*" and not hasattr(parent, part):
+            setattr(parent, part, import_module(f"{path}.{part}"))
+    return parent
 
 
 def install(providers: Sequence[str] = ()) -> ModuleType:
@@ -85,12 +106,13 @@ def install(providers: Sequence[str] = ()) -> ModuleType:
         drop_in = sys.modules[_PACKAGE]
         if sys.modules.get(_NAME) is drop_in:
             return drop_in
-        sys.meta_path.insert(0, _RealWithin())
+        sys.meta_path.insert(0, _FinderWithin())
         sys.modules[_NAME] = drop_in
         collection = ModuleType(_COLLECTION)
         vars(collection).update(vars(sys.modules[_COLLECTION]))
         vars(collection).update({name: getattr(drop_in, name) for name in _OURS})
         sys.modules[_COLLECTION] = collection
+        onnxruntime.capi.onnxruntime_inference_collection = collection
         return drop_in
 
 
@@ -101,6 +123,7 @@ def uninstall() -> None:
     sessions.first_providers.clear()
     with _LOCK:
         sys.modules.update(_REAL)
+        onnxruntime.capi.onnxruntime_inference_collection = _REAL[_COLLECTION]
         sys.meta_path[:] = [
-            finder for finder in sys.meta_path if not isinstance(finder, _RealWithin)
+            finder for finder in sys.meta_path if not isinstance(finder, _FinderWithin)
         ]

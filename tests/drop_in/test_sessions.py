@@ -1,0 +1,90 @@
+"""Sessions of the drop-in beside their runs: errors, and the optimised model."""
+
+from __future__ import annotations
+
+import pickle
+
+import epctx_onnxruntime as onnxruntime
+import numpy as np
+import onnx.parser
+import onnxruntime as real
+import pytest
+from epctx_onnxruntime.capi import onnxruntime_pybind11_state as native
+from epctx_onnxruntime.drop_in.errors import adopt
+
+from epctx_core import errors
+from epctx_core.errors import EpctxError, ErrorCode, InvalidArgument
+
+MODEL = onnx.parser.parse_model(
+    '<ir_version: 9, opset_import: ["": 18]> g (float[n, 2] x) => (float[n, 2] y) '
+    "<float[2] w = {1, 2}> { a = Add (x, w) b = Identity (a) y = Relu (b) }"
+).SerializeToString()
+CLASSES = [
+    cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, EpctxError) and cls is not EpctxError
+]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_errors_are_pickled_with_all_that_they_are(cls):
+    error = cls("it failed.", node="n", ep="QNN", path="/m.onnx", hint="Mend it.")
+    adopt(error)
+
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
+
+    assert isinstance(copy, cls)
+    assert type(copy).__mro__ == type(error).__mro__
+    assert (str(copy), copy.node, copy.ep, copy.path) == (
+        "it failed.\nMend it.",
+        "n",
+        "QNN",
+        "/m.onnx",
+    )
+    assert error.code in ErrorCode
+
+
+def test_the_optimised_model_is_what_onnxruntime_writes(tmp_path):
+    written = {}
+    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.array([5, 6], np.float32))
+    for name, module in (("ours", onnxruntime), ("theirs", real)):
+        options = module.SessionOptions()
+        options.add_free_dimension_override_by_name("n", 4)
+        options.add_initializer("w", value)
+        options.optimized_model_filepath = str(tmp_path / f"{name}.onnx")
+        module.InferenceSession(MODEL, options)
+        written[name] = onnx.load(tmp_path / f"{name}.onnx")
+
+    ours, theirs = written["ours"].graph, written["theirs"].graph
+    assert [node.op_type for node in ours.node] == [n.op_type for n in theirs.node]
+    assert ours.input == theirs.input
+    assert ours.initializer == theirs.initializer
+
+
+def test_an_optimised_model_that_cannot_be_written_is_refused(tmp_path):
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "nowhere" / "m.onnx")
+
+    with pytest.raises(InvalidArgument, match="Check optimized_model_filepath"):
+        onnxruntime.InferenceSession(MODEL, options)
+
+
+def test_eps_of_onnxruntime_that_are_not_here_are_left_out_with_a_warning():
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider: not installed"):
+        session = onnxruntime.InferenceSession(
+            MODEL,
+            providers=["CUDAExecutionProvider", "CPUExecutionProvider"],
+            provider_options=[{"device_id": "0"}, {}],
+        )
+
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("options", [[{}], 5])
+def test_options_that_do_not_fit_the_providers_are_refused(options):
+    with pytest.raises(native.InvalidArgument):
+        onnxruntime.InferenceSession(
+            MODEL,
+            providers=["CUDAExecutionProvider", "CPUExecutionProvider"],
+            provider_options=options,
+        )
