@@ -53,7 +53,7 @@ DIFFERENCES: dict[str, str] = {
         "options that no EP takes are an error"
     ),
     "IOBinding.bind_output: a device that is not here": (
-        "an error where it is bound; onnxruntime computes on the CPU, unsaid"
+        "an error where it is bound; onnxruntime silently computes on the CPU"
     ),
     "ModelCompiler: a source that is missing": (
         "`NoSuchFile`, as for sessions, also a `FileNotFoundError`"

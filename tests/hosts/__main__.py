@@ -71,7 +71,7 @@ def _describe(
         compiled = sum(bool(count) for count in outcome.context_nodes.values())
         through = (
             f"{host.compiler.removesuffix('ExecutionProvider')}, simulated: {compiled} "
-            f"of {len(networks)} compiled, in {outcome.loaded} sessions; "
+            f"of {len(networks)} compiled, sessions with it: {outcome.loaded}; "
             f"{_judge(outcome, host.compiler)}"
         )
     elif host.writes:

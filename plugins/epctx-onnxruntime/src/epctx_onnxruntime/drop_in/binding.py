@@ -97,9 +97,10 @@ class IOBinding:
             InvalidArgument: as for `bind_input`; or the memory's type or shape is
                 missing.
         """
-        _check_device(name, device_type, device_id)
-        memory = None
-        if buffer_ptr is not None:
+        if buffer_ptr is None:
+            _check_device(name, device_type, device_id)
+            memory = None
+        else:
             if element_type is None or shape is None:
                 raise InvalidArgument(
                     f"the memory for the output {name!r} has no type or shape.",

@@ -45,7 +45,7 @@ def print_debug_info() -> None:
     print(f"\nepctx {__version__}", *lines, sep="\n")  # noqa: T201 - it is its purpose
 
 
-class _Caller(logging.Handler):
+class _CallbackHandler(logging.Handler):
     """Handler that gives records of the logger `epctx` to a host's function."""
 
     def __init__(self, callback: Callable[[int, str, str, str, str], object]) -> None:
@@ -83,10 +83,10 @@ def set_default_logger_callback(
     if severity not in range(len(_LEVELS)):
         raise InvalidArgument(f"severity must be 0 to 4, not {severity!r:.40}.")
     onnxruntime.set_default_logger_callback(callback, severity)
-    for handler in [h for h in _log.handlers if isinstance(h, _Caller)]:
+    for handler in [h for h in _log.handlers if isinstance(h, _CallbackHandler)]:
         _log.removeHandler(handler)
     if callback is not None:
-        caller = _Caller(callback)
+        caller = _CallbackHandler(callback)
         caller.setLevel(_LEVELS[severity])
         _log.addHandler(caller)
 

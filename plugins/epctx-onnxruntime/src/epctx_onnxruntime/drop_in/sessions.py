@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import epctx_core
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument
