@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
+import argparse
 import runpy
 import sys
 from pathlib import Path
 
-_USAGE = """usage: python -m epctx_onnxruntime [--ep NAME ...] SCRIPT.py [ARGUMENT ...]
-       python -m epctx_onnxruntime [--ep NAME ...] -m MODULE [ARGUMENT ...]
-
-Runs a Python program with epctx in the place of onnxruntime: its sessions load context
-models, and run on installed Execution Providers. Processes that it starts otherwise
-than by a fork import onnxruntime itself.
-
-  --ep NAME   put an EP before those that the program names for its sessions; most name
-              the CPU alone, which loads no context model (`epctx plugins list`)"""
-_FAILED = 2
+_PURPOSE = """Run a Python program with epctx in the place of onnxruntime: its sessions
+load context models, and run on installed Execution Providers. Processes that it starts
+otherwise than by a fork import onnxruntime itself."""
 
 
 def main() -> None:
     """Run the program that the command line names."""
-    arguments = sys.argv[1:]
-    if arguments[:1] in (["-h"], ["--help"]):
-        print(_USAGE)  # noqa: T201 - the command's answer
-        return
-
-    eps = []
-    while arguments[:1] == ["--ep"] and len(arguments) > 1:
-        eps.append(arguments[1])
-        del arguments[:2]
-    if not arguments or arguments in (["-m"], ["--ep"]):
-        print(_USAGE, file=sys.stderr)  # noqa: T201
-        sys.exit(_FAILED)
+    parser = argparse.ArgumentParser(
+        prog="python -m epctx_onnxruntime",
+        usage="%(prog)s [--ep NAME ...] (SCRIPT.py | -m MODULE) [ARGUMENT ...]",
+        description=_PURPOSE,
+    )
+    parser.add_argument(
+        "--ep",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="put an EP before those that the program names for its sessions; most "
+        "name the CPU alone, which loads no context model (`epctx plugins list`)",
+    )
+    parser.add_argument(
+        "-m", nargs=argparse.REMAINDER, dest="module", help="run a module by its name"
+    )
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="run a file")
+    arguments = parser.parse_args()
+    program = arguments.module or arguments.script
+    if not program:
+        parser.error("there is no script and no module to run.")
+    if not arguments.module and not Path(program[0]).exists():
+        parser.error(f"there is no script {program[0]}.")
 
     from epctx_onnxruntime.drop_in.substitution import install
 
-    install(eps)
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
+    install(arguments.ep)
+    sys.argv = program
+    if arguments.module:
         sys.path[0] = str(Path.cwd())
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return
-    script = Path(arguments[0])
-    if not script.exists():
-        sys.exit(f"epctx_onnxruntime: there is no script {script}.")
-    sys.argv = arguments
-    sys.path[0] = str(script.resolve().parent)
-    runpy.run_path(str(script), run_name="__main__")
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(program[0]).resolve().parent)
+        runpy.run_path(program[0], run_name="__main__")
 
 
 if __name__ == "__main__":
