@@ -363,6 +363,8 @@ class OnnxRuntimeModel:
                 binding.bind_ortvalue_output(name, _native_value(target))
 
         self._native.run_with_iobinding(binding, options)
+        if all(target is not None for target in memory):
+            return list(memory)  # type: ignore[arg-type]
         results = binding.get_outputs()
         return [
             _make_array(results[index]) if target is None else target
