@@ -40,6 +40,8 @@ def main() -> int:
     """
     hosts = list_hosts()
     names = sys.argv[1:] or list(hosts)
+    if unknown := [name for name in names if name not in hosts]:
+        sys.exit(f"there is no program {unknown[0]}; there are {', '.join(hosts)}.")
     rows, wrong = [HEAD, ("---",) * len(HEAD)], []
     for host in (hosts[name] for name in names):
         sys.stdout.write(f"{host.name}\n")
