@@ -352,10 +352,7 @@ class OnnxRuntimeModel:
         binding = native.SessionIOBinding(self._native)
         # Bound values refer to the memory of arrays, which live until the run is over.
         for name, array in feeds.items():
-            if array.dtype.isbuiltin == 1:
-                binding.bind_input(name, array)
-            else:
-                binding.bind_ortvalue_input(name, _native_value(array))
+            binding.bind_ortvalue_input(name, _native_value(array))
         for name, target in zip(self._outputs, memory, strict=True):
             if target is None:
                 binding.bind_output(name, _CPU)
