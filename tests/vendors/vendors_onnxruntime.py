@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +54,11 @@ def devices(ep: str, wheel: ModuleType) -> list[onnxruntime.OrtEpDevice]:
     did.
     """
     if not _listed(ep):
-        onnxruntime.register_execution_provider_library(ep, wheel.get_library_path())
+        # One that is registered and lists nothing is refused a second time.
+        with suppress(native.Fail):
+            onnxruntime.register_execution_provider_library(
+                ep, wheel.get_library_path()
+            )
     return _listed(ep)
 
 
