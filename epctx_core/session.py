@@ -267,11 +267,13 @@ class InferenceSession(Strict):
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""
         memory: list[np.ndarray | None] = [None] * len(self._outputs)
-        for name, array in arrays.items():
-            (index,) = self._find_indices([name])
+        for index, array in zip(
+            self._find_indices([*arrays]), arrays.values(), strict=True
+        ):
             output = self._outputs[index]
-            flags = array.flags if fits(array, output.tensor_type) else None
-            if flags is None or not (flags.c_contiguous and flags.writeable):
+            if not fits(array, output.tensor_type) or not (
+                array.flags.c_contiguous and array.flags.writeable
+            ):
                 raise InvalidArgument(
                     f"the memory given for the output {output.name!r} is not a "
                     f"C-contiguous, writable array of {output.tensor_type}."
@@ -300,13 +302,11 @@ class InferenceSession(Strict):
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Return each EP's options, defaults included, secret ones left out."""
         choices = self._open().providers.choices
-        return {
-            **{
-                ep: {k: str(v) for k, v in c.public_options().items()}
-                for ep, c in choices.items()
-            },
-            CPU_EP: {},
+        shown = {
+            ep: {k: str(v) for k, v in c.public_options().items()}
+            for ep, c in choices.items()
         }
+        return {**shown, CPU_EP: {}}
 
     def get_provider_records(self) -> list[PluginRecord]:
         """Return the plugin records of the session's EPs, in order of priority."""
