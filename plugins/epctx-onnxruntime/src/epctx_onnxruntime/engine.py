@@ -317,15 +317,14 @@ class OnnxRuntimeModel:
         )
         try:
             results: list[np.ndarray]
-            if outputs is not None and self._binds:
-                return self._run_into(feeds, outputs, options)
-            if self._has_foreign_types:
-                # onnxruntime's `run` supports numpy's own element types only.
-                values = {name: ort_value(array) for name, array in feeds.items()}
-                ort_values = self._state[1].run_with_ort_values(
-                    self._outputs, values, options
+            takes = outputs is not None and self._binds
+            if takes or self._has_foreign_types:
+                # onnxruntime's `run` takes no memory, and numpy's own element types
+                # alone.
+                memory = outputs if takes else None
+                results = self._run_into(
+                    feeds, memory or [None] * len(self._outputs), options
                 )
-                results = [_make_array(value) for value in ort_values]
             else:
                 results = self._call(self._outputs, feeds, options)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -428,7 +427,7 @@ def _native_value(array: np.ndarray) -> Any:
 
 
 def _make_array(value: Any) -> np.ndarray:
-    """Return a value, onnxruntime's own or its native one, as an array of its own."""
+    """Return a native value of onnxruntime as an array of its own."""
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.element_type()))
     if dtype.isbuiltin == 1:
         array: np.ndarray = value.numpy()
