@@ -32,6 +32,28 @@ def eps_of(options, **arguments):
         return session.get_providers()
 
 
+def ep_of(vendor, tell):
+    """Return an EP that takes nothing, with what its `devices` gives."""
+
+    class Told(epctx_core.plugin.ExecutionProvider):
+        api_version = 1
+
+        @classmethod
+        def devices(cls):
+            return tell()
+
+        @epctx_core.plugin.hookimpl
+        def get_capability(self, graph):
+            return []
+
+        @epctx_core.plugin.hookimpl
+        def compile(self, partitions):
+            return []
+
+    Told.name, Told.vendor = f"{vendor}ExecutionProvider", vendor
+    return Told
+
+
 def test_every_usable_ep_has_devices_and_the_cpu_is_last():
     devices = onnxruntime.get_ep_devices()
 
@@ -121,24 +143,11 @@ def test_eps_that_were_named_go_before_the_policy():
 
 
 def test_a_real_device_goes_before_simulated_ones(caplog):
-    class Real(epctx_core.plugin.ExecutionProvider):
-        name = "ZetaExecutionProvider"
-        vendor = "Zeta"
-        api_version = 1
+    ep = ep_of(
+        "Zeta", lambda: [HardwareDevice(type="NPU", vendor_id=0x1234, device_id=7)]
+    )
 
-        @classmethod
-        def devices(cls):
-            return [HardwareDevice(type="NPU", vendor_id=0x1234, device_id=7)]
-
-        @epctx_core.plugin.hookimpl
-        def get_capability(self, graph):
-            return []
-
-        @epctx_core.plugin.hookimpl
-        def compile(self, partitions):
-            return []
-
-    with epctx_core.temporary_execution_provider(Real):
+    with epctx_core.temporary_execution_provider(ep):
         first = onnxruntime.get_ep_devices()[0]
         options = onnxruntime.SessionOptions()
         options.set_provider_selection_policy(POLICY.PREFER_NPU)
@@ -193,24 +202,7 @@ def fail():
     ],
 )
 def test_an_ep_whose_devices_cannot_be_told_has_none(tell, said, caplog):
-    class Lost(epctx_core.plugin.ExecutionProvider):
-        name = "LostExecutionProvider"
-        vendor = "Lost"
-        api_version = 1
-
-        @classmethod
-        def devices(cls):
-            return tell()
-
-        @epctx_core.plugin.hookimpl
-        def get_capability(self, graph):
-            return []
-
-        @epctx_core.plugin.hookimpl
-        def compile(self, partitions):
-            return []
-
-    with epctx_core.temporary_execution_provider(Lost):
+    with epctx_core.temporary_execution_provider(ep_of("Lost", tell)):
         names = {device.ep_name for device in onnxruntime.get_ep_devices()}
 
     assert "LostExecutionProvider" not in names

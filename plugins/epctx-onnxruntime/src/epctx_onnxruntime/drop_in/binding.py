@@ -6,18 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper
 
 from epctx_core.errors import InvalidArgument
 from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.drop_in.options import refuse
-from epctx_onnxruntime.drop_in.values import to_array, to_ort_value, view_memory
+from epctx_onnxruntime.drop_in.values import CPU, to_array, to_ort_value, view_memory
 
 if TYPE_CHECKING:
     from epctx_onnxruntime.drop_in.sessions import InferenceSession
     from epctx_onnxruntime.real import onnxruntime
-
-_CPU = "cpu"
 
 
 class IOBinding:
@@ -84,7 +81,7 @@ class IOBinding:
     def bind_output(
         self,
         name: str,
-        device_type: str = _CPU,
+        device_type: str = CPU,
         device_id: int = 0,
         element_type: Any = None,
         shape: Sequence[int] | None = None,
@@ -239,7 +236,7 @@ class IOBinding:
 
 
 def _check_device(name: str, device_type: str, device_id: int) -> None:
-    if str(device_type).lower() != _CPU or device_id != 0:
+    if str(device_type).lower() != CPU or device_id != 0:
         raise InvalidArgument(
             f"{name!r} cannot be bound to memory of the device {device_type}:"
             f"{device_id}: sessions take and give values in CPU memory.",
@@ -255,14 +252,6 @@ def _view(
     address: int,
 ) -> np.ndarray:
     _check_device(name, *device)
-    if not isinstance(element_type, int):
-        try:
-            element_type = helper.np_dtype_to_tensor_dtype(np.dtype(element_type))
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(
-                f"onnxruntime has no element type {element_type!r}.",
-                hint="Give a number of onnx.TensorProto.DataType, or a numpy type.",
-            ) from error
     return view_memory(address, element_type, shape)
 
 

@@ -126,8 +126,22 @@ def make_memory_info(name: str = "Cpu") -> onnxruntime.OrtMemoryInfo:
     )
 
 
-def _cpu_device() -> Any:
-    return next(d for d in onnxruntime.get_ep_devices() if d.ep_name == CPU_EP)
+def describe_cpu() -> OrtEpDevice:
+    """Return the device of the CPU EP."""
+    real = next(d for d in onnxruntime.get_ep_devices() if d.ep_name == CPU_EP)
+    return OrtEpDevice(
+        ep_name=CPU_EP,
+        ep_vendor=real.ep_vendor,
+        ep_metadata=dict(real.ep_metadata),
+        ep_options={},
+        device=OrtHardwareDevice(
+            type=real.device.type,
+            vendor=real.device.vendor,
+            vendor_id=real.device.vendor_id,
+            device_id=real.device.device_id,
+            metadata=dict(real.device.metadata),
+        ),
+    )
 
 
 def get_all_providers() -> list[str]:
@@ -165,21 +179,10 @@ def get_ep_devices() -> list[OrtEpDevice]:
         except EpctxError as error:
             _log.info("%s has no devices: %s", name, error)
 
-    real = _cpu_device()
-    cpu = OrtEpDevice(
-        ep_name=CPU_EP,
-        ep_vendor=real.ep_vendor,
-        ep_metadata=dict(real.ep_metadata),
-        ep_options={},
-        device=OrtHardwareDevice(
-            type=real.device.type,
-            vendor=real.device.vendor,
-            vendor_id=real.device.vendor_id,
-            device_id=real.device.device_id,
-            metadata=dict(real.device.metadata),
-        ),
-    )
-    return [*sorted(found, key=lambda device: device.is_simulated), cpu]
+    return [
+        *sorted(found, key=lambda device: device.is_simulated),
+        describe_cpu(),
+    ]
 
 
 def _list_choices() -> list[str]:

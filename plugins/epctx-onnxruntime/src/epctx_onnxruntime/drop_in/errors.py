@@ -84,3 +84,11 @@ def with_native_errors(function: Callable[_P, _R]) -> Callable[_P, _R]:
             raise
 
     return calling
+
+
+def adopt_methods(cls: type, *names: str) -> None:
+    """Have a class raise the errors of inherited methods as `with_native_errors`
+    does.
+    """
+    for name in names:
+        setattr(cls, name, with_native_errors(getattr(cls, name)))

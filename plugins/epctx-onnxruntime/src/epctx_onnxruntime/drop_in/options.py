@@ -11,7 +11,7 @@ import epctx_core
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 from epctx_onnxruntime.custom_operators import register_libraries
 from epctx_onnxruntime.drop_in import devices
-from epctx_onnxruntime.drop_in.errors import adopt, with_native_errors
+from epctx_onnxruntime.drop_in.errors import adopt, adopt_methods, with_native_errors
 from epctx_onnxruntime.drop_in.names import REASONS
 from epctx_onnxruntime.engine import ort_value
 from epctx_onnxruntime.real import native, onnxruntime
@@ -217,19 +217,16 @@ class RunOptions(epctx_core.RunOptions):
         refuse("RunOptions.add_active_adapter")
 
 
-for _cls, _names in {
-    SessionOptions: (
-        "add_external_initializers",
-        "add_free_dimension_override_by_denotation",
-        "add_free_dimension_override_by_name",
-        "add_initializer",
-        "add_session_config_entry",
-        "get_session_config_entry",
-        "register_custom_ops_library",
-        "set_ep_context_data_read_func",
-        "set_load_cancellation_flag",
-    ),
-    RunOptions: ("add_run_config_entry", "get_run_config_entry"),
-}.items():
-    for _name in _names:
-        setattr(_cls, _name, with_native_errors(getattr(_cls, _name)))
+adopt_methods(
+    SessionOptions,
+    "add_external_initializers",
+    "add_free_dimension_override_by_denotation",
+    "add_free_dimension_override_by_name",
+    "add_initializer",
+    "add_session_config_entry",
+    "get_session_config_entry",
+    "register_custom_ops_library",
+    "set_ep_context_data_read_func",
+    "set_load_cancellation_flag",
+)
+adopt_methods(RunOptions, "add_run_config_entry", "get_run_config_entry")

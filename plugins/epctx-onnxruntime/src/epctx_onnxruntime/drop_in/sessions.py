@@ -13,11 +13,11 @@ from epctx_core.errors import InvalidArgument
 from epctx_onnxruntime.drop_in.binding import IOBinding, read_feeds
 from epctx_onnxruntime.drop_in.devices import (
     OrtEpDevice,
+    describe_cpu,
     get_all_providers,
-    get_ep_devices,
     make_memory_info,
 )
-from epctx_onnxruntime.drop_in.errors import with_native_errors
+from epctx_onnxruntime.drop_in.errors import adopt_methods, with_native_errors
 from epctx_onnxruntime.drop_in.options import SessionOptions, refuse
 from epctx_onnxruntime.drop_in.values import to_ort_value
 from epctx_onnxruntime.real import onnxruntime
@@ -198,8 +198,7 @@ class InferenceSession(epctx_core.InferenceSession):
         """Return the device that takes each input: the CPU EP's, as EPs move values to
         their devices themselves.
         """
-        cpu = get_ep_devices()[-1]
-        return [cpu for _ in self.get_inputs()]
+        return [describe_cpu() for _ in self.get_inputs()]
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: runs capture no graphs."""
@@ -239,7 +238,8 @@ class InferenceSession(epctx_core.InferenceSession):
             refuse("InferenceSession.set_tuning_results")
 
 
-for _name in (
+adopt_methods(
+    InferenceSession,
     "close",
     "get_provider_graph_assignment_info",
     "get_providers",
@@ -247,12 +247,7 @@ for _name in (
     "get_modelmeta",
     "set_ep_dynamic_options",
     "set_providers",
-):
-    setattr(
-        InferenceSession,
-        _name,
-        with_native_errors(getattr(epctx_core.InferenceSession, _name)),
-    )
+)
 
 
 class ModelCompiler(epctx_core.ModelCompiler):
@@ -276,18 +271,14 @@ class ModelCompiler(epctx_core.ModelCompiler):
         )
 
 
-for _name in (
+adopt_methods(
+    ModelCompiler,
     "compile_to_bytes",
     "compile_to_file",
     "compile_to_stream",
     "set_ep_context_binary_information",
     "set_ep_context_data_write_func",
-):
-    setattr(
-        ModelCompiler,
-        _name,
-        with_native_errors(getattr(epctx_core.ModelCompiler, _name)),
-    )
+)
 
 
 def _choose(options: Any, model: str | PathLike[str] | bytes) -> Any:

@@ -18,17 +18,18 @@ from epctx_onnxruntime.engine import ort_value
 from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import CPU_EP, SURE_IR, SURE_OPSETS, quiet_options
 
-_CPU = "cpu"
+CPU = "cpu"
+"""Device in whose memory sessions take and give values."""
 
 
 def view_memory(
-    address: int, element_type: int, shape: Sequence[int], owner: object = None
+    address: int, element_type: Any, shape: Sequence[int], owner: object = None
 ) -> np.ndarray:
     """Return an array over memory.
 
     Args:
         address: of the first element.
-        element_type: an `onnx.TensorProto.DataType`.
+        element_type: an `onnx.TensorProto.DataType`, or a numpy type.
         shape: the lengths.
         owner: lives as long as the array.
 
@@ -36,9 +37,14 @@ def view_memory(
         InvalidArgument: the type has less than a byte an element, or no memory.
     """
     try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(element_type))
-        name = TensorProto.DataType.Name(element_type).lower()
-    except (KeyError, ValueError) as error:
+        number = (
+            element_type
+            if isinstance(element_type, int)
+            else helper.np_dtype_to_tensor_dtype(np.dtype(element_type))
+        )
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(number))
+        name = TensorProto.DataType.Name(number).lower()
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidArgument(
             f"onnxruntime has no element type {element_type!r}.",
             hint="Give a number of onnx.TensorProto.DataType, or a numpy type.",
@@ -73,7 +79,7 @@ def to_array(value: Any) -> Any:
     if not isinstance(value, onnxruntime.OrtValue):
         return value
     if value.is_tensor():
-        if value.device_name() != _CPU:
+        if value.device_name() != CPU:
             raise InvalidArgument(
                 f"a value is in memory of the device {value.device_name()!r}; sessions "
                 "take values in CPU memory.",
