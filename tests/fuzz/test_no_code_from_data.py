@@ -25,6 +25,13 @@ MODULES = {
 }
 FUNCTIONS = {"eval", "exec", "compile", "__import__"}
 SWITCHES = {"allow_pickle", "shell"}
+FROM_PROGRAMS = {
+    # Does what import statements within onnxruntime say, after `install()`.
+    "plugins/epctx-onnxruntime/src/epctx_onnxruntime/drop_in/substitution.py": [
+        "__import__"
+    ]
+}
+"""Modules that run what a program's own code says, which is no data."""
 
 
 def code_runners(tree: ast.Module) -> Iterator[str]:
@@ -60,7 +67,7 @@ def test_no_shipped_module_runs_what_data_says():
     }
 
     assert len(SHIPPED) > 100
-    assert found == {}
+    assert found == FROM_PROGRAMS
 
 
 @pytest.mark.parametrize(
