@@ -258,11 +258,11 @@ class InferenceSession(Strict):
                 f"output_names is a list of names, not {names!r:.80}.",
                 hint="Give None for all outputs.",
             )
-        known = [*self._indices]
+        indices = self._indices
         for name in names:
-            if name not in known:
-                raise unknown_name_error("output", name, known)
-        return [self._indices[name] for name in names]
+            if name not in indices:
+                raise unknown_name_error("output", name, [*indices])
+        return [indices[name] for name in names]
 
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -255,3 +257,58 @@ def test_the_cpu_ep_does_not_copy_what_goes_into_given_memory():
     )
 
     assert int(done.stdout) < 64 << 10, "KiB more than before the run"
+
+
+def test_runs_on_the_same_arrays_again_read_and_write_what_is_there_now():
+    model = model_of("y = Relu(x)", inputs="float[n] x", outputs="float[n] y")
+    x, memory = np.zeros(4, np.float32), np.zeros(4, np.float32)
+
+    with session_of(model) as session:
+        for number in (1, 2, 3):
+            x[:] = number
+            session.run(None, {"x": x}, outputs={"y": memory})
+            assert memory.tolist() == [number] * 4
+
+
+def test_arrays_that_got_another_shape_in_place_are_taken_as_they_are_now():
+    model = model_of("y = Transpose(x)", inputs="float[n,m] x", outputs="float[m,n] y")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    memory = np.zeros((3, 2), np.float32)
+
+    with session_of(model) as session:
+        session.run(None, {"x": x}, outputs={"y": memory})
+        np.testing.assert_array_equal(memory, x.T)
+        x.shape, memory.shape = (3, 2), (2, 3)
+        session.run(None, {"x": x}, outputs={"y": memory})
+
+    np.testing.assert_array_equal(memory, x.T)
+
+
+def test_memory_of_a_host_is_freed_when_the_host_drops_it():
+    model = model_of("y = Relu(x)", inputs="float[n] x", outputs="float[n] y")
+
+    with session_of(model) as session:
+        for length in range(1, 20):
+            x = np.full(length, length, np.float32)
+            memory = np.zeros_like(x)
+            session.run(None, {"x": x}, outputs={"y": memory})
+            assert memory.tolist() == x.tolist()
+            dropped = weakref.ref(x), weakref.ref(memory)
+            del x, memory
+            assert [ref() for ref in dropped] == [None, None]
+
+
+def test_threads_write_into_memory_of_their_own_while_they_share_an_input():
+    model = model_of("y = Relu(x)", inputs="float[n] x", outputs="float[n] y")
+    x = np.arange(64, dtype=np.float32)
+    given = [np.zeros_like(x) for _ in range(6)]
+
+    with session_of(model) as session, ThreadPoolExecutor(3) as pool:
+        turns = [given[turn % 6] for turn in range(300)]
+        results = pool.map(
+            lambda memory: session.run(None, {"x": x}, outputs={"y": memory})[0], turns
+        )
+        assert all(r is m for r, m in zip(results, turns, strict=True))
+
+    for memory in given:
+        np.testing.assert_array_equal(memory, x)

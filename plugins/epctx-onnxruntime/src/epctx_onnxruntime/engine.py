@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import weakref
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -44,6 +45,9 @@ PREPACK_LIMIT = 64 << 20
 """Bytes of weights up to which prepacking (faster runs, a private copy, 1 ms per MiB)
 pays.
 """
+
+_KEPT_BINDINGS = 4
+"""Bindings that a model keeps: a decoder has one or two."""
 
 _CPU = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
 
@@ -293,6 +297,7 @@ class OnnxRuntimeModel:
         self._native = getattr(session, "_sess", session)
         self._call = self._native.run
         self._options = onnxruntime.RunOptions()
+        self._bindings: dict[tuple[int, ...], _Binding] = {}
 
     def run(
         self,
@@ -305,12 +310,6 @@ class OnnxRuntimeModel:
             InvalidArgument: an operator that would end the process has an input without
                 rows.
         """
-        names = self._inputs
-        # Small models have one input, for which zip would take most of the time.
-        single = len(names) == 1 == len(inputs)
-        feeds = (
-            {names[0]: inputs[0]} if single else dict(zip(names, inputs, strict=True))
-        )
         current = current_options()
         options = (
             self._options if current is None else current.follow(onnxruntime.RunOptions)
@@ -323,9 +322,17 @@ class OnnxRuntimeModel:
                 # alone.
                 memory = outputs if takes else None
                 results = self._run_into(
-                    feeds, memory or [None] * len(self._outputs), options
+                    inputs, memory or [None] * len(self._outputs), options
                 )
             else:
+                names = self._inputs
+                # Small models have one input, for which zip would take most of the
+                # time.
+                feeds = (
+                    {names[0]: inputs[0]}
+                    if len(names) == 1 == len(inputs)
+                    else dict(zip(names, inputs, strict=True))
+                )
                 results = self._call(self._outputs, feeds, options)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             from epctx_onnxruntime.guards import GUARD
@@ -339,33 +346,82 @@ class OnnxRuntimeModel:
                 "process.",
                 hint="Do not run the model without rows.",
             ) from error
-        return results if outputs is None else write_in_place(results, outputs)
+        return results if outputs is None or takes else write_in_place(results, outputs)
 
     def _run_into(
         self,
-        feeds: Mapping[str, np.ndarray],
+        inputs: Sequence[np.ndarray],
         memory: Sequence[np.ndarray | None],
         options: onnxruntime.RunOptions,
     ) -> list[np.ndarray]:
         """Run, so that onnxruntime writes results into given arrays."""
+        arrays = (*inputs, *memory)
+        key = tuple([id(array) for array in arrays])
+        # Taken out for the run: another thread that has the same arrays makes its own.
+        bound = self._bindings.pop(key, None)
+        if bound is None or not bound.is_of(arrays):
+            bound = self._bind(inputs, memory)
+
+        self._native.run_with_iobinding(bound.native, options)
+        if all(target is not None for target in memory):
+            self._keep(key, bound)
+            return list(memory)  # type: ignore[arg-type]
+        results = bound.native.get_outputs()
+        return [
+            _make_array(results[index]) if target is None else target
+            for index, target in enumerate(memory)
+        ]
+
+    def _bind(
+        self, inputs: Sequence[np.ndarray], memory: Sequence[np.ndarray | None]
+    ) -> _Binding:
         binding = native.SessionIOBinding(self._native)
-        # Bound values refer to the memory of arrays, which live until the run is over.
-        for name, array in feeds.items():
+        for name, array in zip(self._inputs, inputs, strict=True):
             binding.bind_ortvalue_input(name, _native_value(array))
         for name, target in zip(self._outputs, memory, strict=True):
             if target is None:
                 binding.bind_output(name, _CPU)
             else:
                 binding.bind_ortvalue_output(name, _native_value(target))
+        arrays: list[Any] = [*inputs, *memory]
+        return _Binding(
+            binding,
+            [(weakref.ref(a), a.shape, a.dtype) for a in arrays if a is not None],
+        )
 
-        self._native.run_with_iobinding(binding, options)
-        if all(target is not None for target in memory):
-            return list(memory)  # type: ignore[arg-type]
-        results = binding.get_outputs()
-        return [
-            _make_array(results[index]) if target is None else target
-            for index, target in enumerate(memory)
-        ]
+    def _keep(self, key: tuple[int, ...], bound: _Binding) -> None:
+        """Keep a binding for the next run on the same arrays: a decoder's sets of
+        memory take turns, and to bind them takes longer than to run a small network.
+        """
+        for oldest in [*self._bindings][: 1 - _KEPT_BINDINGS]:
+            # Another thread may have been faster.
+            self._bindings.pop(oldest, None)
+        self._bindings[key] = bound
+
+
+class _Binding(NamedTuple):
+    """Native binding, with the arrays that it refers to the memory of.
+
+    Attributes:
+        native: onnxruntime's binding.
+        arrays: weak references, so that a host's memory is freed when the host says,
+            with the shapes and types that were bound. Numpy reallocates no array that
+            has weak references.
+    """
+
+    native: Any
+    arrays: Sequence[tuple[weakref.ref[np.ndarray], tuple[int, ...], np.dtype[Any]]]
+
+    def is_of(self, arrays: Sequence[Any]) -> bool:
+        """Return whether the binding is still one of these arrays."""
+        for array, (reference, shape, dtype) in zip(arrays, self.arrays, strict=True):
+            if (
+                array.shape != shape
+                or array.dtype is not dtype
+                or reference() is not array
+            ):
+                return False
+        return True
 
 
 def place_weights(
