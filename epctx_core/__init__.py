@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from epctx_cache import *
     from epctx_conformance.explanation import *
     from epctx_onnxruntime.conversion import *
+    from epctx_onnxruntime.drop_in.process import *
 
     from epctx_core.compiling.compiler import *
     from epctx_core.compiling.initializers import *
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import *
     from epctx_core.errors import *
     from epctx_core.options import *
-    from epctx_core.options.ignored_keys import *
     from epctx_core.options.run import *
     from epctx_core.registry import *
     from epctx_core.registry.default import *
@@ -93,12 +93,6 @@ _HOME = {
         "OrtCompileApiFlags",
         "SessionOptions",
     ),
-    "epctx_core.options.ignored_keys": (
-        "disable_telemetry_events",
-        "enable_telemetry_events",
-        "set_default_logger_severity",
-        "set_default_logger_verbosity",
-    ),
     "epctx_core.options.run": ("RunOptions",),
     "epctx_core.registry": (
         "PluginRecord",
@@ -122,6 +116,12 @@ _HOME = {
     "epctx_core.verify.findings": ("VerifyReport",),
     "epctx_core.verify.verification": ("verify_model",),
     "epctx_onnxruntime.conversion": ("convert_model",),
+    "epctx_onnxruntime.drop_in.process": (
+        "disable_telemetry_events",
+        "enable_telemetry_events",
+        "set_default_logger_severity",
+        "set_default_logger_verbosity",
+    ),
 }
 _NAMES = ["__version__", *(name for names in _HOME.values() for name in names)]
 

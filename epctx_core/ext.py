@@ -65,7 +65,7 @@ exactly its own version of the core.
     counting what a message has before it is decoded (epctx-isolation).
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
-    epctx-conformance).
+    epctx-conformance, epctx-onnxruntime).
 `Work`:
     reading a model that is to be converted, and asking EPs for their claims
     (epctx-conformance, epctx-onnxruntime).

@@ -18,7 +18,6 @@ from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host
 from epctx_core.sessions.load import SessionState, load_session
-from epctx_core.sessions.providers import stem
 from epctx_core.sessions.signature import (
     fits,
     make_feed_order,
@@ -216,33 +215,6 @@ class InferenceSession(Strict):
 
         threading.Thread(target=work, name="epctx-run-async").start()
         begun.wait()
-
-    def set_providers(
-        self,
-        providers: Sequence[str | ProviderRequest] | None = None,
-        provider_options: Sequence[Mapping[str, object]] | None = None,
-    ) -> None:
-        """Accept the EPs and options that the session has; it never gets others.
-
-        Raises:
-            InvalidArgument: they are others.
-        """
-        _, requested = host.read_request(None, providers, provider_options)
-        named = {
-            stem(name): {k: str(v) for k, v in options.items()}
-            for name, options in requested or ()
-        }
-        current = {
-            stem(ep): options for ep, options in self.get_provider_options().items()
-        }
-        if [*(named | {stem(CPU_EP): {}})] != [*current] or any(
-            named[e].items() - current[e].items() for e in named
-        ):
-            raise InvalidArgument(
-                "a session's EPs are fixed when it is made; these are "
-                f"{', '.join(self.get_providers())}.",
-                hint="Make a new session with other providers.",
-            )
 
     def disable_fallback(self) -> None:
         """Do nothing: a session never changes its EPs by itself."""

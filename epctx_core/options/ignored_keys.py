@@ -1,5 +1,4 @@
-"""Settings of onnxruntime that epctx does not have or need: keys of session options
-that onnxruntime acts on, and functions about its logs and telemetry.
+"""Keys of session options that onnxruntime acts on and epctx does not have or need.
 
 Imported for a key that is not in `table`. `docs/options.md` lists the keys; a test
 checks them against the installed onnxruntime.
@@ -7,11 +6,9 @@ checks them against the installed onnxruntime.
 
 from __future__ import annotations
 
-import logging
 import re
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options.choices import is_whole
 from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 
@@ -61,9 +58,6 @@ IGNORED_KEYS = frozenset(
 IGNORED_STARTS = ("ep.cpu.", "ep.cuda.", "ep.nnapi.", "session.moe.offload.")
 """Prefixes of the keys of onnxruntime's own EPs, and of its expert offloading."""
 
-_MOST_SEVERE = 4
-_NO_TELEMETRY = "epctx collects nothing"
-
 OWNED_STARTS = ("ep.", "session.")
 """Prefixes under which every key must be known: a misspelt one would silently do
 nothing.
@@ -108,46 +102,3 @@ def check_key(key: str) -> None:
 def suggest_key(key: str) -> str:
     """Return a suggestion of the closest known key, or an empty text."""
     return suggestion(key, [*SESSION_OPTIONS, *sorted(IGNORED_KEYS)])
-
-
-def set_default_logger_severity(severity: int) -> None:
-    """Set the level of the logger `epctx`.
-
-    Args:
-        severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
-
-    Raises:
-        InvalidArgument: it is another number.
-    """
-    if not is_whole(severity) or not 0 <= severity <= _MOST_SEVERE:
-        raise InvalidArgument(
-            f"a logger's severity is 0 to {_MOST_SEVERE}, not {severity!r:.80}."
-        )
-    # Levels of Python are the tens from DEBUG to CRITICAL.
-    logging.getLogger("epctx").setLevel(logging.DEBUG * (int(severity) + 1))
-
-
-def set_default_logger_verbosity(verbosity: int) -> None:
-    """Accept onnxruntime's finer level of verbose logs, which epctx does not have.
-
-    Raises:
-        InvalidArgument: it is not a whole number.
-    """
-    if not is_whole(verbosity):
-        raise InvalidArgument(
-            f"a logger's verbosity is a whole number, not {verbosity!r:.80}."
-        )
-    log_without_effect(
-        "set_default_logger_verbosity",
-        "the levels of the logger 'epctx' are all there are",
-    )
-
-
-def enable_telemetry_events() -> None:
-    """Do nothing; epctx collects nothing."""
-    log_without_effect("enable_telemetry_events", _NO_TELEMETRY)
-
-
-def disable_telemetry_events() -> None:
-    """Do nothing; epctx collects nothing."""
-    log_without_effect("disable_telemetry_events", _NO_TELEMETRY)

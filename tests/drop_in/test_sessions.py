@@ -9,6 +9,7 @@ import numpy as np
 import onnx.parser
 import onnxruntime as real
 import pytest
+from drop_in.uses import models
 from epctx_onnxruntime.capi import onnxruntime_pybind11_state as native
 from epctx_onnxruntime.drop_in.errors import adopt
 
@@ -88,3 +89,39 @@ def test_options_that_do_not_fit_the_providers_are_refused(options):
             providers=["CUDAExecutionProvider", "CPUExecutionProvider"],
             provider_options=options,
         )
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ["QNN"],
+        ["QNNExecutionProvider", "CPUExecutionProvider"],
+        [("QNN", {"htp_arch": 75}), "CPUExecutionProvider"],
+    ],
+)
+def test_a_session_accepts_the_providers_that_it_has(same):
+    opened = onnxruntime.InferenceSession(
+        models.linear(), providers=[("QNN", {"htp_arch": "75"})]
+    )
+
+    opened.set_providers(same)
+
+    assert opened.get_providers()[0] == "QNNExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["CPUExecutionProvider"],
+        ["QNN", "OpenVINO"],
+        [("QNN", {"htp_arch": "73"})],
+        None,
+    ],
+)
+def test_a_session_refuses_other_providers_than_it_has(other):
+    opened = onnxruntime.InferenceSession(
+        models.linear(), providers=[("QNN", {"htp_arch": "75"})]
+    )
+
+    with pytest.raises(InvalidArgument, match="fixed when it is made"):
+        opened.set_providers(other)

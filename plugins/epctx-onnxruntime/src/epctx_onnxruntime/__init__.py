@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         OrtEpContextData,
         OrtEpContextDataBuffer,
         OrtExternalInitializerInfo,
-        disable_telemetry_events,
-        enable_telemetry_events,
         get_available_providers,
         set_seed,
     )
@@ -51,6 +49,10 @@ if TYPE_CHECKING:
         ModelPackageComponentContext,
         ModelPackageContext,
         ModelPackageOptions,
+    )
+    from epctx_onnxruntime.drop_in.process import (
+        disable_telemetry_events,
+        enable_telemetry_events,
     )
     from epctx_onnxruntime.drop_in.sessions import InferenceSession, ModelCompiler
     from epctx_onnxruntime.drop_in.substitution import install, uninstall

@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable
 
 from epctx_core import __version__, plugins
-from epctx_core import set_default_logger_severity as _set_severity
-from epctx_core import set_default_logger_verbosity as _set_verbosity
 from epctx_core.errors import InvalidArgument
+from epctx_onnxruntime.drop_in import process
 from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import share_threads
@@ -25,8 +24,8 @@ _LEVELS = (
 """Python's level of each severity of onnxruntime, from verbose to fatal."""
 _log = logging.getLogger("epctx")
 
-set_default_logger_severity = with_native_errors(_set_severity)
-set_default_logger_verbosity = with_native_errors(_set_verbosity)
+set_default_logger_severity = with_native_errors(process.set_default_logger_severity)
+set_default_logger_verbosity = with_native_errors(process.set_default_logger_verbosity)
 
 
 def get_build_info() -> str:

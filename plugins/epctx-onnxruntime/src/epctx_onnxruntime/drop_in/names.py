@@ -21,8 +21,6 @@ OURS: Mapping[str, tuple[str, ...]] = {
         "OrtEpContextData",
         "OrtEpContextDataBuffer",
         "OrtExternalInitializerInfo",
-        "disable_telemetry_events",
-        "enable_telemetry_events",
         "get_available_providers",
         "set_seed",
     ),
@@ -43,6 +41,7 @@ OURS: Mapping[str, tuple[str, ...]] = {
         "set_default_logger_verbosity",
         "set_global_thread_pool_sizes",
     ),
+    f"{_HERE}.process": ("disable_telemetry_events", "enable_telemetry_events"),
     f"{_HERE}.options": ("RunOptions", "SessionOptions"),
     f"{_HERE}.packages": (
         "ModelPackageComponentContext",
@@ -77,6 +76,7 @@ _REASONS: Mapping[str, str] = {
         "(session.model_external_initializers_file_folder_path); values in memory"
         " are given by `add_external_initializers`"
     ): ("add_external_initializers_from_files_in_memory"),
+    ("a session's EPs are fixed when it is made"): ("set_providers"),
     ("sessions are not profiled yet"): (
         "enable_profiling end_profiling get_profiling_start_time_ns profile_file_prefix"
     ),

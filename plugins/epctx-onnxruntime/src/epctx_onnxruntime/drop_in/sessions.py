@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import epctx_core
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument
+from epctx_core.ext import read_request
 from epctx_onnxruntime.drop_in.binding import IOBinding, read_feeds
 from epctx_onnxruntime.drop_in.devices import (
     OrtEpDevice,
@@ -223,6 +224,34 @@ class InferenceSession(epctx_core.InferenceSession):
         """Return nothing: only onnxruntime's GPU EPs have tuning results."""
         return []
 
+    @with_native_errors
+    def set_providers(
+        self,
+        providers: Providers | None = None,
+        provider_options: Sequence[Mapping[str, object]] | None = None,
+    ) -> None:
+        """Accept the EPs and options that the session has; it never gets others.
+
+        Raises:
+            InvalidArgument: they are others.
+        """
+        _, requested = read_request(None, providers, provider_options)
+        named = {
+            _stem(name): {key: str(value) for key, value in options.items()}
+            for name, options in requested or ()
+        }
+        current = {
+            _stem(ep): options for ep, options in self.get_provider_options().items()
+        }
+        if [*(named | {_stem(CPU_EP): {}})] != [*current] or any(
+            named[ep].items() - current[ep].items() for ep in named
+        ):
+            raise InvalidArgument(
+                "a session's EPs are fixed when it is made; these are "
+                f"{', '.join(self.get_providers())}.",
+                hint="Make a new session with other providers.",
+            )
+
     def set_tuning_results(
         self,
         results: Iterable[Any],
@@ -238,6 +267,11 @@ class InferenceSession(epctx_core.InferenceSession):
             refuse("InferenceSession.set_tuning_results")
 
 
+def _stem(ep: str) -> str:
+    """Return an EP's name as it may be given, without case."""
+    return ep.casefold().removesuffix("executionprovider")
+
+
 adopt_methods(
     InferenceSession,
     "close",
@@ -246,7 +280,6 @@ adopt_methods(
     "get_provider_options",
     "get_modelmeta",
     "set_ep_dynamic_options",
-    "set_providers",
 )
 
 

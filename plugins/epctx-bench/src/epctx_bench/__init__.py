@@ -1,0 +1,7 @@
+"""Measurements: what compiling, loading and running models costs, beside onnxruntime
+and vendors.
+
+Owns how it is measured and judged; `epctx_core` compiles, loads and runs.
+"""
+
+from __future__ import annotations
