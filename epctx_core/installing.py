@@ -42,6 +42,7 @@ _EXTRAS = {
 """Package that each extra of epctx-core installs."""
 PROVIDED_BY: Mapping[tuple[str, str], str] = {
     ("epctx.engines", "onnxruntime"): "epctx-core[ort]",
+    ("epctx.host_plugins", "profile"): "epctx-bench",
     ("epctx.host_plugins", "trace"): "epctx-conformance",
     ("epctx.isolation", "process"): "epctx-isolation",
     ("epctx.model_formats", "ORT"): "epctx-onnxruntime",

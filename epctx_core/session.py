@@ -238,19 +238,18 @@ class InferenceSession(Strict):
 
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""
-        memory: list[np.ndarray | None] = [None] * len(self._outputs)
-        for index, array in zip(
-            self._find_indices([*arrays]), arrays.values(), strict=True
-        ):
-            output = self._outputs[index]
-            if not fits(array, output.tensor_type) or not (
-                array.flags.c_contiguous and array.flags.writeable
+        self._find_indices([*arrays])
+        memory = [arrays.get(output.name) for output in self._outputs]
+        for output, array in zip(self._outputs, memory, strict=True):
+            if array is not None and not (
+                fits(array, output.tensor_type)
+                and array.flags.c_contiguous
+                and array.flags.writeable
             ):
                 raise InvalidArgument(
                     f"the memory given for the output {output.name!r} is not a "
                     f"C-contiguous, writable array of {output.tensor_type}."
                 )
-            memory[index] = array
         return memory
 
     def get_inputs(self) -> list[NodeArg]:
@@ -334,6 +333,15 @@ class InferenceSession(Strict):
                 ),
             )
         return list(assigned)
+
+    def end_profiling(self) -> str:
+        """Write the profile, which later runs are no part of; return the path of its
+        file, empty if `SessionOptions.enable_profiling` was not set.
+
+        Raises:
+            Fail: the file cannot be written.
+        """
+        return self._open().providers.end_profiling()
 
     def close(self) -> None:
         """Wait for running calls, shut the EPs down and release everything; further

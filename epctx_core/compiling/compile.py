@@ -114,10 +114,11 @@ class Compile:
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
-        """Add the time spent inside to a stage."""
+        """Add the time spent inside to a stage, which host plugins observe."""
         start = time.perf_counter()
         try:
-            yield
+            with self.work.providers.instances.span(name):
+                yield
         finally:
             self.seconds[name] = (
                 self.seconds.get(name, 0.0) + time.perf_counter() - start

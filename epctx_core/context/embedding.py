@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_core.graph.wire import BYTES, encode_varint, walk_fields
+from epctx_core.graph.wire import replace_fields
 
 if TYPE_CHECKING:
     from epctx_core.context.payload_files import LoadedPayload
     from epctx_core.graph.weights import Weight
+    from epctx_core.graph.wire import Extent, Pieces
 
 _PREFIX = secrets.token_bytes(24)
 _NUMBER_BYTES = 8
+_MARKER_BYTES = 32
 _MARKER = re.compile(re.escape(_PREFIX) + b".{%d}" % _NUMBER_BYTES, re.DOTALL)
 _numbers = count()
 
@@ -77,43 +80,21 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
         contents: marker to its replacement; not copied.
     """
     data = memoryview(model)
-    markers = [
-        (m.start(), m.end(), contents[m.group()]) for m in _MARKER.finditer(model)
-    ]
-    return SerializedModel(*_replace_markers(data, 0, len(data), markers))
+    markers = deque(
+        (match.start(), contents[match.group()]) for match in _MARKER.finditer(model)
+    )
 
+    def read(at: int, count: int) -> bytes:
+        return model[at : at + count]
 
-def _replace_markers(
-    data: memoryview,
-    start: int,
-    end: int,
-    markers: Sequence[tuple[int, int, Embeddable]],
-) -> tuple[list[Embeddable], int]:
-    """Return the pieces of one message, or of the field that a marker fills, and their
-    length.
-    """
-    if markers and markers[0][:2] == (start, end):
-        content = markers[0][2]
-        return [content], content.nbytes
-    pieces: list[Embeddable] = []
-    kept = start
-    done = 0
-    for _, kind, offset, length in walk_fields(
-        lambda at, count: data[at : at + count].tobytes(), start, end
-    ):
-        last = done
-        while last < len(markers) and markers[last][0] < offset + length:
-            last += 1
-        if kind == BYTES and last > done:
-            inner, size = _replace_markers(
-                data, offset, offset + length, markers[done:last]
-            )
-            before = data[kept : offset - len(encode_varint(length))]
-            pieces += [before, memoryview(encode_varint(size)), *inner]
-            kept = offset + length
-            done = last
-        if done == len(markers):
-            break
+    def replace(extent: Extent) -> Pieces | None:
+        start, length = extent
+        if not markers or not start <= markers[0][0] < start + length:
+            return None
+        if length == _MARKER_BYTES:
+            # Fields are walked in the order of the markers.
+            return [markers.popleft()[1]]
+        return replace_fields(data, read, extent, replace)
 
-    pieces.append(data[kept:end])
-    return pieces, sum(piece.nbytes for piece in pieces)
+    pieces = replace_fields(data, read, (0, len(data)), replace)
+    return SerializedModel(pieces, sum(piece.nbytes for piece in pieces))

@@ -5,7 +5,7 @@ separated from its weights by them; needs no onnx.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 VARINT: Final = 0
 BYTES: Final = 2
@@ -33,8 +33,8 @@ Field: TypeAlias = "tuple[int, int, int, int]"
 """Number, wire type, offset and length of a field."""
 Extent: TypeAlias = "tuple[int, int]"
 """Offset and length of bytes."""
-Pieces: TypeAlias = "list[memoryview | bytes]"
-"""Pieces of a message in order."""
+Pieces: TypeAlias = "list[Any]"
+"""Pieces of a message in order: each has `nbytes`."""
 
 
 def walk_fields(
@@ -160,12 +160,12 @@ def separate_weights(
         raw.append([])
         if tensor[1] < smallest:
             return None
-        return _replace_fields(data, read, tensor, _RAW_DATA, cut_data)
+        return replace_fields(data, read, tensor, cut_data, _RAW_DATA)
 
     def cut_graph(graph: Extent) -> Pieces:
-        return _replace_fields(data, read, graph, _INITIALIZER, cut_tensor)
+        return replace_fields(data, read, graph, cut_tensor, _INITIALIZER)
 
-    pieces = _replace_fields(data, read, (0, len(data)), _GRAPH, cut_graph)
+    pieces = replace_fields(data, read, (0, len(data)), cut_graph, _GRAPH)
     if any(len(extents) > 1 for extents in raw):
         # The decoder takes the last, whatever its length.
         raise ValueError("a tensor has its data twice")
@@ -176,12 +176,12 @@ def separate_weights(
     }
 
 
-def _replace_fields(
+def replace_fields(
     data: memoryview,
     read: Callable[[int, int], bytes],
     message: Extent,
-    number: int,
     replace: Callable[[Extent], Pieces | None],
+    number: int = 0,
 ) -> Pieces:
     """Return the pieces of a message with the content of some fields replaced.
 
@@ -189,20 +189,22 @@ def _replace_fields(
         data: the model.
         read: see `walk_fields`.
         message: its extent.
-        number: of the fields.
         replace: returns the new content for the extent of the old one, None to keep it.
+        number: of the fields; 0 for all.
     """
     kept = before = message[0]
     pieces: Pieces = []
     for field, kind, offset, length in walk_fields(read, before, sum(message)):
         content = (
-            replace((offset, length)) if (field, kind) == (number, BYTES) else None
+            replace((offset, length))
+            if kind == BYTES and number in (0, field)
+            else None
         )
         if content is not None:
             # Lengths stand in front, and may be encoded in more bytes than needed.
-            head = encode_varint(number << 3 | BYTES)
-            head += encode_varint(sum(map(len, content)))
-            pieces += (data[kept:before], head, *content)
+            size = sum(piece.nbytes for piece in content)
+            head = encode_varint(field << 3 | BYTES) + encode_varint(size)
+            pieces += (data[kept:before], memoryview(head), *content)
             kept = offset + length
         before = offset + length
     return [*pieces, data[kept:before]]

@@ -136,6 +136,8 @@ class DataReader:
     max_size: int
 
 
+PROFILE = "profile"
+"""Name of the host plugin that `SessionOptions.enable_profiling` adds."""
 CPU_EP = "CPUExecutionProvider"
 """Name of the built-in EP, which is always the last."""
 FREE_MESSAGES = 1 << 18

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.options.strict import WITHOUT_EFFECT, Strict, log_without_effect
+from epctx_core.options.strict import CHECKED, Strict, log_without_effect
 
 
 class RunOptions(Strict):
@@ -17,7 +17,7 @@ class RunOptions(Strict):
     """
 
     __slots__ = (
-        *WITHOUT_EFFECT["RunOptions"],
+        *CHECKED["RunOptions"],
         "_entries",
         "_followers",
         "_terminate",
@@ -29,7 +29,7 @@ class RunOptions(Strict):
         self._terminate = False
         self._followers: dict[object, Any] = {}
         self._entries: dict[str, str] = {}
-        for name, (default, _) in WITHOUT_EFFECT["RunOptions"].items():
+        for name, (default, _) in CHECKED["RunOptions"].items():
             setattr(self, name, default)
 
     @property

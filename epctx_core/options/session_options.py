@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import Fail, InvalidArgument, ModelLoadCanceled
 from epctx_core.options.choices import (
+    PROFILE,
     DataReader,
     ExecutionMode,
     GraphOptimizationLevel,
@@ -23,7 +24,7 @@ from epctx_core.options.choices import (
     ModelOverrides,
     is_whole,
 )
-from epctx_core.options.strict import WITHOUT_EFFECT, Strict
+from epctx_core.options.strict import CHECKED, Strict
 from epctx_core.options.table import SESSION_OPTIONS, SessionConfig, split_names
 
 if TYPE_CHECKING:
@@ -83,6 +84,10 @@ class SessionOptions(Strict):
     optimises its groups of nodes one by one; with BASIC or EXTENDED the whole model is
     optimised before EPs see it; both need onnxruntime.
 
+    With `enable_profiling` a session or a compile writes a profile when it is closed or
+    its `end_profiling` is called: `<profile_file_prefix>_<time>.json`, events of Chrome
+    traces; it needs epctx-bench.
+
     Example:
         >>> so = SessionOptions()
         >>> so.add_session_config_entry("ep.context_enable", "1")
@@ -99,7 +104,7 @@ class SessionOptions(Strict):
         "_libraries",
         "_source_model",
         "_transformers",
-        *WITHOUT_EFFECT["SessionOptions"],
+        *CHECKED["SessionOptions"],
         "cancellation",
         "execution_mode",
         "graph_optimization_level",
@@ -119,7 +124,7 @@ class SessionOptions(Strict):
         self.providers: list[tuple[str, dict[str, str]]] = []
         self.cancellation = CancellationFlag()
         self.input_budget = InputBudget()
-        for name, (default, _) in WITHOUT_EFFECT["SessionOptions"].items():
+        for name, (default, _) in CHECKED["SessionOptions"].items():
             setattr(self, name, default)
         self._entries: dict[str, str] = {}
         self._initializers: dict[str, np.ndarray] = {}
@@ -514,7 +519,8 @@ class SessionOptions(Strict):
         """Plugins that wrap hooks of the session's EPs, or names of installed ones, the
         outermost first.
         """
-        return self._host_plugins
+        profile = (PROFILE,) if self.enable_profiling else ()
+        return (*profile, *self._host_plugins)
 
     @property
     def data_reader(self) -> DataReader | None:

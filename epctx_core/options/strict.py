@@ -19,13 +19,15 @@ THREADS = (
 )
 _LOG = "logging is Python's: the logger 'epctx' and its levels"
 
-WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
+CHECKED: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
     "SessionOptions": {
         "enable_cpu_mem_arena": (True, MEMORY),
         "enable_mem_pattern": (True, MEMORY),
         "enable_mem_reuse": (True, MEMORY),
+        "enable_profiling": (False, ""),
         "log_verbosity_level": (0, _LOG),
         "logid": ("", _LOG),
+        "profile_file_prefix": ("onnxruntime_profile_", ""),
         "use_deterministic_compute": (False, "the CPU EP computes as its engine does"),
         "use_per_session_threads": (True, THREADS),
     },
@@ -35,8 +37,8 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[bool | int | str, str]]] = {
         "only_execute_path_to_fetches": (False, "a run computes what all outputs need"),
     },
 }
-"""Class and attribute to its default, and the reason why another value has no
-effect.
+"""Class and attribute to its default, whose type another value has, and the reason why
+that has no effect; empty if it has one.
 """
 
 _log = logging.getLogger("epctx.options")
@@ -91,14 +93,14 @@ class Strict:
 
     def __setattr__(self, name: str, value: object) -> None:
         for cls in type(self).__mro__:
-            if name in (table := WITHOUT_EFFECT.get(cls.__name__, {})):
+            if name in (table := CHECKED.get(cls.__name__, {})):
                 default, why = table[name]
                 if not isinstance(value, int if isinstance(default, int) else str):
                     raise InvalidArgument(
                         f"{cls.__name__}.{name} must be of type "
                         f"{type(default).__name__}, not {value!r:.80}."
                     )
-                if value != default:
+                if why and value != default:
                     log_without_effect(f"{cls.__name__}.{name}", why)
         try:
             object.__setattr__(self, name, value)

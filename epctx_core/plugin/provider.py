@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -156,6 +156,11 @@ class ModelIdentity:
     opset_imports: Mapping[str, int]
 
 
+def no_span(name: str, **facts: object) -> nullcontext[None]:  # noqa: ARG001 - a span's signature
+    """Observe nothing, for a host without profiles."""
+    return nullcontext()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProviderContext:
     """Everything an EP instance gets from its host. One instance serves one session.
@@ -181,6 +186,7 @@ class ProviderContext:
         weightless: which weights payloads are to leave in the source model; see
             `ContextWriter.reference`. One of `ExecutionProvider.weightless_modes`, or
             NONE.
+        span: `with span(name, **facts)` around what the EP does: profiles show it.
     """
 
     options: Mapping[str, Any]
@@ -196,6 +202,7 @@ class ProviderContext:
     workspace: Workspace
     weightless: WeightlessMode = WeightlessMode.NONE
     intra_op_num_threads: int = 0
+    span: Callable[..., AbstractContextManager[object]] = no_span
 
 
 class ExecutionProvider:

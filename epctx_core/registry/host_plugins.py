@@ -11,6 +11,7 @@ import inspect
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pluggy
 
@@ -38,7 +39,7 @@ class HostPlugin:
     """
 
     name: str
-    plugin: object
+    plugin: Any
     hooks: frozenset[str]
 
 
@@ -50,8 +51,8 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
         name: that of its entry point.
 
     Raises:
-        InvalidArgument: it wraps no hook, wraps one that does not exist or with unknown
-            arguments, or implements a hook instead.
+        InvalidArgument: it wraps no hook and has no `span`, wraps a hook that does not
+            exist or with unknown arguments, or implements one instead.
     """
     name = name or f"{type(plugin).__module__}.{type(plugin).__qualname__}"
     if plugin is None or inspect.isclass(plugin):
@@ -71,7 +72,7 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
         # A manager is a cycle, and would keep the plugin.
         vars(manager.hook).clear()
 
-    if not callers:
+    if not callers and not hasattr(plugin, "span"):
         raise _wrong_plugin_error(name, "it has no method with @hookimpl(wrapper=True)")
     for hook, methods in callers.items():
         if not all(method.wrapper for method in methods):

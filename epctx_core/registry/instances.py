@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from operator import is_not
 from types import FunctionType, MethodType
@@ -28,6 +28,7 @@ from epctx_core.errors import (
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry.guard import (
     blame,
+    blame_host,
     check_result,
     close_quietly,
     describe,
@@ -237,9 +238,15 @@ class ProviderInstances:
 
     def __init__(self, host_plugins: Sequence[HostPlugin] = ()) -> None:
         self.host_plugins = host_plugins
+        self._observers = [h for h in host_plugins if hasattr(h.plugin, "span")]
         self._managers: dict[str, ProviderHooks] = {}
         self._waiting: list[str] = []
         self._lock = threading.Lock()
+
+    @property
+    def is_observed(self) -> bool:
+        """True if a host plugin has a method `span`."""
+        return bool(self._observers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -312,6 +319,27 @@ class ProviderInstances:
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
         return manager.call(hook, {"ep": ep, **arguments})
+
+    @contextmanager
+    def span(
+        self, name: str, category: str = "stage", **facts: object
+    ) -> Iterator[None]:
+        """Have the host plugins that have a method `span` observe a block of work:
+        their context managers are entered around it.
+
+        Args:
+            name: that of the stage, the step, or what an EP does.
+            category: `stage`, `run`, `step`, or `ep`.
+            facts: what is known of it, such as `ep` and `nodes`.
+
+        Raises:
+            Fail: a host plugin raised.
+        """
+        with ExitStack() as stack:
+            for host in self._observers:
+                with blame_host(f"the span of the host plugin {host.name} raised"):
+                    stack.enter_context(host.plugin.span(name, category, facts))
+            yield
 
     @contextmanager
     def calling(self, ep: str, hook: str, /, **arguments: Any) -> Iterator[Any]:

@@ -114,7 +114,8 @@ def load_session(work: Work, exporter: Exporter | None = None) -> SessionState:
             # read.
             work.choose(None if exporter is None else Purpose.RUN)
             try:
-                model = work.open(opened, checks)
+                with work.providers.instances.span("read"):
+                    model = work.open(opened, checks)
                 pause.enter_context(pause_collection(model.node_count))
                 if not model.context_nodes:
                     # Compiling is an EP's business and may take long.
@@ -141,9 +142,9 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
             from epctx_core.sessions.shared_workspaces import load_workspaces
 
             workspaces = load_workspaces(work.nodes, folder, work.config, work.manifest)
-        work.start(
-            CpuEngine(_make_policy(work)), workspaces, contained=work.find_contained()
-        )
+        engine = CpuEngine(_make_policy(work))
+        with work.providers.instances.span("start"):
+            work.start(engine, workspaces, contained=work.find_contained())
         if exporter is not None:
             exporter.check_hooks()
         planner = _prepare(work, folder, exporter)
@@ -175,12 +176,16 @@ def _prepare(
     """Assign the nodes of a model, have EPs load and compile theirs, and prepare those
     that are left to the CPU EP.
     """
+    span = work.providers.instances.span
     if not work.model.context_nodes:
-        work.optimise(GraphOptimizationLevel(work.session.graph_optimization_level))
+        level = GraphOptimizationLevel(work.session.graph_optimization_level)
+        with span("optimise"):
+            work.optimise(level)
     model = work.model
 
     # EPs whose nodes are in the model decided what to compile when it was compiled.
-    assignment = work.assign(work.settled if exporter is None else ())
+    with span("partition"):
+        assignment = work.assign(work.settled if exporter is None else ())
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, work.config)
     if exporter is not None:
@@ -192,7 +197,7 @@ def _prepare(
         + len(model.context_nodes)
         + sum(len(cpu) for _, cpu in groups)
     )
-    with work.hint_at_others():
+    with work.hint_at_others(), span("load"):
         loaded = load_context_nodes(work, folder)
     require_one_state(model.opened, model.source.where)
 
@@ -200,10 +205,12 @@ def _prepare(
         work.engine, work.providers.instances, loaded, assignment.matchers
     )
     if assignment.partitions:
-        planner.add_compiled(work.compile().compiled)
+        with span("compile"):
+            planner.add_compiled(work.compile().compiled)
     work.providers.cancel.raise_if_requested()
-    for part, cpu in groups:
-        planner.prepare(part, cpu)
+    with span("prepare"):
+        for part, cpu in groups:
+            planner.prepare(part, cpu)
 
     # Written last: a session that cannot be made leaves no files.
     if exporter is not None:
@@ -218,7 +225,7 @@ def _make_plan(work: Work, planner: Planner) -> SessionState:
     """Return the session over what was prepared."""
     model = work.model
     instances = work.providers.instances
-    with pause_collection(model.node_count):
+    with pause_collection(model.node_count), instances.span("plan"):
         plan = planner.plan(work.assignment.main)
     assigned = None
     if work.config.record_assignments:
@@ -408,6 +415,7 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
                 cast("RunStep", runnable.run),
                 record.inputs,
                 record.outputs,
+                nodes=(record.index,),
             )
             step = add_checks(
                 spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True

@@ -38,6 +38,7 @@ class StepSpec(NamedTuple):
         nested: whether the step runs plans of its own.
         in_place: whether `run` takes, instead of None, `Memory` for its outputs.
         allocates: whether that may be None for some of them.
+        nodes: their indices in the graph.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StepSpec(NamedTuple):
     nested: bool = False
     in_place: bool = True
     allocates: bool = True
+    nodes: Sequence[int] = ()
 
 
 Step: TypeAlias = tuple[
@@ -511,17 +513,19 @@ def list_implementers(instances: ProviderInstances, hook: str) -> list[str]:
 
 
 def add_run_hooks(run: PlanRun, instances: ProviderInstances) -> PlanRun:
-    """Return a plan's `run` with the run hooks of EPs around it."""
+    """Return a plan's `run` with the run hooks of EPs around it, observed by host
+    plugins.
+    """
     on_start = list_implementers(instances, "on_run_start")
     on_end = list_implementers(instances, "on_run_end")
-    if not on_start and not on_end:
+    if not (on_start or on_end or instances.is_observed):
         return run
 
     def run_between_hooks(
         feeds: Sequence[Any], options: RunOptions | None, memory: Memory | None
     ) -> list[Any]:
         tag = options.tag if options is not None else ""
-        with ExitStack() as ends:
+        with instances.span("run", "run"), ExitStack() as ends:
             # Every EP gets `on_run_end`, whatever the others or the run raise.
             for ep in on_end:
                 ends.callback(instances.call, ep, "on_run_end", tag=tag)

@@ -61,7 +61,12 @@ class Planner:
             name = repr(partition)
             run = cast("RunStep", runnable.run)
             spec = StepSpec(
-                name, partition.ep, run, partition.input_names, partition.output_names
+                name,
+                partition.ep,
+                run,
+                partition.input_names,
+                partition.output_names,
+                nodes=partition.node_indices,
             )
             step = add_checks(spec, owner, f"the run of {name}", partition.graph.types)
             self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = (
@@ -125,6 +130,11 @@ class Planner:
             from epctx_core.sessions.steps import use_ep_memory
 
             specs = use_ep_memory(specs, graph.types, self.instances, owners)
+
+        if self.instances.is_observed:
+            from epctx_core.sessions.steps import observe_step
+
+            specs = [observe_step(spec, self.instances) for spec in specs]
 
         needed = {name for spec in specs for name in spec.inputs} | set(
             graph.output_names

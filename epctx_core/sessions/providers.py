@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.context.scratch import make_scratch_folder
@@ -18,6 +19,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     conceal,
     concealed,
+    convert_errors,
     suggestion,
 )
 from epctx_core.options import (
@@ -26,7 +28,7 @@ from epctx_core.options import (
     SessionOptions,
     WeightlessMode,
 )
-from epctx_core.options.choices import CPU_EP
+from epctx_core.options.choices import CPU_EP, PROFILE
 from epctx_core.options.strict import log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import (
@@ -363,6 +365,7 @@ class ProviderSession:
         self.registry = registry
         self.progress = progress
         self.cancel = cancel or session.cancellation
+        self._stack = contextlib.ExitStack()
         if host_plugins is None:
             # A host that names classes of its own may pass None.
             registered = registry.host_plugins if registry else ()
@@ -375,13 +378,17 @@ class ProviderSession:
 
                 host_plugins = list_host_plugins(registered, plugins)
 
+            # What is handed on belongs to another session, which ends it.
+            self._stack.callback(
+                guard.close_quietly, self.end_profiling, "writing the profile"
+            )
+
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
         self.transformers: tuple[TransformerReport, ...] = ()
         self.weightless = WeightlessMode.NONE
         self._contexts: dict[str, ProviderContext] = {}
         self._runnables: list[CompiledPartition] = []
-        self._stack = contextlib.ExitStack()
         self.scratch = self._stack.enter_context(contextlib.ExitStack())
         self._closed = False
         self._process = os.getpid()
@@ -530,6 +537,7 @@ class ProviderSession:
             workspace=workspace or PrivateWorkspace(),
             weightless=self.weightless,
             intra_op_num_threads=self.session.intra_op_num_threads,
+            span=partial(self.instances.span, category="ep", ep=choice.name),
         )
 
     def add(
@@ -597,6 +605,15 @@ class ProviderSession:
                     )
                     raise guard.contract_error(record, hook, what)
         return result
+
+    @convert_errors("writing the profile")
+    def end_profiling(self) -> str:
+        """Write the profile, unless that is done; return the path of its file, empty
+        without a profile.
+        """
+        prefix = self.session.profile_file_prefix
+        plugins = self.instances.host_plugins
+        return next((h.plugin.end(prefix) for h in plugins if h.name == PROFILE), "")
 
     def close(self) -> None:
         """Close compiled partitions, shut all EPs down, close their workspaces; further

@@ -62,7 +62,13 @@ def kernel_step(
     takes = kernel.takes_outputs
     run = compute if takes else lambda inputs, _outputs: compute(inputs)
     spec = StepSpec(
-        name, owner.name, run, graph.inputs[node], graph.outputs[node], in_place=takes
+        name,
+        owner.name,
+        run,
+        graph.inputs[node],
+        graph.outputs[node],
+        in_place=takes,
+        nodes=(node,),
     )
     return add_checks(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
 
@@ -85,36 +91,33 @@ def cpu_step(
         NotImplementedByProvider: an operator that no engine has.
     """
     first = nodes[0]
-    name = graph.get_node_name(first)
+    inputs: Sequence[str] = graph.inputs[first]
+    outputs: Sequence[str] = graph.outputs[first]
     one = _form_of_one(graph, first) if len(nodes) == 1 else None
-    if one in prepared:
-        return StepSpec(
-            name,
-            CPU_EP,
-            prepared[one],
-            graph.inputs[first],
-            graph.outputs[first],
-            allocates=engine.allocates,
-        )
-    group = NodeGroup(graph, nodes)
-    form = group.form
-
-    # A form is valid within its graph only.
-    run = None if form is None else prepared.get((graph, form))
+    run = prepared.get(one)
     if run is None:
-        run = engine.prepare_group(group.model(), group.weights).run
+        group = NodeGroup(graph, nodes)
+        inputs = group.input_names
+        outputs = group.output_names
+        form = group.form
 
-    if form is not None:
-        prepared[graph, form] = run
-        if one is not None:
-            prepared[one] = run
+        # A form is valid within its graph only.
+        run = None if form is None else prepared.get((graph, form))
+        if run is None:
+            run = engine.prepare_group(group.model(), group.weights).run
+        if form is not None:
+            prepared[graph, form] = run
+            if one is not None:
+                prepared[one] = run
+
     return StepSpec(
-        name,
+        graph.get_node_name(first),
         CPU_EP,
         run,
-        group.input_names,
-        group.output_names,
+        inputs,
+        outputs,
         allocates=engine.allocates,
+        nodes=nodes,
     )
 
 
@@ -203,6 +206,20 @@ class SubgraphPlan:
         return self.plan.run(
             [*inputs, *(node_inputs[index] for index in self.captured)], options
         )
+
+
+def observe_step(spec: StepSpec, instances: ProviderInstances) -> StepSpec:
+    """Return a step whose runs host plugins observe."""
+    run = spec.run
+
+    def observed(inputs: Sequence[Any], given: Any) -> Sequence[Any]:
+        shapes = [getattr(value, "shape", None) for value in inputs]
+        with instances.span(
+            spec.name, "step", ep=spec.ep, nodes=spec.nodes, shapes=shapes
+        ):
+            return run(inputs, given)
+
+    return spec._replace(run=observed)
 
 
 def control_flow_step(

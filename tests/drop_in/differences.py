@@ -5,15 +5,11 @@ from __future__ import annotations
 from epctx_onnxruntime.drop_in.names import REASONS
 
 _BY_NAME = (
-    "InferenceSession.end_profiling",
-    "InferenceSession.get_profiling_start_time_ns",
     "InferenceSession.run_with_ortvaluevector",
     "IOBinding.get_outputs_as_ortvaluevector",
     "RunOptions.add_active_adapter",
     "SessionOptions.add_external_initializers_from_files_in_memory",
-    "SessionOptions.enable_profiling",
     "SessionOptions.execution_order",
-    "SessionOptions.profile_file_prefix",
 )
 """Those whose reason the drop-in gives itself."""
 

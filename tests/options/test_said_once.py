@@ -10,7 +10,7 @@ from end_to_end.small_models import chain, saved
 
 import epctx_core as epctx
 from epctx_core import InvalidArgument
-from epctx_core.options.strict import WITHOUT_EFFECT
+from epctx_core.options.strict import CHECKED
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def told(caplog, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(o, n) for o, names in WITHOUT_EFFECT.items() for n in names]
+    ("owner", "name"),
+    [(o, n) for o, names in CHECKED.items() for n, (_, why) in names.items() if why],
 )
 def test_a_name_that_only_tunes_is_accepted_and_logged_once(owner, name, told):
     default, other = (

@@ -77,9 +77,6 @@ _REASONS: Mapping[str, str] = {
         " are given by `add_external_initializers`"
     ): ("add_external_initializers_from_files_in_memory"),
     ("a session's EPs are fixed when it is made"): ("set_providers"),
-    ("sessions are not profiled yet"): (
-        "enable_profiling end_profiling get_profiling_start_time_ns profile_file_prefix"
-    ),
     ("only onnxruntime's own GPU EPs tune their kernels, and have such results"): (
         "get_tuning_results set_tuning_results"
     ),
@@ -119,6 +116,7 @@ _LACKING = frozenset(
     SparseTensor add_provider_for_devices capi contextlib copy_tensors
     create_ortvalue_from_shape_and_type ExecutionOrder get_build_info get_ep_devices
     get_input_epdevices get_input_memory_infos get_output_memory_infos
+    get_profiling_start_time_ns
     import_capi_exception io_binding onnxruntime_validation optimized_model_filepath
     print_debug_info register_execution_provider_library release_captured_graph
     run_with_iobinding run_with_ort_values set_default_logger_callback

@@ -18,9 +18,7 @@ from epctx_onnxruntime.real import native, onnxruntime
 from epctx_onnxruntime.versions import make_options
 
 _UNSUPPORTED: Mapping[str, object] = {
-    "enable_profiling": False,
     "execution_order": onnxruntime.ExecutionOrder.DEFAULT,
-    "profile_file_prefix": "onnxruntime_profile_",
 }
 """Attributes whose default alone is allowed, with it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
@@ -73,6 +74,7 @@ class InferenceSession(epctx_core.InferenceSession):
             options, providers, provider_options = _put_first(
                 options, providers, provider_options
             )
+        self._profiling_start = time.monotonic_ns() if options.enable_profiling else 0
         super().__init__(path_or_bytes, options, providers, provider_options, **tuning)
         self.input_names = [argument.name for argument in self._inputs]
         self.output_names = [argument.name for argument in self._outputs]
@@ -204,21 +206,11 @@ class InferenceSession(epctx_core.InferenceSession):
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: runs capture no graphs."""
 
-    def end_profiling(self) -> str:
-        """Refuse: sessions are not profiled.
-
-        Raises:
-            NotImplementedByProvider: always.
-        """
-        refuse("InferenceSession.end_profiling")
-
     def get_profiling_start_time_ns(self) -> int:
-        """Refuse: sessions are not profiled.
-
-        Raises:
-            NotImplementedByProvider: always.
+        """Return when the profile began, in ns of `time.monotonic_ns`; 0 without
+        one.
         """
-        refuse("InferenceSession.get_profiling_start_time_ns")
+        return self._profiling_start
 
     def get_tuning_results(self) -> list[Any]:
         """Return nothing: only onnxruntime's GPU EPs have tuning results."""
@@ -275,6 +267,7 @@ def _stem(ep: str) -> str:
 adopt_methods(
     InferenceSession,
     "close",
+    "end_profiling",
     "get_provider_graph_assignment_info",
     "get_providers",
     "get_provider_options",

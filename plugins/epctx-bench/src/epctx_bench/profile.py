@@ -1,0 +1,230 @@
+"""Profile of sessions and compiles: the host plugin `profile`, which records what it
+observes as events of a Chrome trace, such as Perfetto shows.
+
+`SessionOptions.enable_profiling` adds it to a session; an object that is given to
+`SessionOptions.add_host_plugin` records all sessions and compiles that have it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from epctx_core.plugin import hookimpl
+
+MOST_EVENTS: Final = 1_000_000
+"""Events that a profile has at most, as in onnxruntime: those of later work are counted
+alone.
+"""
+
+_MICROSECOND = 1000
+"""In nanoseconds; times of a Chrome trace are microseconds."""
+
+Call = Generator[None, Any, Any]
+"""Wrapper of a hook's call, for pluggy."""
+
+
+class Profile:
+    """Host plugin that records a profile.
+
+    Events are named after the stage (`read`, `partition`, `compile`, `load`, ...; their
+    category is `stage`), the hook (`hook`), the partition, node or group of a run
+    (`step`), and what EPs mark by `ProviderContext.span` (`ep`). Their arguments have
+    the EP, the numbers of nodes as `epctx explain --json` has them, and shapes.
+
+    Attributes:
+        start_time_ns: when it was made, as `time.monotonic_ns` counts.
+
+    Example:
+        >>> profile = Profile()
+        >>> options.add_host_plugin(profile)
+        >>> with InferenceSession("model_ctx.onnx", options) as session:
+        ...     session.run(None, feeds)
+        >>> profile.write("profile.json")
+    """
+
+    def __init__(self) -> None:
+        self.start_time_ns = time.monotonic_ns()
+        self._events: list[dict[str, Any]] = []
+        self._threads: dict[int, str] = {}
+        self._missing = itertools.count()
+        self._path: str | None = None
+
+    @contextmanager
+    def span(
+        self, name: str, category: str, facts: Mapping[str, object]
+    ) -> Iterator[None]:
+        """Record the time of a block, called by the core; see
+        `SessionOptions.add_host_plugin`.
+        """
+        begin = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._add(name, category, facts, begin)
+
+    def _add(
+        self, name: str, category: str, facts: Mapping[str, object], begin: int
+    ) -> None:
+        end = time.monotonic_ns()
+        if self._path is not None:
+            return
+        if len(self._events) >= MOST_EVENTS:
+            next(self._missing)
+            return
+        thread = threading.get_native_id()
+        if thread not in self._threads:
+            self._threads[thread] = threading.current_thread().name
+        self._events.append(
+            {
+                "name": name,
+                "cat": category,
+                "ph": "X",
+                "ts": (begin - self.start_time_ns) / _MICROSECOND,
+                "dur": (end - begin) / _MICROSECOND,
+                "pid": os.getpid(),
+                "tid": thread,
+                "args": {key: _to_json(value) for key, value in facts.items()},
+            }
+        )
+
+    def _record_hook(self, hook: str, ep: str, **facts: object) -> Call:
+        """Record one call of a hook around pluggy's `yield`."""
+        with self.span(hook, "hook", {"ep": ep, **facts}):
+            return (yield)
+
+    @hookimpl(wrapper=True)
+    def optimize_model(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("optimize_model", ep))
+
+    @hookimpl(wrapper=True)
+    def get_kernel_registry(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("get_kernel_registry", ep))
+
+    @hookimpl(wrapper=True)
+    def get_capability(self, ep: str, graph: Any) -> Call:
+        """Record a call, with the number of nodes that were left."""
+        call = self._record_hook("get_capability", ep, left=len(graph.nodes))
+        return (yield from call)
+
+    @hookimpl(wrapper=True)
+    def compile(self, ep: str, partitions: Sequence[Any]) -> Call:
+        """Record a call, with the partitions."""
+        names = [partition.name for partition in partitions]
+        return (yield from self._record_hook("compile", ep, partitions=names))
+
+    @hookimpl(wrapper=True)
+    def get_ep_context_nodes(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("get_ep_context_nodes", ep))
+
+    @hookimpl(wrapper=True)
+    def load_context(self, ep: str, nodes: Sequence[Any]) -> Call:
+        """Record a call, with the EPContext nodes."""
+        names = [node.name for node in nodes]
+        return (yield from self._record_hook("load_context", ep, nodes=names))
+
+    @hookimpl(wrapper=True)
+    def set_dynamic_options(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("set_dynamic_options", ep))
+
+    @hookimpl(wrapper=True)
+    def on_run_start(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("on_run_start", ep))
+
+    @hookimpl(wrapper=True)
+    def on_run_end(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("on_run_end", ep))
+
+    @hookimpl(wrapper=True)
+    def shutdown(self, ep: str) -> Call:
+        """Record a call."""
+        return (yield from self._record_hook("shutdown", ep))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the events of a Chrome trace: names of processes and threads, then
+        what was recorded, in the order of time.
+        """
+        process = os.getpid()
+        names = [
+            _make_name("process_name", process, 0, "epctx"),
+            *(
+                _make_name("thread_name", process, thread, name)
+                for thread, name in self._threads.items()
+            ),
+        ]
+        # What encloses another one ends later, and comes first in a trace.
+        recorded = sorted(self._events, key=lambda e: (e["ts"], -e["dur"]))
+        return names + recorded
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile as it is now.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        _write(Path(path), self.events(), "w")
+
+    def end(self, prefix: str) -> str:
+        """Write the profile into `<prefix>_<date>_<time>.json`, which no earlier one
+        has; return its path. Nothing is recorded any more, and a further call returns
+        the same path.
+
+        Called by the core for `end_profiling`, and when the session is closed.
+        """
+        if self._path is None:
+            stem = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+            endings = itertools.chain([""], (f"_{n}" for n in itertools.count(2)))
+            for ending in endings:
+                path = Path(f"{stem}{ending}.json")
+                try:
+                    _write(path, self.events(), "x")
+                except FileExistsError:
+                    continue
+                self._path = str(path)
+                break
+        return str(self._path)
+
+
+def _make_name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {
+        "name": kind,
+        "ph": "M",
+        "pid": process,
+        "tid": thread,
+        "args": {"name": name},
+    }
+
+
+def _write(path: Path, events: Sequence[Mapping[str, Any]], mode: str) -> None:
+    with path.open(mode, encoding="utf-8") as file:
+        # A line each: such files are searched by people, too.
+        file.write("[\n")
+        file.writelines(
+            f"{',' if number else ''}{json.dumps(event)}\n"
+            for number, event in enumerate(events)
+        )
+        file.write("]\n")
+
+
+def _to_json(value: object) -> object:
+    """Return a fact as JSON has it; text for what it does not know."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_to_json(item) for item in value]
+    return str(value)
