@@ -207,7 +207,7 @@ def _read(
     """Have one EP read its nodes: whole, or as far as it checks payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
-    is_isolated = providers.config.isolation is not Isolation.NONE
+    is_isolated = providers.config.compile_isolation is not Isolation.NONE
     if is_isolated and not whole:
         _log.debug(
             (

@@ -394,6 +394,18 @@ class SessionConfig:
             "of them; all: loading and running, too."
         ),
     )
+    compile_seconds = SessionOption(
+        key="ep.compile_timeout",
+        pattern=r"([1-9][0-9]{0,5})?",
+        values="a whole number of seconds from 1 to 999999, or empty",
+        read=_parse_number,
+        cache=CachePart.LOAD,
+        doc=(
+            "How long each EP may work on the compile of one model, all its calls "
+            "together, before its process is ended: with a limit, compiles are done in "
+            "a process of its own as with `ep.isolate=compile`. Empty: no limit."
+        ),
+    )
     isolated_by = SessionOption(
         key="ep.isolate_by",
         default="process",
@@ -487,6 +499,13 @@ class SessionConfig:
             "epctx-onnxruntime is installed."
         ),
     )
+
+    @property
+    def compile_isolation(self) -> Isolation:
+        """`isolation` for a compile, whose time limit isolates it, too."""
+        if self.compile_seconds and self.isolation is Isolation.NONE:
+            return Isolation.COMPILE
+        return self.isolation
 
     @property
     def engine_settings(self) -> dict[str, Any]:

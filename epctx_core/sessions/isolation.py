@@ -21,6 +21,7 @@ GROUP = "epctx.isolation"
 """One entry for each `epctx_core.plugin.ProcessIsolation`."""
 ISOLATION = "isolation"
 """Noun for it in messages."""
+_OF_A_LIMIT = "compile, which ep.compile_timeout includes,"
 _WHY = (
     "works in its own process unless ep.context_trust_unverified=1: a payload without "
     "digests could end this one"
@@ -48,11 +49,11 @@ def isolate(
         PackageMissing: what isolates EPs is not installed.
         PluginError: it failed.
     """
+    mode = config.compile_isolation
+    needed_by = ""
     # A host that isolates all EPs needs no reason for this one.
-    contain = contain and config.isolation is not Isolation.ALL
-    mode = Isolation.ALL if contain else config.isolation
-    needed_by = f"ep.isolate={mode.value}"
-    if contain:
+    if contain and mode is not Isolation.ALL:
+        mode = Isolation.ALL
         _log.info("%s %s.", record.name, _WHY)
         needed_by = f"{record.name} {_WHY}; it"
 
@@ -77,9 +78,10 @@ def isolate(
 
 
 def import_isolation(
-    config: SessionConfig, needed_by: str
+    config: SessionConfig, needed_by: str = ""
 ) -> tuple[EntryPoint, ProcessIsolation]:
     """Return what isolates EPs and reads strange models, after its entry point; see
-    `import_entry`.
+    `import_entry`. By default the host's option needs it.
     """
+    needed_by = needed_by or f"ep.isolate={config.isolation.value or _OF_A_LIMIT}"
     return import_entry(GROUP, config.isolated_by, ISOLATION, needed_by=needed_by)

@@ -365,7 +365,10 @@ def transform(
         cls = choice.cls
         before = model
         instances = ProviderInstances(providers.instances.host_plugins)
-        if config.isolation is not Isolation.NONE and record.distribution is not None:
+        if (
+            config.compile_isolation is not Isolation.NONE
+            and record.distribution is not None
+        ):
             cls = isolate(record, cls, config, Purpose.EXPORT)
         context = providers.context_of(
             choice, Purpose.EXPORT, model.identity, CpuEngine(model.policy)

@@ -474,22 +474,25 @@ class ProviderSession:
         for choice in choices:
             self._stack.enter_context(registry.in_use(choice.record, by=user))
         config = self.config
-        if purpose is not Purpose.LOAD and config.weightless is not WeightlessMode.NONE:
-            # A load needs no mode: payloads say what they left out.
-            from epctx_core.context.weightless import check_weightless_mode
+        isolation = config.isolation
+        if purpose is not Purpose.LOAD:
+            isolation = config.compile_isolation
+            if config.weightless is not WeightlessMode.NONE:
+                # A load needs no mode: payloads say what they left out.
+                from epctx_core.context.weightless import check_weightless_mode
 
-            for choice in choices:
-                check_weightless_mode(
-                    choice.name, choice.cls.weightless_modes, config.weightless
-                )
-            self.weightless = config.weightless
+                for choice in choices:
+                    check_weightless_mode(
+                        choice.name, choice.cls.weightless_modes, config.weightless
+                    )
+                self.weightless = config.weightless
 
-        isolates = config.isolation is not Isolation.NONE
+        isolates = isolation is not Isolation.NONE
         if isolates:
             # It is missed before any EP is asked whether it is available.
             from epctx_core.sessions.isolation import import_isolation
 
-            import_isolation(config, f"ep.isolate={config.isolation.value}")
+            import_isolation(config)
         if not choices:
             # Nobody asks for the model's digest.
             return

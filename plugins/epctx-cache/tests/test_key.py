@@ -162,13 +162,14 @@ def test_what_compiles_matters(cache, model, plain, monkeypatch, change):
         with_entry("ep.context_file_path", "somewhere/m_ctx.onnx"),
         with_entry("ep.prefer_latency", "1"),
         with_entry("ep.isolate", "compile"),
+        with_entry("ep.compile_timeout", "60"),
         with_entry("ep.partition_min_nodes", "1"),
         with_option(htp_arch="73"),
         with_entry("session.record_ep_graph_assignment_info", "1"),
         with_option("qnn"),
     ],
     ids=[
-        "log level", "threads", "verification", "mapping", "file path", "latency", "isolation", "a default", "an EP's default",
+        "log level", "threads", "verification", "mapping", "file path", "latency", "isolation", "time limit", "a default", "an EP's default",
         "assignment", "short name",
     ],
 )  # fmt: skip

@@ -235,6 +235,7 @@ FAULTS = {
         "the key is %s", "s3cret-v4lue"
     ),
     "note": note_the_process,
+    "note-slowly": lambda: (note_the_process(), time.sleep(1.3)),
     "leave-a-child": leave_a_child,
     "error": raise_error,
     "value-error": raise_value_error,
@@ -340,6 +341,51 @@ class Patient(Alpha):
         self.context.cancel.wait(60)
         self.context.cancel.raise_if_requested()
         return super().compile(partitions)
+
+
+class Stuck(Faulty):
+    """Reports progress in its compile before its fault."""
+
+    name = "StuckExecutionProvider"
+    binary_suffix = "stuck"
+
+    @hookimpl
+    def compile(self, partitions):
+        self.context.progress("tune", 3, 10)
+        return super().compile(partitions)
+
+
+class Slow(Alpha):
+    """Takes its time in each hook, and more in a run."""
+
+    name = "SlowExecutionProvider"
+    binary_suffix = "slow"
+
+    @hookimpl
+    def get_capability(self, graph):
+        time.sleep(0.4)
+        return super().get_capability(graph)
+
+    @hookimpl
+    def compile(self, partitions):
+        time.sleep(0.4)
+        return super().compile(partitions)
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        time.sleep(0.4)
+        return super().get_ep_context_nodes(writer)
+
+    def _runnable(self, model):
+        run = super()._runnable(model)
+        if run is None:
+            return None
+
+        def wait_and_run(inputs, outputs=None):
+            time.sleep(1.5)
+            return run(inputs, outputs)
+
+        return wait_and_run
 
 
 class Noting(Alpha):

@@ -70,6 +70,32 @@ def test_a_session_without_an_ep_says_so_too(tmp_path, mode):
         )
 
 
+def test_a_compile_with_a_time_limit_says_what_to_install(tmp_path):
+    options = options_for(Alpha, isolate="", compile_timeout=60)
+
+    with pytest.raises(
+        PackageMissing,
+        match=r"ep\.isolate=compile, which ep\.compile_timeout includes, needs the "
+        "package epctx-isolation",
+    ) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Alpha, options)
+
+    assert caught.value.hint == pip_install("epctx-isolation")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_load_with_a_time_limit_for_compiles_needs_no_package(tmp_path):
+    folder = compiled(
+        tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate="")
+    )
+    options = options_for(Alpha, isolate="", compile_timeout=60)
+
+    with epctx.InferenceSession(
+        folder / "m_ctx.onnx", options, registry=registry_of(Alpha)
+    ) as session:
+        assert session.get_providers()[0] == Alpha.name
+
+
 def test_without_the_option_nothing_needs_the_package(tmp_path):
     written = compiled(
         tmp_path / "out", source(tmp_path), Alpha, options_for(Alpha, isolate="")

@@ -168,6 +168,22 @@ def add_allow_uncompiled(parser: CommandParser) -> None:
     parser.add_flag("--allow-uncompiled", meaning)
 
 
+def add_timeout(parser: CommandParser) -> None:
+    """Add `--timeout`, another form of a session option."""
+    parser.add_argument(
+        "--timeout",
+        dest="config",
+        action="append",
+        type="ep.compile_timeout={}".format,
+        default=[],
+        metavar="SECONDS",
+        help=(
+            "how long each EP may work on the compile of a model, in whole seconds, "
+            "before its process is ended (default: no limit); as -c ep.compile_timeout"
+        ),
+    )
+
+
 def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
     """Add `-v`, which may stand before or after the command's name."""
     meaning = "print more details, and the traceback of an error"

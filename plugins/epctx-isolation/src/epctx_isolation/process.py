@@ -54,6 +54,7 @@ class ChildProcess:
 
     Attributes:
         channel: messages to and from it.
+        is_late: whether it was ended because a call took longer than it might.
 
     Args:
         scratch: makes a private folder.
@@ -95,6 +96,7 @@ class ChildProcess:
         source, sink = self._line.attach(self._process.first)
         self.channel = Channel(source, sink, limit=limit)
         self._reason = ""
+        self.is_late = False
         self._watch = _Watch(self)
         folders = [os.fspath(folder) for folder in sys.path]
         path = json.dumps({"path": folders}).encode()
@@ -122,6 +124,11 @@ class ChildProcess:
         self._reason = self._reason or reason
         self._process.end()
         self._line.cut()
+
+    def kill_late(self, seconds: float) -> None:
+        """End the process because a call took longer than the seconds that it had."""
+        self.is_late = not self._reason
+        self.kill(f"it took longer than the {seconds:g} seconds that it had")
 
     def reap(self) -> bool:
         """End the children of a process that has ended; return whether it has."""
@@ -297,9 +304,7 @@ class _Watch:
         """
         now = time.monotonic()
         if now > deadline:
-            self._process.kill(
-                f"it took longer than the {self._seconds:g} seconds that it had"
-            )
+            self._process.kill_late(self._seconds)
         elif self._ended is not None:
             if now > self._ended + _LAST_WORDS_SECONDS:
                 self._process.cut()

@@ -79,15 +79,16 @@ def isolate(
     elif _KERNELS in hooks:
         raise InvalidArgument(
             f"{ep.record.label} runs single nodes by kernels of its own, which "
-            f"ep.isolate={ep.mode} cannot have in another process.",
+            f"ep.isolate={ep.mode} cannot have in another process"
+            f"{_limits_include(ep.mode)}.",
             ep=ep.record.name,
-            hint="Leave out ep.isolate or the EP.",
+            hint="Leave out ep.isolate and ep.compile_timeout, or the EP.",
         )
     loads_locally = purpose is Purpose.RUN and ep.mode == "compile"
     if loads_locally and not hooks.keys() >= _CONTEXT_HOOKS:
         raise NotImplementedByProvider(
             f"{ep.record.label} cannot load what it compiled, which "
-            "ep.isolate=compile needs in a session.",
+            f"ep.isolate=compile needs in a session{_limits_include(ep.mode)}.",
             ep=ep.record.name,
             hint="Set ep.isolate=all, so that it also runs in its own process.",
         )
@@ -101,6 +102,11 @@ def isolate(
             members[name] = _make_implementation(name)
     base = LoadingProxy if loads_locally else Proxy
     return type(ep.cls.__name__, (base,), {**members, "isolated": ep})
+
+
+def _limits_include(mode: str) -> str:
+    """Return words for a host that set a time limit only."""
+    return "; ep.compile_timeout includes it" if mode == "compile" else ""
 
 
 def _make_implementation(name: str) -> Callable[..., Any]:
@@ -186,9 +192,15 @@ class Proxy(ExecutionProvider):
         self, partitions: Sequence[Partition]
     ) -> Sequence[CompiledPartition]:
         """Return the result of `compile`."""
-        runnables: list[CompiledPartition] = self.ask("compile", partitions=partitions)
+        runnables = self.ask_to_compile(partitions)
         if not self.describes_later:
             self.forget_partitions()
+        return runnables
+
+    def ask_to_compile(self, partitions: Sequence[Partition]) -> list[Any]:
+        """Call `compile` in the other process; return its result."""
+        self.remote.limit.note_partitions([p.name for p in partitions])
+        runnables: list[Any] = self.ask("compile", partitions=partitions)
         return runnables
 
     def end(self) -> None:
@@ -286,7 +298,7 @@ class LoadingProxy(Proxy):
         compiled, from a private folder.
         """
         name = self.isolated.record.name
-        exported: list[CompiledPartition] = self.ask("compile", partitions=partitions)
+        exported = self.ask_to_compile(partitions)
         if len(exported) != len(partitions) or not all(
             isinstance(e, CompiledPartition) for e in exported
         ):

@@ -8,8 +8,10 @@ Knows no hook.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,8 +34,9 @@ from epctx_isolation.channel import (
     encode_error,
     make_printable,
 )
+from epctx_isolation.compile_limit import CompileLimit, describe_remedy
 from epctx_isolation.model_copy import pack_model
-from epctx_isolation.process import ChildProcess
+from epctx_isolation.process import GRACE_SECONDS, ChildProcess
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
@@ -52,6 +55,10 @@ _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
 """Calls that the cancellation of a load does not concern."""
 _ABOUT_GRAPHS = {h.name for h in HOOKS.values() if h.result.startswith("Sequence[")}
 """Calls during which messages grow with the model's nodes."""
+
+_CALL_LIMIT_KEY = "ep.isolate_timeout_seconds"
+_NO_WORK = {*_OF_RUNS, "__init__", "shutdown"}
+"""Calls that are not part of a compile's work."""
 
 _START_SECONDS = 60
 """Seconds for a process to start on a busy machine, whatever the host allows for one
@@ -86,6 +93,9 @@ class RemoteProvider:
         context: the context of an instance in this process.
         purpose: the purpose of the instance in the other process.
 
+    Attributes:
+        limit: the time that its compile may take.
+
     Raises:
         EpctxError: the EP's `__init__` raised it there.
         PluginError: the EP cannot be made there, or its process died or took too long.
@@ -96,7 +106,10 @@ class RemoteProvider:
     ) -> None:
         self._record = ep.record
         self._context = context
-        self._limit = ep.seconds
+        self.limit = CompileLimit.of(context)
+        self._call_seconds = ep.seconds
+        # Whether the call that is under way may take what its compile has left.
+        self._has_compile_time = False
         self._lock = threading.RLock()
         self._closed = self._busy = False
         self._nodes = 0  # of the model that was sent last, with its subgraphs
@@ -178,14 +191,10 @@ class RemoteProvider:
                     ),
                 )
             self._busy = True
-            # The first call waits for a process that has yet to start.
-            seconds = (
-                max(self._limit, _START_SECONDS) if hook == "__init__" else self._limit
-            )
+            seconds = self._choose_seconds(hook)
+            cancel = None if hook in _OF_RUNS else self._context.cancel
             try:
-                with self._process.watched(
-                    seconds, None if hook in _OF_RUNS else self._context.cancel
-                ):
+                with self._process.watched(seconds, cancel), self._count_time(hook):
                     if model is not None:
                         self._nodes = sum(len(graph.nodes) for graph in model.walk())
                         model_head, portions, lengths = pack_model(model)
@@ -193,7 +202,12 @@ class RemoteProvider:
                             {"do": "model", **model_head}, portions, lengths
                         )
                     self.channel.send(
-                        {"do": "call", "hook": hook, "seconds": seconds, **head},
+                        {
+                            "do": "call",
+                            "hook": hook,
+                            "seconds": math.ceil(seconds),
+                            **head,
+                        },
                         blobs,
                         sizes,
                     )
@@ -233,6 +247,27 @@ class RemoteProvider:
                 self.call("shutdown", {})
             finally:
                 self._close()
+
+    def _choose_seconds(self, hook: str) -> float:
+        """Return the seconds that a call may take."""
+        limit = self.limit
+        seconds: float = self._call_seconds
+        self._has_compile_time = False
+        if limit.seconds is not None and hook not in _OF_RUNS:
+            # A host that sets only the longer limit means that a call may take it all.
+            if _CALL_LIMIT_KEY not in self._context.session_config:
+                seconds = math.inf
+            if hook not in _NO_WORK:
+                self._has_compile_time = limit.remaining < seconds
+                return min(limit.remaining, seconds)
+            seconds = min(seconds, max(limit.remaining, GRACE_SECONDS))
+
+        # The first call waits for a process that has yet to start.
+        return max(seconds, _START_SECONDS) if hook == "__init__" else seconds
+
+    def _count_time(self, hook: str) -> AbstractContextManager[None]:
+        """Count the time of a call that works on a compile."""
+        return nullcontext() if hook in _NO_WORK else self.limit.counted()
 
     def _serve(self, hook: str, handlers: Handlers) -> Message | Exception:
         """Serve the EP until the call is over; return its result, or the error to
@@ -302,7 +337,10 @@ class RemoteProvider:
 
     def _report_progress(self, message: Message) -> Reply:
         stage = make_printable(message.text("stage"), _LONGEST_STAGE)
-        self._context.progress(stage, message.number("done"), message.number("total"))
+        done = message.number("done")
+        total = message.number("total")
+        self.limit.note_progress(stage, done, total)
+        self._context.progress(stage, done, total)
         return {}, ()
 
     def _log(self, message: Message) -> Reply:
@@ -332,20 +370,31 @@ class RemoteProvider:
         return self._make_death_error(hook)
 
     def _make_death_error(self, hook: str) -> PluginError:
-        error = self._make_plugin_error(
-            hook,
-            f"its process is gone; {self._process.describe_end()}",
-            "Report it to the plugin's vendor with the model. "
-            "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its process.",
-        )
+        if self._has_compile_time and self._process.is_late:
+            error = self._make_plugin_error(
+                hook,
+                self.limit.describe_excess(hook),
+                describe_remedy(self._record.name),
+                event="timed out",
+            )
+        else:
+            error = self._make_plugin_error(
+                hook,
+                f"its process is gone; {self._process.describe_end()}",
+                "Report it to the plugin's vendor with the model. "
+                "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its "
+                "process.",
+            )
         if output := self._process.output:
             error.__cause__ = RemoteError(f"its process printed:\n{output}")
         return error
 
-    def _make_plugin_error(self, hook: str, fault: str, hint: str) -> PluginError:
+    def _make_plugin_error(
+        self, hook: str, fault: str, hint: str, *, event: str = "failed"
+    ) -> PluginError:
         record = self._record
         return PluginError(
-            f"{record.label} failed in {hook}: {fault}",
+            f"{record.label} {event} in {hook}: {fault}",
             ep=record.name,
             hook=hook,
             distribution=record.distribution,

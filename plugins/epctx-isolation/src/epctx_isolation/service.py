@@ -290,7 +290,7 @@ class Service:
             hint=(
                 "Define its class in a module that can be imported, not in a script "
                 "or a function; or say with the class attribute `factory` which "
-                "function makes it."
+                "function makes it. ep.isolate and ep.compile_timeout need that."
             ),
         )
 

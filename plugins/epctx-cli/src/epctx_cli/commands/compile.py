@@ -15,6 +15,7 @@ from epctx_cli.arguments import (
     add_allow_uncompiled,
     add_common,
     add_providers,
+    add_timeout,
     no_ep,
     session_options,
 )
@@ -65,6 +66,7 @@ def add_compile_arguments(parser: CommandParser) -> None:
     parser.add_flag(
         "--require-compiled", "fail and write nothing if no node was compiled"
     )
+    add_timeout(parser)
     add_allow_uncompiled(parser)
     add_common(parser)
     parser.set_defaults(run=run_compile)
@@ -310,6 +312,7 @@ def add_share_arguments(parser: CommandParser) -> None:
         ),
     )
     parser.add_flag("--no-clobber", "fail if a context model exists")
+    add_timeout(parser)
     add_allow_uncompiled(parser)
     tool = parser.add_argument_group("as in ep_weight_sharing_ctx_gen")
     tool.add_argument(

@@ -1,0 +1,298 @@
+"""`ep.compile_timeout`: the time that an EP's compile may take as a whole."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from end_to_end.engine_eps import Alpha
+from end_to_end.small_models import example
+from isolation.faulty_eps import Faulty, Slow, Stuck, WithKernels
+from isolation.harness import (
+    compiled,
+    is_alive,
+    nothing_left,
+    options_for,
+    registry_of,
+    source,
+)
+
+import epctx_core as epctx
+
+KEY = "ep.compile_timeout"
+
+
+def limited(*eps, seconds=1, isolate="", **provider_options):
+    """Options of a compile with a limit, and without one for a call."""
+    options = epctx.SessionOptions()
+    for ep in eps:
+        options.add_provider(ep.name, provider_options)
+    options.add_session_config_entry(KEY, str(seconds))
+    options.add_session_config_entry("ep.isolate", isolate)
+    return options
+
+
+def files(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def note(tmp_path, monkeypatch):
+    """File in which an EP names its processes."""
+    monkeypatch.setenv("EPCTX_TEST_NOTE", str(tmp_path / "note"))
+    return tmp_path / "note"
+
+
+def wait_for(condition, seconds=20.0):
+    """Wait until a condition holds; return whether it does."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+@pytest.mark.parametrize("hook", ["get_capability", "compile", "get_ep_context_nodes"])
+def test_a_hook_that_never_returns_ends_with_the_compiles_time(
+    tmp_path, temporary, hook
+):
+    options = limited(Faulty, fault="hang", hook=hook)
+
+    with (
+        nothing_left(temporary),
+        pytest.raises(epctx.PluginError, match=f"timed out in {hook}") as caught,
+    ):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    assert (caught.value.ep, caught.value.hook) == (Faulty.name, hook)
+    assert files(tmp_path / "out") == {}
+
+
+def test_the_error_says_what_the_ep_was_doing_and_what_to_do(tmp_path):
+    options = limited(Stuck, fault="hang")
+
+    with pytest.raises(epctx.PluginError) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Stuck, options)
+
+    text = str(caught.value)
+    assert text.startswith(
+        "StuckExecutionProvider (registered by the host) timed out in compile: its "
+        "compile of 'm' was not done within 1 second (ep.compile_timeout). It was "
+        "compiling 'StuckExecutionProvider_"
+    )
+    assert text.count("'StuckExecutionProvider_") == 2
+    assert "The last progress that it reported was 'tune', 3 of 10, " in text
+    assert "Its process was ended, and nothing was published." in text
+    hint = caught.value.hint or ""
+    assert "Set ep.compile_timeout (--timeout) higher" in hint
+    assert "epctx plugins info StuckExecutionProvider" in hint
+    assert "epctx explain MODEL --ep StuckExecutionProvider" in hint
+
+
+def test_an_ep_that_reported_nothing_before_it_had_a_partition_is_described_as_such(
+    tmp_path,
+):
+    options = limited(Faulty, fault="hang", hook="get_capability")
+
+    with pytest.raises(
+        epctx.PluginError,
+        match=r"It had no partition to compile yet\. It reported no progress\.",
+    ):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+
+def test_the_time_of_all_calls_counts_together(tmp_path):
+    """Each call of a slow EP is within the limit; all of them are not."""
+    slow = limited(Slow, seconds=1)
+
+    with pytest.raises(
+        epctx.PluginError, match="timed out in get_ep_context_nodes"
+    ) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Slow, slow)
+
+    assert "It had compiled 'SlowExecutionProvider_" in str(caught.value)
+
+
+def test_a_file_that_was_published_before_stays_as_it_is(tmp_path):
+    model = source(tmp_path)
+    published = compiled(tmp_path / "out", model, Faulty, limited(Faulty, seconds=60))
+    before = files(published)
+    compiler = epctx.ModelCompiler(
+        limited(Faulty, fault="hang"), model, registry=registry_of(Faulty)
+    )
+
+    with pytest.raises(epctx.PluginError, match="timed out"):
+        compiler.compile_to_file(published / "m_ctx.onnx")
+
+    assert len(before) == 2
+    assert files(published) == before
+
+
+def test_what_the_ep_started_ends_too(tmp_path, note):
+    options = limited(Faulty, fault="leave-a-child")
+
+    with pytest.raises(epctx.PluginError, match="timed out in compile"):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    processes = [int(word) for word in note.read_text().split()]
+    assert len(processes) == 2
+    assert wait_for(lambda: not any(map(is_alive, processes)))
+
+
+def test_a_compile_that_is_fast_enough_writes_the_same_bytes(tmp_path, temporary):
+    model = source(tmp_path)
+    plain = options_for(Alpha, isolate="")
+
+    with nothing_left(temporary):
+        written = compiled(tmp_path / "a", model, Alpha, limited(Alpha, seconds=60))
+
+    assert files(written) == files(compiled(tmp_path / "b", model, Alpha, plain))
+
+
+@pytest.mark.parametrize("isolate", ["", "compile", "all"])
+def test_a_session_that_compiles_has_the_limit_too(tmp_path, temporary, isolate):
+    options = limited(Stuck, fault="hang", isolate=isolate)
+
+    with (
+        nothing_left(temporary),
+        pytest.raises(epctx.PluginError, match="timed out in compile") as caught,
+    ):
+        epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Stuck))
+
+    assert "nothing was published" not in str(caught.value)
+
+
+def test_a_session_that_compiles_in_time_runs_here(tmp_path, note):
+    """A fault of runs that names its process is reached in this one."""
+    model = source(tmp_path)
+    options = limited(Faulty, seconds=60, fault="note", hook="run")
+
+    with epctx.InferenceSession(
+        model, options, registry=registry_of(Faulty)
+    ) as session:
+        (result,) = session.run(None, {"x": example()})
+
+    with epctx.InferenceSession(model) as plain:
+        (expected,) = plain.run(None, {"x": example()})
+    assert (result == expected).all()
+    assert int(note.read_text()) == os.getpid()
+
+
+def test_a_session_that_exports_leaves_its_folder_as_it_was(tmp_path):
+    model = source(tmp_path)
+    options = limited(Faulty, fault="hang")
+    options.add_session_config_entry("ep.context_enable", "1")
+    before = files(tmp_path)
+
+    with pytest.raises(epctx.PluginError, match="timed out in compile"):
+        epctx.InferenceSession(model, options, registry=registry_of(Faulty))
+
+    assert files(tmp_path) == before
+
+
+def test_a_load_is_not_limited_and_not_isolated(tmp_path, note):
+    folder = compiled(
+        tmp_path / "out", source(tmp_path), Faulty, limited(Faulty, seconds=60)
+    )
+    options = limited(Faulty, fault="note-slowly", hook="load_context")
+
+    with epctx.InferenceSession(
+        folder / "m_ctx.onnx", options, registry=registry_of(Faulty)
+    ) as session:
+        assert session.run(None, {"x": example()})
+
+    assert int(note.read_text()) == os.getpid()
+
+
+def test_runs_out_of_process_are_not_limited(tmp_path):
+    options = limited(Slow, seconds=3, isolate="all")
+    options.add_session_config_entry("ep.isolate_timeout_seconds", "60")
+
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(Slow)
+    ) as session:
+        for _ in range(2):
+            assert session.run(None, {"x": example()})
+
+
+def test_a_call_keeps_a_shorter_limit_of_its_own(tmp_path):
+    options = limited(Faulty, seconds=60, isolate="compile", fault="hang")
+    options.add_session_config_entry("ep.isolate_timeout_seconds", "1")
+
+    with pytest.raises(
+        epctx.PluginError, match="took longer than the 1 seconds that it had"
+    ):
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+
+def test_cancelling_goes_before_the_limit(tmp_path):
+    options = limited(Stuck, fault="hang", seconds=60)
+
+    def cancel(stage, _done, _total):
+        options.set_load_cancellation_flag(
+            stage == "tune" or options.cancellation.requested
+        )
+
+    compiler = epctx.ModelCompiler(
+        options, source(tmp_path), progress=cancel, registry=registry_of(Stuck)
+    )
+
+    with pytest.raises(epctx.ModelLoadCanceled):
+        compiler.compile_to_file()
+
+
+def test_an_ep_with_kernels_cannot_have_a_limit(tmp_path):
+    with pytest.raises(
+        epctx.InvalidArgument, match=r"in another process; ep\.compile_timeout includes"
+    ) as caught:
+        compiled(tmp_path / "out", source(tmp_path), WithKernels, limited(WithKernels))
+
+    assert "ep.compile_timeout" in (caught.value.hint or "")
+
+
+def test_a_class_that_no_other_process_can_import_says_so(tmp_path):
+    class Local(Alpha):
+        name = "LocalExecutionProvider"
+
+    with pytest.raises(
+        epctx.PluginError, match="cannot be used in a process of its own"
+    ) as caught:
+        compiled(tmp_path / "out", source(tmp_path), Local, limited(Local))
+
+    assert "ep.compile_timeout" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "soon", "1000000"])
+def test_a_limit_is_a_whole_number_of_seconds(value):
+    with pytest.raises(
+        epctx.InvalidArgument, match="a whole number of seconds from 1 to 999999"
+    ):
+        epctx.SessionOptions().add_session_config_entry(KEY, value)
+
+
+def test_the_cache_keeps_nothing_of_a_compile_that_took_too_long(tmp_path):
+    model = source(tmp_path)
+    cache = tmp_path / "cache"
+    registry = registry_of(Faulty)
+    with pytest.raises(epctx.PluginError, match="timed out in compile"):
+        epctx.load_or_compile(
+            model, limited(Faulty, fault="hang"), cache_dir=cache, registry=registry
+        )
+
+    assert [path for path in files(cache) if path.suffix == ".onnx"] == []
+
+
+def test_the_limit_is_no_part_of_a_caches_key(tmp_path):
+    model = source(tmp_path)
+    arguments = {"cache_dir": tmp_path / "cache", "registry": registry_of(Alpha)}
+
+    first = epctx.compile_cached(model, limited(Alpha, seconds=60), **arguments)
+    second = epctx.compile_cached(
+        model, options_for(Alpha, isolate="", isolate_timeout_seconds=5), **arguments
+    )
+
+    assert first == second
