@@ -34,10 +34,7 @@ from epctx_core.options import WeightlessMode
 from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly
-from epctx_core.sessions.shared_workspaces import (
-    check_not_isolated,
-    fingerprint_providers,
-)
+from epctx_core.sessions.shared_workspaces import fingerprint_providers
 from epctx_core.sessions.workspaces import SharedWorkspace, SharedWorkspaces
 
 if TYPE_CHECKING:
@@ -63,7 +60,6 @@ def check_shared_options(
         is_delivered: whether they go to a write callback.
         is_streamed: whether the model goes to bytes or a stream.
     """
-    check_not_isolated(config)
     for problem, is_set in {
         (
             "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other"

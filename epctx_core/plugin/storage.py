@@ -169,7 +169,12 @@ class Workspace(Protocol):
 
     The core keys it by EP distribution, options fingerprint and the identity of the
     binary.
+
+    Attributes:
+        is_shared: whether there is a group.
     """
+
+    is_shared: bool
 
     def get_or_create(
         self,

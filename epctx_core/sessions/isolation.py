@@ -21,7 +21,6 @@ GROUP = "epctx.isolation"
 """One entry for each `epctx_core.plugin.ProcessIsolation`."""
 ISOLATION = "isolation"
 """Noun for it in messages."""
-_OF_A_LIMIT = "compile, which ep.compile_timeout includes,"
 _WHY = (
     "works in its own process unless ep.context_trust_unverified=1: a payload without "
     "digests could end this one"
@@ -83,5 +82,10 @@ def import_isolation(
     """Return what isolates EPs and reads strange models, after its entry point; see
     `import_entry`. By default the host's option needs it.
     """
-    needed_by = needed_by or f"ep.isolate={config.isolation.value or _OF_A_LIMIT}"
-    return import_entry(GROUP, config.isolated_by, ISOLATION, needed_by=needed_by)
+    isolated = config.isolation.value or "compile, which ep.compile_timeout includes,"
+    return import_entry(
+        GROUP,
+        config.isolated_by,
+        ISOLATION,
+        needed_by=needed_by or f"ep.isolate={isolated}",
+    )

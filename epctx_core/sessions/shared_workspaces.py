@@ -84,12 +84,12 @@ def _identify_binaries(
 
 
 def check_not_isolated(config: SessionConfig) -> None:
-    """Raise InvalidArgument if EPs of a share group are to be isolated."""
+    """Raise InvalidArgument if EPs of sessions of a share group are to be isolated."""
     if config.isolation is not Isolation.NONE:
         raise InvalidArgument(
-            f"ep.isolate={config.isolation.value} and a share group "
-            "(ep.share_ep_contexts=1, ShareGroup) contradict each other: EPs share "
-            "objects within one process only.",
+            f"ep.isolate={config.isolation.value} and ep.share_ep_contexts=1 "
+            "contradict each other in a session: EPs share objects within one process "
+            "only.",
             hint="Leave one of the two out.",
         )
 

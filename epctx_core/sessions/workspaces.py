@@ -22,6 +22,8 @@ class PrivateWorkspace:
     Implements `Workspace`.
     """
 
+    is_shared = False
+
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._objects: dict[str, tuple[Any, Callable[[Any], None] | None]] = {}
@@ -72,6 +74,8 @@ class SharedWorkspace(PrivateWorkspace):
     Args:
         leave: removes one user; returns whether it was the last.
     """
+
+    is_shared = True
 
     def __init__(self, leave: Callable[[], bool]) -> None:
         super().__init__()

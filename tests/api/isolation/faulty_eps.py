@@ -355,6 +355,17 @@ class Stuck(Faulty):
         return super().compile(partitions)
 
 
+class StuckAtB(Stuck):
+    """Has its fault in the compile of the model `b` alone."""
+
+    name = "StuckAtBExecutionProvider"
+    binary_suffix = "stuck_at_b"
+
+    def _reach(self, hook):
+        if self.context.model.name == "b":
+            super()._reach(hook)
+
+
 class Slow(Alpha):
     """Takes its time in each hook, and more in a run."""
 

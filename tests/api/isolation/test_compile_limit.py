@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import example
-from isolation.faulty_eps import Faulty, Slow, Stuck, WithKernels
+from end_to_end.share_models import options as share_options
+from end_to_end.share_models import run, write_model
+from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
+from end_to_end.small_models import chain, example, saved
+from isolation.faulty_eps import Faulty, Slow, Stuck, StuckAtB, WithKernels
 from isolation.harness import (
+    OPERATORS,
     compiled,
     is_alive,
     nothing_left,
@@ -296,3 +302,127 @@ def test_the_limit_is_no_part_of_a_caches_key(tmp_path):
     )
 
     assert first == second
+
+
+def grouped(folder, models, options, **arguments):
+    """Compile models into one share group; return what was written."""
+    folder.mkdir()
+    with epctx.ShareGroup(folder, **arguments) as group:
+        for model in models:
+            group.compile(model, options)
+    return files(folder)
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Two models for a share group."""
+    return [
+        saved(chain(operators), tmp_path / f"{name}.onnx")
+        for name, operators in (("a", OPERATORS), ("b", OPERATORS[1:]))
+    ]
+
+
+def test_a_share_group_has_the_limit_for_each_of_its_models(
+    tmp_path, temporary, models
+):
+    with (
+        nothing_left(temporary),
+        pytest.raises(epctx.PluginError, match="timed out in compile") as caught,
+    ):
+        grouped(
+            tmp_path / "out",
+            models,
+            limited(Stuck, fault="hang"),
+            registry=registry_of(Stuck),
+        )
+
+    assert "its compile of 'a' was not done" in str(caught.value)
+    assert files(tmp_path / "out") == {}
+
+
+def test_a_later_model_that_takes_too_long_ends_its_share_group(
+    tmp_path, temporary, models
+):
+    options = limited(StuckAtB, fault="hang")
+    (tmp_path / "out").mkdir()
+    with (
+        nothing_left(temporary),
+        epctx.ShareGroup(tmp_path / "out", registry=registry_of(StuckAtB)) as group,
+    ):
+        group.compile(models[0], options)
+        with pytest.raises(epctx.PluginError, match="compile of 'b' was not done"):
+            group.compile(models[1], options)
+
+        with pytest.raises(
+            epctx.PluginError,
+            match=r"its process is gone; its compile took longer than ep\.compile_timeout",
+        ):
+            group.finish()
+        group.discard()
+
+    assert files(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize("ep", [QNN, OPENVINO, VITISAI])
+@pytest.mark.parametrize("key", ["ep.compile_timeout", "ep.isolate"])
+def test_a_share_group_out_of_process_writes_the_same_bytes(
+    tmp_path, temporary, ep, key
+):
+    sources = [
+        write_model(ep, tmp_path / f"{name}.onnx", rows)
+        for name, rows in (("a", 1), ("b", 4))
+    ]
+    isolated = share_options(ep)
+    isolated.add_session_config_entry(
+        key, {"ep.compile_timeout": "60", "ep.isolate": "compile"}[key]
+    )
+
+    with nothing_left(temporary):
+        written = grouped(tmp_path / "out", sources, isolated)
+
+    assert len(written) == 3
+    assert written == grouped(tmp_path / "plain", sources, share_options(ep))
+
+
+def test_members_of_a_group_may_be_compiled_in_threads_with_a_limit(
+    tmp_path, temporary
+):
+    sources = [write_model(QNN, tmp_path / f"{n}.onnx", n + 1) for n in range(4)]
+
+    def compile_member(source, **entries):
+        options = share_options(
+            QNN, ep__share_ep_contexts=1, ep__compile_timeout=60, **entries
+        )
+        target = tmp_path / "out" / f"{source.stem}_ctx.onnx"
+        epctx.ModelCompiler(options, source).compile_to_file(target)
+        return target
+
+    (tmp_path / "out").mkdir()
+    with nothing_left(temporary):
+        first = compile_member(sources[0])
+        with ThreadPoolExecutor(2) as pool:
+            others = list(pool.map(compile_member, sources[1:3]))
+        last = compile_member(sources[3], ep__stop_share_ep_contexts=1)
+
+    for rows, path in enumerate([first, *others, last], 1):
+        np.testing.assert_allclose(
+            run(path, rows, share_options(QNN)), run(sources[rows - 1], rows), atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("key", ["ep.compile_timeout", "ep.isolate"])
+def test_a_session_of_a_share_group_cannot_compile_out_of_process(
+    tmp_path, temporary, key
+):
+    options = share_options(QNN, ep__share_ep_contexts=1, ep__context_enable=1)
+    options.add_session_config_entry(
+        key, {"ep.compile_timeout": "60", "ep.isolate": "compile"}[key]
+    )
+
+    with (
+        nothing_left(temporary),
+        pytest.raises(
+            epctx.InvalidArgument, match=r"share_ep_contexts=1.* ep\.compile_timeout"
+        ),
+    ):
+        epctx.InferenceSession(write_model(QNN, tmp_path / "a.onnx", 1), options)

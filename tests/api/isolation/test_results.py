@@ -398,18 +398,6 @@ def test_an_ep_is_told_of_runs_and_dynamic_options_where_it_runs(
     assert set(said) - set(told) == ({"allocate here"} if mode == "compile" else set())
 
 
-def test_a_share_group_with_isolation_is_refused_and_both_options_are_named(tmp_path):
-    options = options_for(QNN, share_ep_contexts=1)
-
-    with pytest.raises(
-        epctx.InvalidArgument,
-        match=r"ep\.isolate=compile and a share group \(ep\.share_ep_contexts=1",
-    ):
-        epctx.ModelCompiler(options, source(tmp_path)).compile_to_file(
-            tmp_path / "m_ctx.onnx"
-        )
-
-
 def test_an_ep_with_kernels_is_refused(tmp_path):
     with pytest.raises(
         epctx.InvalidArgument, match="runs single nodes by kernels of its own"

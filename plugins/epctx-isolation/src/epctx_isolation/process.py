@@ -55,6 +55,10 @@ class ChildProcess:
     Attributes:
         channel: messages to and from it.
         is_late: whether it was ended because a call took longer than it might.
+        is_closed: whether `close` was called.
+        turn: held by the instance that calls it.
+        is_busy: whether a call is under way.
+        instances: number of EP instances that were made in it.
 
     Args:
         scratch: makes a private folder.
@@ -96,7 +100,9 @@ class ChildProcess:
         source, sink = self._line.attach(self._process.first)
         self.channel = Channel(source, sink, limit=limit)
         self._reason = ""
-        self.is_late = False
+        self.is_late = self.is_closed = self.is_busy = False
+        self.turn = threading.RLock()
+        self.instances = 0
         self._watch = _Watch(self)
         folders = [os.fspath(folder) for folder in sys.path]
         path = json.dumps({"path": folders}).encode()
@@ -104,11 +110,19 @@ class ChildProcess:
             sink.write(struct.pack("<I", len(path)) + path)
 
     @contextlib.contextmanager
-    def watched(self, seconds: float, cancel: Cancellation | None) -> Iterator[None]:
+    def watched(
+        self, seconds: float, cancel: Cancellation | None, excess: str = ""
+    ) -> Iterator[None]:
         """End the process if the block takes longer, or does not end soon after the
         host asks it to stop.
+
+        Args:
+            seconds: the time that the block has.
+            cancel: the host's request to stop.
+            excess: the reason if it takes longer; empty for one that says the seconds.
         """
-        self._watch.begin(seconds, cancel)
+        excess = excess or f"it took longer than the {seconds:g} seconds that it had"
+        self._watch.begin(seconds, cancel, excess)
         try:
             yield
         finally:
@@ -125,10 +139,10 @@ class ChildProcess:
         self._process.end()
         self._line.cut()
 
-    def kill_late(self, seconds: float) -> None:
-        """End the process because a call took longer than the seconds that it had."""
+    def kill_late(self, reason: str) -> None:
+        """End the process because a call took longer than it might."""
         self.is_late = not self._reason
-        self.kill(f"it took longer than the {seconds:g} seconds that it had")
+        self.kill(reason)
 
     def reap(self) -> bool:
         """End the children of a process that has ended; return whether it has."""
@@ -146,6 +160,7 @@ class ChildProcess:
         the rest, in at most `OUTPUT_SECONDS` whoever else has its pipes; may be called
         again.
         """
+        self.is_closed = True
         self._line.hang_up()
         if self._process.first.returncode is None and not self._process.wait_and_end(
             GRACE_SECONDS
@@ -261,7 +276,7 @@ class _Watch:
         self._cancel: Cancellation | None = None
         # Of the call; None between calls.
         self._deadline: float | None = None
-        self._seconds = 0.0
+        self._excess = ""
         # Times at which the process was asked to stop in it, and at which it was found
         # to have ended.
         self._stopping: float | None = None
@@ -271,10 +286,10 @@ class _Watch:
         )
         self._thread.start()
 
-    def begin(self, seconds: float, cancel: Cancellation | None) -> None:
+    def begin(self, seconds: float, cancel: Cancellation | None, excess: str) -> None:
         with self._changed:
             self._deadline = time.monotonic() + seconds
-            self._seconds = seconds
+            self._excess = excess
             self._cancel = cancel
             self._stopping = None
             self._ended = None
@@ -304,7 +319,7 @@ class _Watch:
         """
         now = time.monotonic()
         if now > deadline:
-            self._process.kill_late(self._seconds)
+            self._process.kill_late(self._excess)
         elif self._ended is not None:
             if now > self._ended + _LAST_WORDS_SECONDS:
                 self._process.cut()

@@ -130,6 +130,18 @@ class Proxy(ExecutionProvider):
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
+        if context.workspace.is_shared and context.purpose is Purpose.RUN:
+            label = self.isolated.record.label
+            raise InvalidArgument(
+                f"a session of a share group (ep.share_ep_contexts=1) has objects of "
+                f"{label} in common with others, which ep.isolate and "
+                "ep.compile_timeout cannot have in another process.",
+                ep=self.isolated.record.name,
+                hint=(
+                    "Leave them out, or compile the group with ModelCompiler, "
+                    "ShareGroup or `epctx share`."
+                ),
+            )
         self.remote = RemoteProvider(
             self.isolated, context, self.remote_purpose or context.purpose
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.errors import (
@@ -23,6 +23,7 @@ from epctx_core.errors import (
     PluginError,
 )
 from epctx_core.ext import HOOKS
+from epctx_core.plugin import Purpose
 from epctx_isolation.channel import (
     LONGEST_RECORD,
     Channel,
@@ -34,7 +35,7 @@ from epctx_isolation.channel import (
     encode_error,
     make_printable,
 )
-from epctx_isolation.compile_limit import CompileLimit, describe_remedy
+from epctx_isolation.compile_limit import KEY, CompileLimit, describe_remedy
 from epctx_isolation.model_copy import pack_model
 from epctx_isolation.process import GRACE_SECONDS, ChildProcess
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
     from epctx_core import PluginRecord
     from epctx_core.ext import GraphIndex
-    from epctx_core.plugin import ExecutionProvider, ProviderContext, Purpose
+    from epctx_core.plugin import ExecutionProvider, ProviderContext
 
 Reply: TypeAlias = "tuple[Mapping[str, Any], Iterable[Buffer]]"
 """Head and blobs of a message."""
@@ -59,6 +60,9 @@ _ABOUT_GRAPHS = {h.name for h in HOOKS.values() if h.result.startswith("Sequence
 _CALL_LIMIT_KEY = "ep.isolate_timeout_seconds"
 _NO_WORK = {*_OF_RUNS, "__init__", "shutdown"}
 """Calls that are not part of a compile's work."""
+
+_PROCESS = "epctx-isolation: process"
+"""Key of the workspace of a share group for the process of its EP."""
 
 _START_SECONDS = 60
 """Seconds for a process to start on a busy machine, whatever the host allows for one
@@ -110,14 +114,25 @@ class RemoteProvider:
         self._call_seconds = ep.seconds
         # Whether the call that is under way may take what its compile has left.
         self._has_compile_time = False
-        self._lock = threading.RLock()
-        self._closed = self._busy = False
+        self._closed = False
         self._nodes = 0  # of the model that was sent last, with its subgraphs
         # Errors of this process that the EP was told about during a call, and the one
         # that ends it.
         self._raised: list[Exception] = []
         self._failure: Exception | None = None
-        self._process = ChildProcess(context.scratch, limit=ep.max_bytes)
+        start = partial(ChildProcess, context.scratch, limit=ep.max_bytes)
+        # Instances of a share group have objects in common, so a process, too.
+        self._is_shared = (
+            context.workspace.is_shared and context.purpose is Purpose.EXPORT
+        )
+        self._process = (
+            context.workspace.get_or_create(_PROCESS, start, ChildProcess.close)
+            if self._is_shared
+            else start()
+        )
+        with self._process.turn:
+            self._process.instances += 1
+            self._number = self._process.instances
         names = ("name", "sources", "distribution", "version", "entry_point")
         head = {
             "record": {name: getattr(ep.record, name) for name in names},
@@ -139,7 +154,7 @@ class RemoteProvider:
         try:
             self.call("__init__", head)
         except BaseException:
-            self._close()
+            self._leave()
             raise
 
     def engine(self) -> dict[str, Any]:
@@ -177,10 +192,13 @@ class RemoteProvider:
             ModelLoadCanceled: the host canceled, and the process did not stop.
             Fail: a handler called it.
         """
-        with self._lock:
-            if self._closed:
+        process = self._process
+        with process.turn:
+            if self._is_over:
+                # What ended it, such as another model of a share group, took its time.
+                self._has_compile_time = False
                 raise self._make_death_error(hook)
-            if self._busy:
+            if process.is_busy:
                 raise Fail(
                     f"{hook} of {self._record.label} was called while the host served "
                     "another hook of it.",
@@ -190,21 +208,29 @@ class RemoteProvider:
                         "session in a callback."
                     ),
                 )
-            self._busy = True
+            process.is_busy = True
             seconds = self._choose_seconds(hook)
             cancel = None if hook in _OF_RUNS else self._context.cancel
             try:
-                with self._process.watched(seconds, cancel), self._count_time(hook):
+                excess = f"its compile took longer than {KEY}"
+                excess = excess if self._has_compile_time else ""
+                with (
+                    process.watched(seconds, cancel, excess),
+                    self._count_time(hook),
+                ):
                     if model is not None:
                         self._nodes = sum(len(graph.nodes) for graph in model.walk())
                         model_head, portions, lengths = pack_model(model)
                         self.channel.send(
-                            {"do": "model", **model_head}, portions, lengths
+                            {"do": "model", "instance": self._number, **model_head},
+                            portions,
+                            lengths,
                         )
                     self.channel.send(
                         {
                             "do": "call",
                             "hook": hook,
+                            "instance": self._number,
                             "seconds": math.ceil(seconds),
                             **head,
                         },
@@ -220,11 +246,11 @@ class RemoteProvider:
             except BaseException:
                 # The call is over for the host, and the next message would belong to
                 # it.
-                self._process.kill("it was ended because its call was")
+                process.kill("it was ended because its call was")
                 self._close()
                 raise
             finally:
-                self._busy = False
+                process.is_busy = False
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -239,14 +265,16 @@ class RemoteProvider:
         return self._close_after(hook)
 
     def shutdown(self) -> None:
-        """Shut the EP down and end its process; further calls do nothing."""
-        with self._lock:
-            if self._closed:
+        """Shut the EP down and end its process, unless a share group does so at its
+        end; further calls do nothing.
+        """
+        with self._process.turn:
+            if self._is_over:
                 return
             try:
-                self.call("shutdown", {})
+                self.call("shutdown", {"stays": self._is_shared})
             finally:
-                self._close()
+                self._leave()
 
     def _choose_seconds(self, hook: str) -> float:
         """Return the seconds that a call may take."""
@@ -401,6 +429,16 @@ class RemoteProvider:
             version=record.version,
             hint=hint,
         )
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the instance was shut down, or its process is gone."""
+        return self._closed or self._process.is_closed
+
+    def _leave(self) -> None:
+        self._closed = True
+        if not self._is_shared:
+            self._process.close()
 
     def _close(self) -> None:
         self._closed = True

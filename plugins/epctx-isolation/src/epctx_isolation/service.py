@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         ExecutionProvider,
         GraphView,
         Partition,
+        Workspace,
     )
     from epctx_isolation.remote import Reply
 
@@ -68,16 +69,23 @@ def serve(source: int, sink: int) -> None:
     faulthandler.enable()
     channel = Channel(os.fdopen(source, "rb"), os.fdopen(sink, "wb"))
     host = Host(channel)
-    service = Service(host)
-    while not _perform(service, host, host.next_message()):
+    services: dict[int, Service] = {}
+    while not _perform(services, host, host.next_message()):
         pass
     logging.shutdown()
     # The EP's threads and exit handlers may never end.
     os._exit(0)
 
 
-def _perform(service: Service, host: Host, message: Message) -> bool:
-    """Do one message; return whether it was the last."""
+def _perform(services: dict[int, Service], host: Host, message: Message) -> bool:
+    """Do one message; return whether it was the last.
+
+    Args:
+        services: the instances by their numbers: one, or those of a share group.
+        host, message: the message and its sender.
+    """
+    number = message.number("instance")
+    service = services.get(number) or services.setdefault(number, Service(host))
     if message.head["do"] == "model":
         service.received = message
         return False
@@ -92,7 +100,10 @@ def _perform(service: Service, host: Host, message: Message) -> bool:
         limit_memory(service.max_bytes)
     else:
         host.send({"say": "result", **head}, blobs)
-    return hook == "shutdown"
+    if hook != "shutdown":
+        return False
+    del services[number]
+    return not message.flag("stays")
 
 
 def _describe_error(
@@ -194,6 +205,9 @@ class Service:
     def perform(self, hook: str, message: Message) -> Reply:
         """Do a call of the host; return its result."""
         if hook == "__init__":
+            if self.host.workspace is not None:
+                # It may be that of an earlier model of the share group.
+                self.host.session.set_load_cancellation_flag(False)
             self._start(message.head)
         elif hook == "run":
             return self._run(message)
@@ -231,7 +245,8 @@ class Service:
         would have.
         """
         logger = logging.getLogger("epctx")
-        logger.addHandler(LogToHost(self.host))
+        if not logger.handlers:
+            logger.addHandler(LogToHost(self.host))
         logger.setLevel(head["level"])
         logger.propagate = False
         self.record = PluginRecord(**head["record"], state=PluginState.DISCOVERED)
@@ -257,8 +272,13 @@ class Service:
             self._engine,
         )
         config = MappingProxyType(head["session_config"])
+        # Instances of a share group have one.
+        self.host.workspace = self.host.workspace or context.workspace
         context = replace(
-            context, session_config=config, intra_op_num_threads=head["threads"]
+            context,
+            session_config=config,
+            intra_op_num_threads=head["threads"],
+            workspace=self.host.workspace,
         )
         self.session.add(choice, cls, context)
 
@@ -314,11 +334,13 @@ class Host:
     Attributes:
         session: has the host's cancellation flag.
         raised: the host's failures by their numbers, as they were raised here.
+        workspace: that of the instances; None before there is one.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.session = SessionOptions()
         self.raised: dict[int, Exception] = {}
+        self.workspace: Workspace | None = None
         self._channel = channel
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._asking = threading.RLock()
