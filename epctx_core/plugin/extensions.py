@@ -107,6 +107,9 @@ class ProcessIsolation(Protocol):
         """Return the class whose instances a session uses: its hooks work in another
         process. `cls` itself if none of this purpose's work is to be isolated.
 
+        A compile has a time limit for all its calls together where the instance's
+        `ProviderContext.session_config` has `ep.compile_timeout`, in seconds.
+
         Args:
             record: the EP's `epctx_core.PluginRecord`.
             cls: the EP's class.

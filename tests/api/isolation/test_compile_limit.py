@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -249,6 +251,24 @@ def test_cancelling_goes_before_the_limit(tmp_path):
 
     with pytest.raises(epctx.ModelLoadCanceled):
         compiler.compile_to_file()
+
+
+def test_ctrl_c_ends_a_compile_with_a_limit_and_its_processes(
+    tmp_path, temporary, note
+):
+    options = limited(Faulty, seconds=60, fault="leave-a-child")
+
+    def interrupt():
+        if wait_for(note.exists):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with nothing_left(temporary), pytest.raises(KeyboardInterrupt):
+        threading.Thread(target=interrupt).start()
+        compiled(tmp_path / "out", source(tmp_path), Faulty, options)
+
+    processes = [int(word) for word in note.read_text().split()]
+    assert wait_for(lambda: not any(map(is_alive, processes)))
+    assert files(tmp_path / "out") == {}
 
 
 def test_an_ep_with_kernels_cannot_have_a_limit(tmp_path):

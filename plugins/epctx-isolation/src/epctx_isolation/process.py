@@ -141,7 +141,8 @@ class ChildProcess:
 
     def kill_late(self, reason: str) -> None:
         """End the process because a call took longer than it might."""
-        self.is_late = not self._reason
+        # It is called again until the call has noticed.
+        self.is_late = self.is_late or not self._reason
         self.kill(reason)
 
     def reap(self) -> bool:
