@@ -343,6 +343,34 @@ class Patient(Alpha):
         return super().compile(partitions)
 
 
+class PatientAtB(Patient):
+    """Waits in the compile of the model `b` alone, and looks at the host's wish in
+    every hook.
+    """
+
+    name = "PatientAtBExecutionProvider"
+    binary_suffix = "patient_at_b"
+
+    @hookimpl
+    def compile(self, partitions):
+        if self.context.model.name == "b":
+            return super().compile(partitions)
+        return Alpha.compile(self, partitions)
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        self.context.cancel.raise_if_requested()
+        payload = writer.payload()
+        if writer.final:
+            graphs = {partition.name: model for partition, model in self._compiled}
+            payload.write(packed(graphs))
+        first, *others = (partition for partition, _ in self._compiled)
+        return [
+            EPContextNode(first, payload),
+            *(EPContextNode(partition, main_context=0) for partition in others),
+        ]
+
+
 class Stuck(Faulty):
     """Reports progress in its compile before its fault."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ from end_to_end.share_models import options as share_options
 from end_to_end.share_models import run, write_model
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from end_to_end.small_models import chain, example, saved
-from isolation.faulty_eps import Faulty, Slow, Stuck, StuckAtB, WithKernels
+from isolation.faulty_eps import Faulty, PatientAtB, Slow, Stuck, StuckAtB, WithKernels
 from isolation.harness import (
     OPERATORS,
     compiled,
@@ -383,6 +385,35 @@ def test_a_later_model_that_takes_too_long_ends_its_share_group(
     assert files(tmp_path / "out") == {}
 
 
+def test_a_cancelled_model_leaves_its_share_group_as_it_was(
+    tmp_path, temporary, models
+):
+    cancelled = limited(PatientAtB, seconds=60)
+
+    def cancel(stage, _done, _total):
+        if stage == "compile" and group.is_second:
+            cancelled.set_load_cancellation_flag(True)
+
+    class Group(epctx.ShareGroup):
+        is_second = False
+
+    (tmp_path / "out").mkdir()
+    registry = registry_of(PatientAtB)
+    with (
+        nothing_left(temporary),
+        Group(tmp_path / "out", progress=cancel, registry=registry) as group,
+    ):
+        group.compile(models[0], limited(PatientAtB, seconds=60))
+        group.is_second = True
+        with pytest.raises(epctx.ModelLoadCanceled):
+            group.compile(models[1], cancelled)
+
+    assert sorted(map(str, files(tmp_path / "out"))) == [
+        "a_ctx.onnx",
+        "a_patient_at_b.bin",
+    ]
+
+
 @pytest.mark.parametrize("ep", [QNN, OPENVINO, VITISAI])
 @pytest.mark.parametrize("key", ["ep.compile_timeout", "ep.isolate"])
 def test_a_share_group_out_of_process_writes_the_same_bytes(
@@ -446,3 +477,31 @@ def test_a_session_of_a_share_group_cannot_compile_out_of_process(
         ),
     ):
         epctx.InferenceSession(write_model(QNN, tmp_path / "a.onnx", 1), options)
+
+
+PROGRAM = """
+import sys
+from end_to_end.share_models import options
+from end_to_end.sim_eps import QNN
+import epctx_core as epctx
+
+limited = options(QNN, ep__share_ep_contexts=1, ep__compile_timeout=60)
+epctx.ModelCompiler(limited, sys.argv[1]).compile_to_file()
+"""
+
+
+def test_a_group_that_is_never_stopped_keeps_no_interpreter_from_ending(tmp_path):
+    model = write_model(QNN, tmp_path / "a.onnx", 1)
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, model],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+    assert done.returncode == 0
+    assert "a share group was never stopped" in done.stderr
+    assert "Traceback" not in done.stderr

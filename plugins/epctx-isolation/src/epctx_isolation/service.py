@@ -91,6 +91,10 @@ def _perform(services: dict[int, Service], host: Host, message: Message) -> bool
         return False
     hook = message.text("hook")
     host.raised.clear()
+    if number != host.instance:
+        # A cancellation was that of the compile of another model of the share group.
+        host.session.set_load_cancellation_flag(False)
+        host.instance = number
     try:
         with _time(message.number("seconds")):
             head, blobs = service.perform(hook, message)
@@ -205,9 +209,6 @@ class Service:
     def perform(self, hook: str, message: Message) -> Reply:
         """Do a call of the host; return its result."""
         if hook == "__init__":
-            if self.host.workspace is not None:
-                # It may be that of an earlier model of the share group.
-                self.host.session.set_load_cancellation_flag(False)
             self._start(message.head)
         elif hook == "run":
             return self._run(message)
@@ -335,12 +336,14 @@ class Host:
         session: has the host's cancellation flag.
         raised: the host's failures by their numbers, as they were raised here.
         workspace: that of the instances; None before there is one.
+        instance: number of the one that was called last.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.session = SessionOptions()
         self.raised: dict[int, Exception] = {}
         self.workspace: Workspace | None = None
+        self.instance = 1
         self._channel = channel
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._asking = threading.RLock()
