@@ -574,13 +574,19 @@ def test_an_isolated_transformer_that_crashes_leaves_the_host_alive(
         epctx.ModelCompiler(options, negations).compile_to_file(tmp_path / "m_ctx.onnx")
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"ep__isolate": "compile", "ep__isolate_timeout_seconds": 1},
+        {"ep__compile_timeout": 1},
+    ],
+    ids=["of a call", "of a compile"],
+)
 def test_an_isolated_transformer_that_takes_too_long_is_ended(
-    negations, install, tmp_path
+    negations, install, tmp_path, entries
 ):
     install("acme-graphs", *ENTRIES)
-    options = with_transformers(
-        "hang", ep=None, ep__isolate="compile", ep__isolate_timeout_seconds=1
-    )
+    options = with_transformers("hang", ep=None, **entries)
 
     with refused(
         PluginError,

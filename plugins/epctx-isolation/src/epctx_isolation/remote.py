@@ -212,31 +212,14 @@ class RemoteProvider:
             seconds = self._choose_seconds(hook)
             cancel = None if hook in _OF_RUNS else self._context.cancel
             try:
-                excess = f"its compile took longer than {KEY}"
-                excess = excess if self._has_compile_time else ""
                 with (
-                    process.watched(seconds, cancel, excess),
+                    process.watched(seconds, cancel, self._describe_limit()),
                     self._count_time(hook),
                 ):
                     if model is not None:
-                        self._nodes = sum(len(graph.nodes) for graph in model.walk())
-                        model_head, portions, lengths = pack_model(model)
-                        self.channel.send(
-                            {"do": "model", "instance": self._number, **model_head},
-                            portions,
-                            lengths,
-                        )
-                    self.channel.send(
-                        {
-                            "do": "call",
-                            "hook": hook,
-                            "instance": self._number,
-                            "seconds": math.ceil(seconds),
-                            **head,
-                        },
-                        blobs,
-                        sizes,
-                    )
+                        self._send_model(model)
+                    facts = {"hook": hook, "seconds": math.ceil(seconds), **head}
+                    self._send("call", facts, blobs, sizes)
                     outcome = self._serve(hook, handlers or {})
             except (OSError, EOFError) as error:
                 death = self._close_after(hook)
@@ -275,6 +258,26 @@ class RemoteProvider:
                 self.call("shutdown", {"stays": self._is_shared})
             finally:
                 self._leave()
+
+    def _send_model(self, model: GraphIndex) -> None:
+        self._nodes = sum(len(graph.nodes) for graph in model.walk())
+        head, portions, lengths = pack_model(model)
+        self._send("model", head, portions, lengths)
+
+    def _send(
+        self,
+        kind: str,
+        head: Mapping[str, Any],
+        blobs: Iterable[Buffer],
+        sizes: Sequence[int] | None,
+    ) -> None:
+        """Send a message to this instance."""
+        facts = {"do": kind, "instance": self._number, **head}
+        self.channel.send(facts, blobs, sizes)
+
+    def _describe_limit(self) -> str:
+        """Return the reason for ending a call late; empty for its own limit."""
+        return f"its compile took longer than {KEY}" if self._has_compile_time else ""
 
     def _choose_seconds(self, hook: str) -> float:
         """Return the seconds that a call may take."""
@@ -410,8 +413,8 @@ class RemoteProvider:
                 hook,
                 f"its process is gone; {self._process.describe_end()}",
                 "Report it to the plugin's vendor with the model. "
-                "ep.isolate_timeout_seconds and ep.isolate_max_bytes limit its "
-                "process.",
+                "ep.compile_timeout, ep.isolate_timeout_seconds and "
+                "ep.isolate_max_bytes limit its process.",
             )
         if output := self._process.output:
             error.__cause__ = RemoteError(f"its process printed:\n{output}")
