@@ -56,13 +56,13 @@ def models(tmp_path):
 
 @pytest.mark.parametrize("command", ["compile", "share"])
 def test_a_compile_that_takes_too_long_ends_in_one_readable_block(
-    epctx, acme, models, command
+    process, acme, models, command
 ):
     folder = models[0].parent
     before = contents(folder)
     sources = models if command == "share" else models[:1]
 
-    said = epctx(command, *sources, "--ep", "Acme", "--timeout", "1", path=[acme])
+    said = process(command, *sources, "--ep", "Acme", "--timeout", "1", path=[acme])
 
     assert said.code == PLUGIN_BROKEN
     assert said.out == ""
