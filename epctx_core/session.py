@@ -10,9 +10,9 @@ from os import getpid
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from epctx_core.errors import InvalidArgument, RuntimeException, suggestion
+from epctx_core.errors import InvalidArgument, RuntimeException
 from epctx_core.options.choices import CPU_EP
-from epctx_core.options.strict import Strict, log_without_effect
+from epctx_core.options.strict import Strict
 from epctx_core.plugin.extensions import run_with_options
 from epctx_core.registry import PluginRecord, Registry, default_registry
 from epctx_core.registry.forking import keep_forever
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
 
 _POLL_SECONDS = 0.001
-_NO_FALLBACK = "a session never changes its EPs by itself"
-_TUNING = {
-    "disabled_optimizers": "the CPU EP's optimisers are chosen as a whole",
-    "enable_fallback": _NO_FALLBACK,
-}
 
 
 class InferenceSession(Strict):
@@ -57,8 +52,6 @@ class InferenceSession(Strict):
             is always there, last.
         provider_options: options for `providers`, one mapping each.
         registry: the registry of EPs.
-        tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted
-            without effect.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: the model is missing, is not a model,
@@ -81,18 +74,8 @@ class InferenceSession(Strict):
         provider_options: Sequence[Mapping[str, object]] | None = None,
         *,
         registry: Registry = default_registry,
-        **tuning: object,
     ) -> None:
         self._process = getpid()
-        for name in tuning:
-            if name not in _TUNING:
-                raise InvalidArgument(
-                    "InferenceSession has no argument "
-                    f"{name!r}.{suggestion(name, _TUNING)}",
-                    hint="See help(epctx_core.InferenceSession).",
-                )
-            log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
-
         model = host.check_model_argument(path_or_bytes)
         self._options, requested = host.read_request(
             sess_options, providers, provider_options
@@ -215,14 +198,6 @@ class InferenceSession(Strict):
 
         threading.Thread(target=work, name="epctx-run-async").start()
         begun.wait()
-
-    def disable_fallback(self) -> None:
-        """Do nothing: a session never changes its EPs by itself."""
-        log_without_effect("disable_fallback", _NO_FALLBACK)
-
-    def enable_fallback(self) -> None:
-        """Do nothing: a session never changes its EPs by itself."""
-        log_without_effect("enable_fallback", _NO_FALLBACK)
 
     def _find_indices(self, names: Sequence[str]) -> list[int]:
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):

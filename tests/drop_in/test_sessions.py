@@ -125,3 +125,15 @@ def test_a_session_refuses_other_providers_than_it_has(other):
 
     with pytest.raises(InvalidArgument, match="fixed when it is made"):
         opened.set_providers(other)
+
+
+def test_arguments_that_only_tune_are_accepted_and_a_typo_is_not():
+    opened = onnxruntime.InferenceSession(
+        models.linear(), disabled_optimizers=["ConstantFolding"], enable_fallback=1
+    )
+
+    opened.disable_fallback()
+    opened.enable_fallback()
+
+    with pytest.raises(InvalidArgument, match="Did you mean 'disabled_optimizers'"):
+        onnxruntime.InferenceSession(models.linear(), disabled_optimizer=[])

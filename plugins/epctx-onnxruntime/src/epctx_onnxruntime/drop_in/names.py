@@ -76,7 +76,9 @@ _REASONS: Mapping[str, str] = {
         "(session.model_external_initializers_file_folder_path); values in memory"
         " are given by `add_external_initializers`"
     ): ("add_external_initializers_from_files_in_memory"),
-    ("a session's EPs are fixed when it is made"): ("set_providers"),
+    ("a session's EPs are fixed when it is made"): (
+        "set_providers enable_fallback disable_fallback"
+    ),
     ("only onnxruntime's own GPU EPs tune their kernels, and have such results"): (
         "get_tuning_results set_tuning_results"
     ),

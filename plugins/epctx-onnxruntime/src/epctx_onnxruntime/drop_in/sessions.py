@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import epctx_core
 from epctx_core import default_registry
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.ext import read_request
 from epctx_onnxruntime.drop_in.binding import IOBinding, read_feeds
 from epctx_onnxruntime.drop_in.devices import (
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 Providers = Sequence[Any]
+_TUNING = {
+    "disabled_optimizers": "the CPU EP's optimisers are chosen as a whole",
+    "enable_fallback": "a session never changes its EPs by itself",
+}
+"""Arguments of onnxruntime's sessions that are accepted, with the reason why they have
+no effect.
+"""
+_log = logging.getLogger("epctx.options")
 _OF_OPTIMISED_MODELS = (
     "session.optimized_model_external_initializers_",
     "session.save_model_format",
@@ -49,7 +58,9 @@ class InferenceSession(epctx_core.InferenceSession):
         providers: EP names in order of priority, each with or without its options. One
             that is not installed is left out with a warning, as by onnxruntime.
         provider_options: options for `providers`.
-        tuning: as for `epctx_core.InferenceSession`.
+        registry: the registry of EPs.
+        tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted
+            without effect.
 
     Raises:
         EpctxError: as `epctx_core.InferenceSession`; also an instance of the class of
@@ -63,8 +74,20 @@ class InferenceSession(epctx_core.InferenceSession):
         sess_options: epctx_core.SessionOptions | None = None,
         providers: Providers | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
+        *,
+        registry: epctx_core.Registry = default_registry,
         **tuning: Any,
     ) -> None:
+        for name in tuning:
+            if name not in _TUNING:
+                raise InvalidArgument(
+                    "InferenceSession has no argument "
+                    f"{name!r}.{suggestion(name, _TUNING)}",
+                    hint="See help(epctx_onnxruntime.InferenceSession).",
+                )
+            _log.info(
+                "InferenceSession(%s=...) has no effect: %s.", name, _TUNING[name]
+            )
         if providers is not None:
             providers, provider_options = _leave_out(providers, provider_options)
         options = SessionOptions() if sess_options is None else sess_options
@@ -75,7 +98,9 @@ class InferenceSession(epctx_core.InferenceSession):
                 options, providers, provider_options
             )
         self._profiling_start = time.monotonic_ns() if options.enable_profiling else 0
-        super().__init__(path_or_bytes, options, providers, provider_options, **tuning)
+        super().__init__(
+            path_or_bytes, options, providers, provider_options, registry=registry
+        )
         self.input_names = [argument.name for argument in self._inputs]
         self.output_names = [argument.name for argument in self._outputs]
         if isinstance(options, SessionOptions) and (
@@ -202,6 +227,12 @@ class InferenceSession(epctx_core.InferenceSession):
         their devices themselves.
         """
         return [describe_cpu() for _ in self.get_inputs()]
+
+    def disable_fallback(self) -> None:
+        """Do nothing: a session never changes its EPs by itself."""
+
+    def enable_fallback(self) -> None:
+        """Do nothing: a session never changes its EPs by itself."""
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: runs capture no graphs."""
