@@ -1,0 +1,131 @@
+"""Saved reports of measurements: their form, and files of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from epctx_core.errors import Fail, InvalidArgument, NoSuchFile, quote
+
+Report: TypeAlias = Mapping[str, Any]
+
+SCHEMA = 1
+"""Version of the reports that are read and written."""
+
+
+def save(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write a report to a file, which has the old or the new content at any moment.
+
+    Raises:
+        InvalidArgument: the report is not of schema 1, or not JSON.
+        Fail: the file cannot be written.
+    """
+    check_report(report, "the report")
+    try:
+        text = json.dumps(report, indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"the report is not JSON: {quote(error)}.") from error
+
+    target = Path(path)
+    try:
+        _replace(target, f"{text}\n")
+    except OSError as error:
+        raise Fail(
+            f"the report cannot be written to {target}: {quote(error)}.",
+            path=target,
+            hint="Give a file in an existing folder that you may write to.",
+        ) from error
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the report in a file.
+
+    Raises:
+        NoSuchFile: the file does not exist.
+        InvalidArgument: it is not JSON, or not a report of schema 1.
+        Fail: it cannot be read.
+    """
+    source = Path(path)
+    try:
+        report = json.loads(source.read_bytes())
+    except FileNotFoundError as error:
+        raise NoSuchFile(
+            f"the saved report {source} does not exist.",
+            path=source,
+            hint="Save one first, by a measurement of the version to compare with.",
+        ) from error
+    except OSError as error:
+        raise Fail(
+            f"the saved report {source} cannot be read: {quote(error)}.", path=source
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the saved report {source} is not JSON: {quote(error)}.",
+            path=source,
+            hint="Give a file that a measurement saved.",
+        ) from error
+
+    check_report(report, f"the saved report {source}")
+    return dict(report)
+
+
+def check_report(report: object, name: str) -> None:
+    """Check the form of a report.
+
+    Args:
+        report: the report.
+        name: what an error calls it.
+
+    Raises:
+        InvalidArgument: it is not of schema 1.
+    """
+    schema = report.get("schema") if isinstance(report, Mapping) else None
+    if not isinstance(report, Mapping) or schema != SCHEMA:
+        raise InvalidArgument(
+            f"{name} has the schema {schema!r}, expected {SCHEMA}.",
+            hint="Measure and save it again with this version of epctx-bench.",
+        )
+
+    columns = report.get("columns")
+    if not isinstance(columns, list) or not all(map(_is_column, columns)):
+        raise InvalidArgument(
+            f"{name} has no list of columns with a name and rows of samples.",
+            hint="Measure and save it again; a report is not to be edited.",
+        )
+    names = [column["name"] for column in columns]
+    if len(set(names)) < len(names):
+        twice = next(each for each in names if names.count(each) > 1)
+        raise InvalidArgument(f"{name} has more than one column named {twice!r}.")
+
+
+def _is_column(column: object) -> bool:
+    """Return whether a value has a column's form."""
+    if not isinstance(column, Mapping) or not isinstance(column.get("name"), str):
+        return False
+
+    rows = column.get("rows")
+    return isinstance(rows, Mapping) and all(
+        isinstance(row, Mapping)
+        and isinstance(row.get("samples"), list)
+        and all(isinstance(sample, int | float) for sample in row["samples"])
+        for row in rows.values()
+    )
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write a file beside its target and rename it."""
+    temporary = target.with_name(f".{target.name}.{uuid4().hex}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
