@@ -23,12 +23,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import psutil
 
-from epctx_bench.ratio import Samples, describe_ratio, estimate_ratio
 from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_bench.ratio import Samples
 
 LIMIT = 0.05
 """Share of waiting from which a machine is too busy.
@@ -219,6 +221,9 @@ def assess_control(first: Samples, second: Samples, *, limit: float = LIMIT) -> 
         second: further samples of the same thing, of the same turns.
         limit: relative difference that may remain possible.
     """
+    # scipy's import takes seconds on a busy machine, and a watcher does without it.
+    from epctx_bench.ratio import describe_ratio, estimate_ratio
+
     ratio = estimate_ratio(first, second, CONTROL_CONFIDENCE)
     share = max(ratio.high, ratio.inverse.high) - 1
     busy = share > limit

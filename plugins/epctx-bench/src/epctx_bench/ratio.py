@@ -225,7 +225,8 @@ def describe_ratio(
         )
 
     if faster.high <= WIDEST_EQUALITY and ratio.high <= WIDEST_EQUALITY:
-        ends = f"{_round(faster.low)} to {_round(faster.high)}"
+        margin = (faster.high - faster.low) / 2
+        ends = f"{_round(faster.low, margin)} to {_round(faster.high, margin)}"
         return f"{ours} as fast as {peer} ({ends})"
     return (
         f"{ours} between {_round(ratio.high)} times slower and "

@@ -1,0 +1,175 @@
+import json
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from epctx_bench.noise import (
+    LIMIT,
+    Load,
+    Watcher,
+    assess_control,
+    assess_load,
+    assess_probe,
+)
+
+from epctx_core.errors import InvalidArgument
+
+SECONDS = 1.0
+PROCESSORS = psutil.cpu_count() or 1
+IDLE = Load(run=3.0, waited=0.01, own=3.0, others=0.05, stolen=0.0, elapsed=3.0)
+
+
+@contextmanager
+def spinning(number):
+    """Processes that compute for ever, and have begun to."""
+    program = "print('ready', flush=True)\nwhile True: pass"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+        for _ in range(number)
+    ]
+    try:
+        for process in processes:
+            process.stdout.readline()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def watch(times=1, number=1, proc="/proc"):
+    """Return what watchers say about processes that compute, one after the other."""
+    program = Path(__file__).with_name("watched.py")
+    output = subprocess.run(
+        [sys.executable, program, str(times), str(SECONDS), str(number), proc],
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    return json.loads(output)
+
+
+@pytest.mark.parametrize("proc", ["/proc", "no-such-folder"])
+def test_a_machine_with_a_spinning_process_on_each_processor_is_busy_each_time(proc):
+    with spinning(PROCESSORS):
+        found = watch(times=3, proc=proc)
+
+    assert [each["busy"] for each in found] == [True] * 3
+    assert min(each["share"] for each in found) > 2 * LIMIT
+    assert all("is too busy" in each["reason"] for each in found)
+
+
+@pytest.mark.parametrize("proc", ["/proc", "no-such-folder"])
+def test_an_idle_machine_is_not_busy(proc):
+    [found] = watch(proc=proc)
+
+    # Other programs may run beside the tests; the evidence is each process's own count.
+    assert not found["busy"] or found["others"] > LIMIT * SECONDS
+    assert found["threads"] == 1
+
+
+def test_more_threads_of_ours_than_processors_are_not_noise():
+    [found] = watch(number=2 * PROCESSORS)
+
+    assert not found["busy"] or found["others"] > LIMIT * SECONDS
+
+
+def test_waiting_for_others_is_noise():
+    noise = assess_load(replace(IDLE, run=1.84, waited=1.16, others=4.1))
+
+    assert noise.busy
+    assert noise.share == pytest.approx(1.16 / 3)
+    assert noise.reason == (
+        "The machine is too busy: for 38.7% of their time the measured processes waited "
+        "for a processor that others used."
+    )
+
+
+def test_others_that_nobody_waits_for_are_not_noise():
+    # A container sees the load of its whole host.
+    noise = assess_load(replace(IDLE, others=120.0))
+
+    assert not noise.busy
+    assert noise.reason.startswith("The machine was free enough: for 0.3% ")
+
+
+def test_waiting_for_each_other_is_not_noise():
+    assert not assess_load(replace(IDLE, run=6.0, waited=12.0)).busy
+
+
+def test_stolen_processors_are_noise():
+    noise = assess_load(replace(IDLE, stolen=0.6))
+
+    assert noise.busy
+    assert noise.reason.endswith("and the host took the processors away for 20.0%.")
+
+
+def test_a_thread_without_a_processor_is_noise_where_waits_are_not_counted():
+    noise = assess_probe(0.4, IDLE)
+
+    assert noise.busy
+    assert noise.share == 0.4
+    assert "had no processor for 40.0% of its time" in noise.reason
+    assert not assess_probe(0.01, IDLE).busy
+
+
+def test_full_processors_are_noise_where_waits_are_not_counted():
+    full = replace(IDLE, own=1.5, others=3.0 * PROCESSORS - 1.5)
+    noise = assess_probe(0.0, full)
+
+    assert noise.busy
+    assert "all processors were in use" in noise.reason
+
+
+def test_a_period_without_any_load_is_not_noise():
+    nothing = Load(run=0, waited=0, own=0, others=0, stolen=0, elapsed=0)
+
+    assert not assess_load(nothing).busy
+    assert not assess_probe(0.0, nothing).busy
+
+
+def test_a_control_that_agrees_with_itself_is_not_noise():
+    random = np.random.default_rng(1)
+    first, second = 0.3 * np.exp(random.normal(0, 0.01, (2, 20)))
+    noise = assess_control(first, second)
+
+    assert not noise.busy
+    assert noise.reason.startswith("The control differs from itself by at most ")
+
+
+def test_a_control_that_scatters_is_noise():
+    random = np.random.default_rng(1)
+    first, second = 0.3 * np.exp(random.normal(0, 0.3, (2, 20)))
+
+    assert assess_control(first, second).busy
+    assert assess_control([1.0], [1.0]).share == 1.0
+
+
+def test_noise_is_not_known_before_the_watcher_has_finished():
+    with (
+        Watcher() as watcher,
+        pytest.raises(InvalidArgument, match="has finished"),
+    ):
+        _ = watcher.noise
+
+    assert 0 <= watcher.noise.share <= 1
+
+
+def test_a_watcher_passes_on_what_was_raised_and_ends_its_thread():
+    with pytest.raises(ZeroDivisionError), Watcher() as watcher:
+        time.sleep(0.3)
+        _ = 1 / 0
+
+    assert 0 <= watcher.noise.share <= 1
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0, -0.1, float("nan")])
+def test_a_limit_that_is_not_a_share_is_refused(limit):
+    with pytest.raises(InvalidArgument, match="limit of noise"):
+        Watcher(limit=limit)
