@@ -96,7 +96,7 @@ class Load:
 
 
 class Watcher:
-    """Watcher of this process and its descendants; a context manager.
+    """Watcher of this process and its descendants; a context manager for one period.
 
     Looks at their threads ten times a second in a thread of its own, 1 to 3 ms each
     time, so let the measuring run in child processes or for longer than that.

@@ -84,11 +84,15 @@ def check_report(report: object, name: str) -> None:
         InvalidArgument: it is not of schema 1.
     """
     schema = report.get("schema") if isinstance(report, Mapping) else None
-    if not isinstance(report, Mapping) or schema != SCHEMA:
+    if not isinstance(report, Mapping) or schema is True or schema != SCHEMA:
         raise InvalidArgument(
             f"{name} has the schema {schema!r}, expected {SCHEMA}.",
             hint="Measure and save it again with this version of epctx-bench.",
         )
+
+    for part in ("machine", "noise"):
+        if not isinstance(report.get(part) or {}, Mapping):
+            raise InvalidArgument(f"{name} has {part} that is not an object.")
 
     columns = report.get("columns")
     if not isinstance(columns, list) or not all(map(_is_column, columns)):
@@ -107,11 +111,15 @@ def _is_column(column: object) -> bool:
     if not isinstance(column, Mapping) or not isinstance(column.get("name"), str):
         return False
 
+    if not isinstance(column.get("peer"), str | None):
+        return False
+
     rows = column.get("rows")
     return isinstance(rows, Mapping) and all(
         isinstance(row, Mapping)
         and isinstance(row.get("samples"), list)
-        and all(isinstance(sample, int | float) for sample in row["samples"])
+        # A truth value is an integer in Python.
+        and all(type(sample) in {int, float} for sample in row["samples"])
         for row in rows.values()
     )
 

@@ -4,10 +4,9 @@ quotes.
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
-from epctx_bench.gate import Verdict, judge
+from epctx_bench.gate import judge
+from epctx_bench.ratio import TRIMMED
 from scipy import stats
 
 
@@ -61,43 +60,40 @@ def judge_simulated(random, turns, noise, *, slowdown=1.0, **kinds):
     return judge(saved, now).rows[0].verdict
 
 
-def exceeds_threshold(random, turns, noise, *, slowdown=1.0):
-    """Return whether the rule that the gate does not have fails a report: a significant
-    test of "slower by more than the threshold".
+def measure_rules(turns, noise, slowdown, reports=40_000):
+    """Return how often the gate's rule and the other one fail simulated reports: a
+    significant slowdown with an estimate above the threshold, and a significant test of
+    "slower by more than the threshold".
     """
-    saved, now = (
-        np.log(np.divide(*(each["rows"]["load_warm"]["samples"] for each in columns)))
-        for columns in (
-            simulate(random, turns, noise)["columns"],
-            simulate(random, turns, noise, slowdown=slowdown)["columns"],
-        )
-    )
-    test = stats.ttest_ind(
-        now - np.log(1.05), saved, equal_var=False, trim=0.2, alternative="greater"
-    )
-    return test.pvalue < 0.01
-
-
-def measure_line(turns, noise, reports):
-    """Return a line of the table: parts of simulated reports, in percent."""
     random = np.random.default_rng([turns, round(noise * 100)])
-    parts = [
-        np.mean(
-            [fails(random, turns, noise, slowdown=slowdown) for _ in range(reports)]
-        )
-        for slowdown in (1.0, 1.1)
-        for fails in (fails_gate, exceeds_threshold)
-    ]
-    return (f"{noise:5.0%}", f"{turns:5}", *(f"{part:7.2%}" for part in parts))
+    # The difference of two errors on logarithms: ours and the peer's.
+    then, now = random.normal(0, noise * np.sqrt(2), (2, reports, turns))
+    now += np.log(slowdown)
+    estimates = stats.trim_mean(now, TRIMMED, axis=1)
+    estimates -= stats.trim_mean(then, TRIMMED, axis=1)
 
-
-def fails_gate(random, turns, noise, *, slowdown=1.0):
-    """Return whether the gate fails a simulated report."""
-    verdict = judge_simulated(random, turns, noise, slowdown=slowdown)
-    return verdict is Verdict.SLOWER
+    significant, exceeds = (
+        stats.ttest_ind(
+            now - least,
+            then,
+            axis=1,
+            equal_var=False,
+            trim=TRIMMED,
+            alternative="greater",
+        ).pvalue
+        < 0.01
+        for least in (0, np.log(1.05))
+    )
+    ours = significant & (estimates > np.log(1.05))
+    return float(ours.mean()), float(exceeds.mean())
 
 
 if __name__ == "__main__":
     for noise in (0.02, 0.03, 0.05):
-        for turns in (15, 20, 30):
-            print(*measure_line(turns, noise, int(sys.argv[1])), flush=True)  # noqa: T201
+        for turns in (10, 15, 30):
+            parts = [
+                part
+                for slowdown in (1.0, 1.1, 1.2)
+                for part in measure_rules(turns, noise, slowdown)
+            ]
+            print(f"{noise:5.0%}{turns:6}", *(f"{part:7.1%}" for part in parts))  # noqa: T201

@@ -1,0 +1,272 @@
+import json
+import math
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from epctx_bench.gate import Verdict, correct_pvalues, judge
+from simulated_reports import column, judge_simulated, report, simulate
+
+from epctx_core.errors import InvalidArgument
+
+MACHINE = {"cpu": "x", "cores": 2, "os": "Linux", "python": "3.11"}
+BUSY = {"busy": True, "reason": "The machine is too busy.", "share": 0.4}
+
+
+def judge_many(tries, turns, noise, **kinds):
+    """Return the verdicts on simulated reports, which a seed determines."""
+    random = np.random.default_rng([tries, turns, round(noise * 100)])
+    return [judge_simulated(random, turns, noise, **kinds) for _ in range(tries)]
+
+
+def one_row(saved, now, **arguments):
+    """Return the verdict on the only row of two reports."""
+    [row] = judge(saved, now, **arguments).rows
+    return row
+
+
+@pytest.mark.parametrize(
+    ("turns", "noise", "least"),
+    [(15, 0.02, 99), (15, 0.03, 95), (30, 0.03, 99), (15, 0.05, 65), (30, 0.05, 93)],
+)
+def test_a_slowdown_of_ten_percent_is_found(turns, noise, least):
+    verdicts = judge_many(100, turns, noise, slowdown=1.1)
+
+    assert verdicts.count(Verdict.SLOWER) >= least
+    # What is not found is not called well.
+    assert verdicts.count(Verdict.NOT_SLOWER) <= 3
+    assert Verdict.FASTER not in verdicts
+
+
+def test_a_speed_up_is_called_faster():
+    verdicts = judge_many(20, 30, 0.03, slowdown=1 / 1.15)
+
+    assert set(verdicts) == {Verdict.FASTER}
+
+
+def test_no_change_raises_no_alarm_in_20_tries():
+    assert Verdict.SLOWER not in judge_many(20, 15, 0.03)
+
+
+def test_no_change_raises_an_alarm_in_less_than_one_of_100_tries():
+    verdicts = judge_many(1000, 15, 0.05)
+
+    # 1 % of 1,000 and three standard deviations of a binomial.
+    assert verdicts.count(Verdict.SLOWER) <= 19
+    assert verdicts.count(Verdict.NOT_SLOWER) >= 700
+
+
+def test_a_small_change_that_is_certain_does_not_fail():
+    verdicts = judge_many(50, 100, 0.02, slowdown=1.02)
+
+    assert set(verdicts) == {Verdict.NOT_SLOWER}
+
+
+def test_drift_that_both_columns_share_raises_no_alarm():
+    verdicts = judge_many(100, 30, 0.02, drift=0.2)
+
+    assert set(verdicts) == {Verdict.NOT_SLOWER}
+
+
+def test_drift_does_not_hide_a_slowdown():
+    verdicts = judge_many(50, 30, 0.02, drift=0.2, slowdown=1.1)
+
+    assert set(verdicts) == {Verdict.SLOWER}
+
+
+def test_outliers_neither_raise_an_alarm_nor_hide_a_slowdown():
+    alarms = judge_many(100, 30, 0.02, outliers=0.05)
+    found = judge_many(100, 30, 0.02, outliers=0.05, slowdown=1.1)
+
+    assert Verdict.SLOWER not in alarms
+    assert found.count(Verdict.SLOWER) >= 97
+
+
+def test_few_turns_with_much_noise_are_too_noisy():
+    row = one_row(
+        report([1, 2, 1.5, 3, 1], [2] * 5), report([2, 1, 3, 1.5, 1], [2] * 5)
+    )
+
+    assert row.verdict is Verdict.TOO_NOISY
+    assert "A slowdown of 10% cannot be excluded: measure more turns." in str(row)
+
+
+def test_a_single_turn_is_too_noisy():
+    judgement = judge(report([1], [2]), report([3], [2]))
+    [row] = judgement.rows
+
+    assert (row.verdict, row.high) == (Verdict.TOO_NOISY, math.inf)
+    assert row.change == pytest.approx(3)
+    assert judgement.as_dict()["rows"][0]["high"] is None
+    assert judgement.undecided
+    assert not judgement.failed
+    assert "one sample, so no interval" in judgement.lines()[0]
+
+
+def test_times_below_the_resolution_of_a_clock_are_compared():
+    same = report([0.5] * 10, [1.0] * 10)
+    slower = report([0.6] * 10, [1.0] * 10)
+
+    assert one_row(same, same).verdict is Verdict.NOT_SLOWER
+    assert one_row(same, slower).verdict is Verdict.SLOWER
+    assert one_row(slower, same).verdict is Verdict.FASTER
+
+
+@pytest.mark.parametrize("side", ["saved", "new"])
+def test_a_busy_machine_is_too_noisy_whatever_the_times_say(side):
+    random = np.random.default_rng(1)
+    saved = simulate(random, 30, 0.02)
+    now = simulate(random, 30, 0.02, slowdown=2.0)
+    assert judge(saved, now).failed
+
+    (saved if side == "saved" else now)["noise"] = BUSY
+    judgement = judge(saved, now)
+
+    assert judgement.rows[0].verdict is Verdict.TOO_NOISY
+    assert not judgement.failed
+    assert (
+        f"While the {side} report was measured: The machine is too busy."
+        in judgement.lines()[0]
+    )
+
+
+def test_a_machine_that_has_become_slower_is_not_a_slower_program():
+    random = np.random.default_rng(2)
+    saved, now = (simulate(random, 30, 0.02) | {"machine": MACHINE} for _ in range(2))
+    for each in now["columns"]:
+        row = each["rows"]["load_warm"]
+        row["samples"] = [3 * sample for sample in row["samples"]]
+
+    assert one_row(saved, now).verdict is Verdict.NOT_SLOWER
+
+
+def alone(samples, machine):
+    return {
+        "schema": 1,
+        "machine": machine,
+        "columns": [column("QNN", samples)],
+    }
+
+
+def test_a_column_without_a_peer_is_judged_weakly_on_the_same_machine():
+    random = np.random.default_rng(3)
+    before, after = 0.02 * np.exp(random.normal(0, 0.02, (2, 30)))
+    judgement = judge(alone(before, MACHINE), alone(1.2 * after, dict(MACHINE)))
+
+    assert judgement.failed
+    assert judgement.rows[0].peer is None
+    assert judgement.lines()[0].endswith("this verdict is weaker.")
+
+
+@pytest.mark.parametrize("machine", [{**MACHINE, "cpu": "y"}, {}, None])
+def test_a_column_without_a_peer_is_not_judged_on_another_machine(machine):
+    judgement = judge(alone([1.0] * 9, MACHINE), alone([2.0] * 9, machine))
+
+    assert not judgement.rows
+    assert not judgement.failed
+    assert "the reports differ in, or lack, cpu" in judgement.notes[0]
+    assert judgement.lines()[-1] == "Nothing could be compared with the saved report."
+
+
+def test_a_peer_that_failed_is_no_peer():
+    saved = report([1.0] * 9, [2.0] * 9, machine=MACHINE)
+    now = deepcopy(saved)
+    now["columns"][1] |= {"error": "unknown operator", "rows": {}}
+    judgement = judge(saved, now)
+
+    [row] = judgement.rows
+    assert (row.column, row.peer) == ("QNN", None)
+    assert judgement.notes == (
+        "onnxruntime was not judged: in the new report it failed (unknown operator).",
+    )
+
+
+def test_what_only_one_report_has_is_named_and_does_not_fail():
+    saved = report([1.0] * 9, [2.0] * 9)
+    now = deepcopy(saved)
+    saved["columns"].append(column("OpenVINO", [1.0], peer="onnxruntime"))
+    now["columns"].append(column("VitisAI", [1.0], peer="onnxruntime"))
+    now["columns"][0]["rows"]["run"] = {"unit": "s", "samples": [1.0]}
+    judgement = judge(saved, now)
+
+    assert not judgement.failed
+    assert [row.row for row in judgement.rows if row.column == "QNN"] == ["load_warm"]
+    assert set(judgement.notes) == {
+        "OpenVINO is in the saved report only; it was not judged.",
+        "VitisAI is in the new report only; it was not judged.",
+        "QNN, run: it is in the new report only; it was not judged.",
+    }
+
+
+def test_many_rows_do_not_raise_more_alarms():
+    random = np.random.default_rng(4)
+    alarms = 0
+    for _ in range(40):
+        saved, now = (
+            {
+                "schema": 1,
+                "columns": [
+                    column("peer", np.exp(random.normal(0, 0.05, 15))),
+                    *(
+                        column(str(k), np.exp(random.normal(0, 0.05, 15)), peer="peer")
+                        for k in range(10)
+                    ),
+                ],
+            }
+            for _ in range(2)
+        )
+        alarms += judge(saved, now).failed
+
+    # Without a correction one in 10 would fail.
+    assert alarms <= 1
+
+
+def test_corrected_pvalues_are_those_of_holm():
+    # Holm's example: smallest times 4, next times 3, never falling.
+    corrected = correct_pvalues([0.01, 0.04, 0.03, 0.005])
+
+    assert corrected == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert correct_pvalues([0.9, 0.8]) == [1.0, 1.0]
+    assert correct_pvalues([]) == []
+
+
+def test_a_judgement_is_sentences_and_json():
+    random = np.random.default_rng(5)
+    saved, now = simulate(random, 30, 0.02), simulate(random, 30, 0.02, slowdown=1.2)
+    now["columns"][0]["rows"]["run"] = {"unit": "s", "samples": [1.0]}
+    judgement = judge(saved, now)
+    lines = judgement.lines()
+
+    assert lines[0].startswith("QNN, load_warm: slower, +")
+    assert lines[0].endswith(", relative to onnxruntime.")
+    assert lines[-1] == (
+        "1 row compared: 1 slower. A row fails if it is slower by more than 5% and that "
+        "is significant at 0.01."
+    )
+    values = json.loads(json.dumps(judgement.as_dict(), allow_nan=False))
+    assert values["failed"]
+    assert values["rows"][0]["verdict"] == "slower"
+    assert values["rows"][0]["low"] < values["rows"][0]["change"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"fail_above": -0.1}, "fail_above is -0.1"),
+        ({"fail_above": math.nan}, "fail_above is nan"),
+        ({"alpha": 0.0}, "alpha is 0.0"),
+        ({"alpha": 1.0}, "alpha is 1.0"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, named):
+    same = report([1.0], [1.0])
+
+    with pytest.raises(InvalidArgument, match=named):
+        judge(same, same, **arguments)
+
+
+def test_samples_that_are_not_pairs_are_refused_by_name():
+    with pytest.raises(
+        InvalidArgument, match="QNN, load_warm of the new report: 2 samples"
+    ):
+        judge(report([1.0], [1.0]), report([1.0, 2.0], [1.0]))

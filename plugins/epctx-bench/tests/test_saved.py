@@ -1,0 +1,112 @@
+import json
+
+import pytest
+from epctx_bench.saved import load, save
+from simulated_reports import report
+
+from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+
+
+def test_a_saved_report_is_loaded_again(tmp_path):
+    path = tmp_path / "report.json"
+    original = report([0.25, 0.5], [1.0, 2.0])
+    save(report([1.0], [1.0]), path)
+    save(original, path)
+
+    assert load(path) == original
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("samples", [[float("nan")], [1.0, {1}]])
+def test_a_report_that_is_not_json_leaves_the_old_file(tmp_path, samples):
+    path = tmp_path / "report.json"
+    original = report([1.0], [1.0])
+    save(original, path)
+    wrong = report([1.0], [1.0], more=samples)
+
+    with pytest.raises(InvalidArgument, match="is not JSON"):
+        save(wrong, path)
+    assert load(path) == original
+
+
+def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(Fail, match="cannot be written"):
+        save(report([1.0], [1.0]), tmp_path / "folder")
+    with pytest.raises(Fail, match="cannot be written"):
+        save(report([1.0], [1.0]), tmp_path / "missing" / "report.json")
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(NoSuchFile, match="does not exist") as raised:
+        load(tmp_path / "report.json")
+
+    assert raised.value.path == tmp_path / "report.json"
+
+
+def test_a_folder_is_not_a_report(tmp_path):
+    with pytest.raises(Fail, match="cannot be read"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_not_json_is_refused(tmp_path, content):
+    path = tmp_path / "report.json"
+    path.write_bytes(content)
+
+    with pytest.raises(InvalidArgument, match="is not JSON"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {},
+        {"schema": 2, "columns": []},
+        {"schema": "1", "columns": []},
+        {"schema": True, "columns": []},
+    ],
+)
+def test_a_report_of_another_schema_is_refused(tmp_path, content):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(content))
+
+    with pytest.raises(InvalidArgument, match="expected 1"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        None,
+        {},
+        [1],
+        [{"rows": {}}],
+        [{"name": "a", "rows": []}],
+        [{"name": "a", "rows": {"run": {}}}],
+        [{"name": "a", "rows": {"run": {"samples": [None]}}}],
+        [{"name": "a", "rows": {"run": {"samples": [True]}}}],
+        [{"name": "a", "rows": {}, "peer": 1}],
+        [{"name": "a", "rows": {}}] * 2,
+    ],
+)
+def test_columns_of_another_form_are_refused(tmp_path, columns):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"schema": 1, "columns": columns}))
+
+    with pytest.raises(InvalidArgument, match="column"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "part", [{"noise": "busy"}, {"machine": ["x"]}, {"noise": [1]}]
+)
+def test_facts_of_another_form_are_refused(tmp_path, part):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report([1.0], [1.0]) | part))
+
+    with pytest.raises(InvalidArgument, match=next(iter(part))):
+        load(path)
