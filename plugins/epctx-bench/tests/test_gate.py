@@ -112,6 +112,22 @@ def test_times_below_the_resolution_of_a_clock_are_compared():
     assert one_row(slower, same).verdict is Verdict.FASTER
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([0.3] * 9 + [0.6], [0.3] * 9 + [0.6], Verdict.NOT_SLOWER),
+        ([0.3] * 9 + [0.6], [0.36] * 9 + [0.7], Verdict.SLOWER),
+        ([0.3] * 10, [0.35, 0.36] * 5, Verdict.SLOWER),
+        ([0.35, 0.36] * 5, [0.3] * 10, Verdict.FASTER),
+    ],
+)
+def test_many_equal_samples_are_compared_without_a_warning(before, after, verdict):
+    row = one_row(report(before, [0.7] * 10), report(after, [0.7] * 10))
+
+    assert row.verdict is verdict
+    assert row.low <= row.change <= row.high
+
+
 @pytest.mark.parametrize("side", ["saved", "new"])
 def test_a_busy_machine_is_too_noisy_whatever_the_times_say(side):
     random = np.random.default_rng(1)

@@ -402,9 +402,13 @@ def _estimate_shift(
         return change, -math.inf, math.inf, (1.0, 1.0)
 
     # Differences within a clock's last digit are not a spread, and no test knows them.
-    if max(np.ptp(then), np.ptp(today)) < RESOLUTION:
+    spreads = [np.ptp(stats.trimboth(side, TRIMMED)) for side in (then, today)]
+    if max(spreads) < RESOLUTION:
         return change, change, change, (float(change <= 0), float(change >= 0))
 
+    # The variance of equal values that are not 0 would be an error of rounding.
+    origin = np.median(then if spreads[0] < spreads[1] else today)
+    then, today = then - origin, today - origin
     test = stats.ttest_ind(today, then, equal_var=False, trim=TRIMMED)
     low, high = test.confidence_interval(1 - 2 * alpha)
     slower, faster = (
