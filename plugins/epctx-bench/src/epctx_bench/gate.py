@@ -1,4 +1,4 @@
-"""Gate: whether what was measured now is slower than what was saved.
+"""Gate: judges whether a measurement is slower than a saved one.
 
 *What is compared.* Machines differ and drift, so times of another day say little. A
 column with a peer is judged by the ratio of its times to the peer's, then against now:
@@ -54,6 +54,9 @@ MACHINE_FACTS = ("cpu", "cores", "os", "python")
 """Facts of a report's machine that have to be equal where times are compared without a
 peer. Versions of packages are not among them: they are what is compared.
 """
+
+LARGEST_ALPHA = 0.5
+"""Level from which an interval of 1 - 2 `alpha` would be empty."""
 
 RESOLUTION = 1e-9
 """Relative spread below which samples are all the same."""
@@ -127,12 +130,12 @@ class Judgement:
 
     @property
     def failed(self) -> bool:
-        """Whether a row is slower."""
+        """True if a row is slower."""
         return any(row.verdict is Verdict.SLOWER for row in self.rows)
 
     @property
     def undecided(self) -> bool:
-        """Whether no row is slower, but some are too noisy to say so."""
+        """True if no row is slower, but some are too noisy to say so."""
         noisy = any(row.verdict is Verdict.TOO_NOISY for row in self.rows)
         return noisy and not self.failed
 
@@ -319,11 +322,11 @@ def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
 
 def _check_arguments(fail_above: float, alpha: float) -> None:
     """Check the threshold and the level."""
-    if not (fail_above >= 0 and math.isfinite(fail_above)):
+    if not 0 < fail_above < math.inf:
         raise InvalidArgument(
             f"fail_above is {fail_above}, expected a relative slowdown such as 0.05."
         )
-    if not 0 < alpha < 1:
+    if not 0 < alpha < LARGEST_ALPHA:
         raise InvalidArgument(f"alpha is {alpha}, expected a probability such as 0.01.")
 
 
