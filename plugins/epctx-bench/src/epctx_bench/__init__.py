@@ -1,11 +1,43 @@
 """Measurements: what compiling, loading and running models costs, beside onnxruntime
-and vendors.
+and vendors; and profiles.
 
-Owns how it is measured and judged; `epctx_core` compiles, loads and runs.
+Owns how it is measured, judged and recorded; `epctx_core` compiles, loads and runs.
+Names are imported on first use: a profile needs nothing of measuring.
 """
 
 from __future__ import annotations
 
-from epctx_bench.profile import Profile
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Profile"]
+if TYPE_CHECKING:
+    from epctx_bench.measuring import bench
+    from epctx_bench.profile import Profile
+    from epctx_bench.report import BenchReport, ColumnReport, Row, read_schema
+    from epctx_bench.settings import BenchSettings
+
+__all__ = [
+    "BenchReport",
+    "BenchSettings",
+    "ColumnReport",
+    "Profile",
+    "Row",
+    "bench",
+    "read_schema",
+]
+
+_HOME = {
+    "bench": "measuring",
+    "Profile": "profile",
+    "BenchReport": "report",
+    "ColumnReport": "report",
+    "Row": "report",
+    "read_schema": "report",
+    "BenchSettings": "settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

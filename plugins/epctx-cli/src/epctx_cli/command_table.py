@@ -159,6 +159,12 @@ OWN = (
         ("convert a model to ONNX Runtime's own format (.ort), or back to ONNX"),
         "epctx_cli.commands.convert:add_arguments",
     ),
+    Command(
+        "bench",
+        "measure how long compiling, loading and running models take",
+        "epctx_bench.command:add_arguments",
+        "epctx-bench",
+    ),
     Command("cache", "list, check and clear the cache of load_or_compile"),
     Command(
         "cache ls",

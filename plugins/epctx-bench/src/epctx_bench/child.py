@@ -1,0 +1,288 @@
+"""Measuring process: one request on standard input, one result on standard output.
+
+`python -m epctx_bench.child` does one piece of work in a fresh process, so that no
+earlier work has warmed it. What libraries print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_bench.columns import ONNXRUNTIME
+from epctx_bench.inputs import has_open_batch, make_inputs
+from epctx_bench.page_cache import drop_files
+from epctx_bench.process_costs import CostMeter, read_peak
+from epctx_bench.request import Request
+from epctx_core.errors import EpctxError
+
+if TYPE_CHECKING:
+    from epctx_core import SessionOptions
+
+_MOST_TIMES = 2000
+"""Most times of single runs that a result has for one number of threads and batch
+size; of more, every n-th in order of length.
+"""
+_WARM_UP_SHARE = 0.25
+"""Time of warming up, as a part of that of the steady runs."""
+_FEWEST_RUNS = 3
+_ORT_ERRORS_ONLY = 3
+
+
+def main() -> int:
+    """Answer the request; return the exit code."""
+    request = Request(**json.load(sys.stdin))
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Native libraries print too; a line of theirs must not get into the answer.
+    os.dup2(2, 1)
+    try:
+        result = _TASKS[request.task](request)
+    except EpctxError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except Exception:  # noqa: BLE001 - any library may raise anything; the parent reports it
+        traceback.print_exc()
+        return 1
+    with answer:
+        json.dump({**result, "modules": list(sys.modules)}, answer)
+    return 0
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules, such as those that an earlier process needed for the same work;
+    one that cannot be imported by its name is left out.
+    """
+    for name in names:
+        if name != "__main__":
+            with suppress(Exception):
+                importlib.import_module(name)
+
+
+def make_options(request: Request) -> SessionOptions:
+    """Return the session options with the request's EPs."""
+    from epctx_core import SessionOptions
+
+    options = SessionOptions()
+    for key, value in request.config.items():
+        options.add_session_config_entry(key, value)
+    for ep, values in request.eps:
+        options.add_provider(ep, values)
+    return options
+
+
+def describe_eps(request: Request) -> dict[str, Any]:
+    """Return the plugin of each EP, and which of its options are secret."""
+    from epctx_core import default_registry
+
+    described = {}
+    for ep, _ in request.eps:
+        try:
+            record = default_registry.resolve(ep)
+            cls = default_registry.load(record)
+        except EpctxError:
+            # The column itself reports the fault.
+            continue
+        described[ep] = {
+            "distribution": record.distribution,
+            "version": record.version,
+            "secret": [option.name for option in cls.options if option.secret],
+        }
+    return {"eps": described}
+
+
+def compile_model(request: Request) -> dict[str, Any]:
+    """Compile the model; return the costs and what was written."""
+    import_modules(request.modules)
+    from epctx_core import ModelCompiler
+
+    options = make_options(request)
+    with CostMeter() as meter:
+        report = ModelCompiler(options, request.model).compile_to_file(request.output)
+    return {
+        "seconds": meter.costs.seconds,
+        "cpu_seconds": meter.costs.cpu_seconds,
+        "peak_bytes": meter.costs.peak_bytes,
+        "bytes_written": sum(file.bytes for file in report.outputs),
+        "compiled": report.compiled,
+        "assignments": dict(report.assignments),
+        "files": [file.path for file in report.outputs],
+    }
+
+
+def load_model(request: Request) -> dict[str, Any]:
+    """Load the model, after its files were dropped from the page cache."""
+    prepare = _prepare(request)
+    kept = drop_files(map(Path, request.dropped))
+
+    start = time.perf_counter()
+    session = prepare()
+    seconds = time.perf_counter() - start
+
+    del session
+    return {"seconds": seconds, "kept": kept}
+
+
+def use_model(request: Request) -> dict[str, Any]:
+    """Load the model, run it once, then many times."""
+    prepare = _prepare(request)
+    start = time.perf_counter()
+    session = prepare()
+    load_seconds = time.perf_counter() - start
+
+    arguments = session.get_inputs()
+    feeds = make_inputs(arguments, seed=request.seed, batch=request.batch_sizes[0])
+    start = time.perf_counter()
+    session.run(None, feeds)
+    first_run = time.perf_counter() - start
+
+    open_batch = has_open_batch(arguments)
+    runs = []
+    peak = 0
+    for batch in request.batch_sizes if open_batch else request.batch_sizes[:1]:
+        feeds = make_inputs(arguments, seed=request.seed, batch=batch)
+        for threads in request.threads:
+            times, seconds = _run_steadily(session, feeds, threads, request)
+            runs.append(
+                {
+                    "threads": threads,
+                    "batch": batch if open_batch else None,
+                    "times": _thin_out(times),
+                    "throughput": len(times) * (batch if open_batch else 1) / seconds,
+                }
+            )
+            peak = peak or _read_peaks()
+    return {
+        "load": load_seconds,
+        "first_result": load_seconds + first_run,
+        "runs": runs,
+        "peak_bytes": peak,
+        "open_batch": open_batch,
+        "simulated": _list_simulated(session),
+    }
+
+
+def compute_outputs(request: Request) -> dict[str, Any]:
+    """Run the model once and write the outputs to a `.npz` file."""
+    import numpy as np
+
+    session = _prepare(request)()
+    feeds = make_inputs(
+        session.get_inputs(), seed=request.seed, batch=request.batch_sizes[0]
+    )
+    outputs: dict[str, Any] = {}
+    for argument, value in zip(
+        session.get_outputs(), session.run(None, feeds), strict=True
+    ):
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            # `.npz` has no types of ml_dtypes; texts are not compared by distance.
+            array = array.astype(np.float64 if array.dtype.kind == "V" else str)
+        outputs[argument.name] = array
+    np.savez(request.output, allow_pickle=False, **outputs)
+    return {}
+
+
+def _prepare(request: Request) -> Callable[[], Any]:
+    """Import what is needed, and return what creates the session."""
+    import_modules(request.modules)
+    if request.engine == ONNXRUNTIME:
+        import onnxruntime
+
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = _ORT_ERRORS_ONLY
+        return lambda: onnxruntime.InferenceSession(
+            request.model, settings, providers=["CPUExecutionProvider"]
+        )
+    from epctx_core import InferenceSession
+
+    options = make_options(request)
+    return lambda: InferenceSession(request.model, options)
+
+
+def _run_steadily(
+    session: Any, feeds: Mapping[str, Any], threads: int, request: Request
+) -> tuple[list[float], float]:
+    """Return the seconds of each run and of all together, after a warm-up."""
+    warm_up = time.perf_counter() + request.run_seconds * _WARM_UP_SHARE
+    session.run(None, feeds)
+    while request.runs is None and time.perf_counter() < warm_up:
+        session.run(None, feeds)
+
+    times: list[list[float]] = [[] for _ in range(threads)]
+    errors: list[BaseException] = []
+    ready = threading.Barrier(threads)
+
+    def work(own: list[float]) -> None:
+        ready.wait()
+        deadline = time.perf_counter() + request.run_seconds
+        try:
+            while _goes_on(len(own), deadline, request.runs):
+                begun = time.perf_counter()
+                session.run(None, feeds)
+                own.append(time.perf_counter() - begun)
+        except Exception as error:  # noqa: BLE001 - raised below, in the main thread
+            errors.append(error)
+
+    others = [threading.Thread(target=work, args=(own,)) for own in times[1:]]
+    for thread in others:
+        thread.start()
+    start = time.perf_counter()
+    work(times[0])
+    for thread in others:
+        thread.join()
+    seconds = time.perf_counter() - start
+    if errors:
+        raise errors[0]
+    return [each for own in times for each in own], seconds
+
+
+def _goes_on(done: int, deadline: float, runs: int | None) -> bool:
+    """Return whether a thread runs once more."""
+    if runs is not None:
+        return done < runs
+    return done < _FEWEST_RUNS or time.perf_counter() < deadline
+
+
+def _thin_out(times: Sequence[float]) -> list[float]:
+    """Return at most `_MOST_TIMES` times, at even distances in order of length."""
+    ordered = sorted(times)
+    if len(ordered) <= _MOST_TIMES:
+        return ordered
+    last = len(ordered) - 1
+    return [ordered[i * last // (_MOST_TIMES - 1)] for i in range(_MOST_TIMES)]
+
+
+def _read_peaks() -> int:
+    """Return the peak memory of this process and its children."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    return read_peak() + sum(read_peak(child.pid) for child in children)
+
+
+def _list_simulated(session: Any) -> list[str]:
+    """Return the names of the session's EPs that are simulated."""
+    if not hasattr(session, "get_provider_records"):
+        return []
+    return [each.name for each in session.get_provider_records() if each.simulated]
+
+
+_TASKS: dict[str, Callable[[Request], dict[str, Any]]] = {
+    "describe": describe_eps,
+    "compile": compile_model,
+    "load": load_model,
+    "use": use_model,
+    "compute": compute_outputs,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

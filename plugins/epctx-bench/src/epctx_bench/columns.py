@@ -1,0 +1,126 @@
+"""Columns of a report: one for each combination of a model, EPs and their options.
+
+Knows neither how a column is measured nor how it is shown.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from epctx_core.errors import InvalidArgument
+
+Eps: TypeAlias = "Sequence[str | Sequence[str]]"
+"""EPs of the columns: a name, or several names in order of priority."""
+Scan: TypeAlias = "Mapping[str, Mapping[str, str | Sequence[str]]]"
+"""Option values by EP and key; several values make a column each."""
+CPU_EP = "CPUExecutionProvider"
+EPCTX = "epctx"
+ONNXRUNTIME = "onnxruntime"
+_SUFFIX = "ExecutionProvider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One way to get results from one model.
+
+    Attributes:
+        model: path of the model.
+        eps: EP names in order of priority; empty for the EPs of a context model, and
+            for onnxruntime.
+        options: option values by EP and key.
+        scanned: the EP and key of each option that has several values.
+        engine: `epctx` or `onnxruntime`.
+        compiles: True if the model is compiled first.
+        label: the model's name in a report.
+    """
+
+    model: Path
+    eps: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    scanned: tuple[tuple[str, str], ...] = ()
+    engine: str = EPCTX
+    compiles: bool = True
+    label: str = ""
+
+    @property
+    def heading(self) -> str:
+        """EPs and scanned values, in few words."""
+        if self.engine != EPCTX:
+            return self.engine
+        names = "+".join(shorten(ep) for ep in self.eps) or "context model"
+        values = [self.options[ep][key] for ep, key in self.scanned]
+        return " ".join([names, *values])
+
+    @property
+    def name(self) -> str:
+        """Model, EPs and scanned options; unique among the columns of one model."""
+        if self.engine != EPCTX:
+            return f"{self.label} {self.engine}"
+        names = "+".join(shorten(ep) for ep in self.eps) or "context model"
+        values = [f"{key}={self.options[ep][key]}" for ep, key in self.scanned]
+        return " ".join([self.label, names, *values])
+
+
+def shorten(ep: str) -> str:
+    """Return an EP's name as it is typed, such as `QNN`."""
+    return ep.removesuffix(_SUFFIX) or ep
+
+
+def is_cpu(ep: str) -> bool:
+    """Return whether an EP is the CPU EP, however it is spelled."""
+    return shorten(ep).casefold() == shorten(CPU_EP).casefold()
+
+
+def scan_columns(model: Path, eps: Eps, options: Scan | None) -> list[Column]:
+    """Return epctx's columns of a plain model, a column for each value of a scan.
+
+    Args:
+        model: path of the model.
+        eps: EPs, in the order of the columns.
+        options: option values; each belongs to every column that has its EP.
+
+    Raises:
+        InvalidArgument: options of an EP that has no column, or an option without a
+            value.
+    """
+    mixes = [(each,) if isinstance(each, str) else tuple(each) for each in eps]
+    known = {ep for mix in mixes for ep in mix}
+    unknown = [ep for ep in options or {} if ep not in known]
+    if unknown:
+        raise InvalidArgument(
+            f"there are options of {unknown[0]}, which no column has.",
+            hint=f"Add {unknown[0]} to the EPs, or leave its options out.",
+        )
+    return [column for mix in mixes for column in _scan_mix(model, mix, options or {})]
+
+
+def _scan_mix(model: Path, eps: tuple[str, ...], options: Scan) -> Iterator[Column]:
+    """Yield a column for each combination of values."""
+    values = {
+        (ep, key): _list_values(ep, key, value)
+        for ep in eps
+        for key, value in options.get(ep, {}).items()
+    }
+    scanned = tuple(name for name, each in values.items() if len(each) > 1)
+    for combination in itertools.product(*values.values()):
+        chosen: dict[str, dict[str, str]] = {ep: {} for ep in eps}
+        for (ep, key), value in zip(values, combination, strict=True):
+            chosen[ep][key] = value
+        yield Column(
+            model=model,
+            eps=eps,
+            options=chosen,
+            scanned=scanned,
+            compiles=not all(is_cpu(ep) for ep in eps),
+        )
+
+
+def _list_values(ep: str, key: str, value: str | Sequence[str]) -> list[str]:
+    values = [value] if isinstance(value, str) else [str(each) for each in value]
+    if not values:
+        raise InvalidArgument(f"the option {key!r} of {ep} has no value.")
+    return list(dict.fromkeys(values))

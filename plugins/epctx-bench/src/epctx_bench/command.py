@@ -1,0 +1,252 @@
+"""`epctx bench`: measure compiling, loading and running models."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epctx_cli.command import (
+    CommandParser,
+    Console,
+    ExitCode,
+    add_common,
+    counted,
+    provider_options,
+    require_plugin,
+)
+
+from epctx_bench.columns import EPCTX
+from epctx_bench.measuring import bench
+from epctx_bench.sentences import describe_column
+from epctx_bench.settings import BenchSettings
+from epctx_bench.tables import group_by_model, make_tables
+from epctx_core.errors import InvalidArgument, one_line
+
+if TYPE_CHECKING:
+    from epctx_bench.report import BenchReport, ColumnReport
+
+_WIDTH = 80
+_DEFAULTS = BenchSettings()
+_COMMA = re.compile(r"(?<!\\),")
+"""A comma between values; one behind a backslash is part of a value."""
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx bench`."""
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", help="a plain model or a context model"
+    )
+    parser.list_among_options = "models"
+    _add_columns(parser)
+    _add_amounts(parser)
+    parser.add_flag(
+        "--check", "compare the outputs with onnxruntime's, else with the CPU EP's"
+    )
+    parser.add_flag("--no-onnxruntime", "do not measure onnxruntime's CPU session")
+    parser.add_flag("--markdown", "print the tables in Markdown")
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_columns(parser: CommandParser) -> None:
+    for names, form, meaning in (
+        (
+            ("--ep",),
+            "EP[+EP…]",
+            (
+                "EPs of a column, in order of priority, such as VitisAI+QNN; each --ep "
+                "is a column (default: one for each installed EP)"
+            ),
+        ),
+        (
+            ("-p", "--provider-option"),
+            "EP.KEY=VALUE[,VALUE…]",
+            (
+                "an option of one EP; several values give a column each (a comma "
+                r"within a value is written \,); may be repeated"
+            ),
+        ),
+        (
+            ("-c", "--config"),
+            "KEY=VALUE",
+            "a session option of all columns; may be repeated",
+        ),
+    ):
+        parser.add_argument(
+            *names, action="append", default=[], metavar=form, help=meaning
+        )
+
+
+def _add_amounts(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--turns",
+        type=_positive,
+        default=_DEFAULTS.turns,
+        metavar="N",
+        help=f"measure every column N times (default: {_DEFAULTS.turns})",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=_DEFAULTS.time_limit,
+        metavar="SECONDS",
+        help=(
+            "begin no further turn after this time, of all models together (default: "
+            f"{_DEFAULTS.time_limit:g})"
+        ),
+    )
+    parser.add_argument(
+        "--runs",
+        type=_positive,
+        metavar="N",
+        help=f"steady runs in a turn (default: {_DEFAULTS.run_seconds:g} seconds)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=_positive_list,
+        default=_DEFAULTS.threads,
+        metavar="N[,N…]",
+        help="threads that run one session at the same time (default: 1)",
+    )
+    parser.add_argument(
+        "--batch",
+        type=_positive_list,
+        default=_DEFAULTS.batch_sizes,
+        metavar="N[,N…]",
+        help="lengths of an open first dimension (default: 1)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=_DEFAULTS.seed,
+        metavar="N",
+        help=f"seed of the inputs (default: {_DEFAULTS.seed})",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _positive_list(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
+
+
+def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Measure and report; 1 if a column failed."""
+    if arguments.markdown and arguments.json:
+        raise InvalidArgument("--markdown and --json exclude each other.")
+    eps = [tuple(each.split("+")) for each in arguments.ep]
+    names = list(dict.fromkeys(ep for mix in eps for ep in mix))
+    for name in names:
+        require_plugin(name)
+    options = provider_options(arguments.provider_option, names)
+    scan = {
+        ep: {key: _split_values(value) for key, value in values.items()}
+        for ep, values in options.items()
+    }
+    settings = _make_settings(arguments)
+
+    with console.progress() as progress:
+        report = bench(
+            arguments.models,
+            eps=eps,
+            provider_options=scan,
+            settings=settings,
+            progress=progress,
+        )
+
+    _print_report(report, console, markdown=arguments.markdown)
+    console.result(report.as_dict())
+    failed = any(column.error is not None for column in report.columns)
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _make_settings(arguments: argparse.Namespace) -> BenchSettings:
+    return BenchSettings(
+        turns=arguments.turns,
+        time_limit=arguments.time_limit,
+        threads=arguments.threads,
+        batch_sizes=arguments.batch,
+        runs=arguments.runs,
+        seed=arguments.seed,
+        check=arguments.check,
+        onnxruntime=not arguments.no_onnxruntime,
+        config=dict(_split_entry(entry) for entry in arguments.config),
+    )
+
+
+def _split_entry(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidArgument(f"-c {text!r} is not of the form KEY=VALUE.")
+    return key, value
+
+
+def _split_values(text: str) -> list[str]:
+    return [value.replace(r"\,", ",") for value in _COMMA.split(text)]
+
+
+def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
+    machine = report.machine
+    console.say(f"{machine['cpu']}, {counted(machine['cores'], 'core')}")
+    versions = ", ".join(
+        f"{name} {machine['versions'][name]}"
+        for name in ("epctx-core", "onnxruntime")
+        if name in machine["versions"]
+    )
+    console.say(f"Python {machine['python']}, {versions}")
+    for model, columns in group_by_model(report.columns).items():
+        _print_model(model, columns, console, markdown=markdown)
+
+    console.say("\nMedians of the turns ± half of their range, without imports.")
+    console.note_simulated(name for c in report.columns for name in c.simulated)
+    for column in report.columns:
+        if column.error is not None:
+            console.error(f"{column.name} failed: {column.error}")
+
+
+def _print_model(
+    model: str, columns: Sequence[ColumnReport], console: Console, *, markdown: bool
+) -> None:
+    turns = max(
+        (len(row.samples) for column in columns for row in column.rows.values()),
+        default=0,
+    )
+    title = f"{one_line(model)}, {counted(turns, 'turn')}"
+    if markdown:
+        console.say(f"\n### {title}\n")
+        for table in make_tables(columns):
+            console.say(table.to_markdown())
+    else:
+        for index, table in enumerate(make_tables(columns, width=_WIDTH)):
+            console.table(table.header, table.rows, title="" if index else title)
+    console.say()
+    peers = {column.name: column for column in columns}
+    for column in columns:
+        if column.column.engine == EPCTX:
+            _say_wrapped(describe_column(column, peers.get(column.peer or "")), console)
+    _print_notes(columns, console)
+
+
+def _print_notes(columns: Sequence[ColumnReport], console: Console) -> None:
+    """Print each note with the columns that it is about."""
+    headings: dict[str, list[str]] = {}
+    for column in columns:
+        for note in column.notes:
+            headings.setdefault(note, []).append(column.column.heading)
+    for note, names in headings.items():
+        about = "" if len(names) == len(columns) else f"{', '.join(names)}: "
+        _say_wrapped(f"{about}{note}.", console)
+
+
+def _say_wrapped(sentence: str, console: Console) -> None:
+    for line in textwrap.wrap(
+        one_line(sentence), _WIDTH, break_long_words=False, break_on_hyphens=False
+    ):
+        console.say(line)

@@ -1,0 +1,136 @@
+"""Inputs made from a seed: the same arrays for every session of a model, and the same
+that `epctx run` makes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_ELEMENTS = 1 << 27
+"""Most elements of one input."""
+_DTYPES: Mapping[str, str] = {
+    "bool": "bool",
+    "complex64": "complex64",
+    "complex128": "complex128",
+    "double": "float64",
+    "float": "float32",
+    "float16": "float16",
+    **{
+        f"{sign}int{bits}": f"{sign}int{bits}"
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+}
+"""numpy's name of each element type that has random values, by ONNX Runtime's."""
+_FOREIGN = ("bfloat16", "float8", "int4", "uint4", "int2", "uint2")
+"""Element types that ml_dtypes adds to numpy begin with these words."""
+
+
+class Argument(Protocol):
+    """Input of a model, as epctx and onnxruntime describe it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the input."""
+
+    @property
+    def type(self) -> str:
+        """Type in ONNX Runtime's spelling, such as `tensor(float)`."""
+
+    @property
+    def shape(self) -> Sequence[int | str | None]:
+        """Length, symbolic name or None for each dimension."""
+
+
+def make_inputs(
+    arguments: Sequence[Argument], *, seed: int, batch: int = 1
+) -> dict[str, np.ndarray]:
+    """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers
+    0 or 1, booleans.
+
+    Args:
+        arguments: the model's inputs.
+        seed: the seed.
+        batch: length of an open first dimension; all other open dimensions are 1.
+
+    Raises:
+        InvalidArgument: an input has a type or a size for which there are no random
+            values.
+    """
+    generator = np.random.default_rng(seed)
+    return {
+        argument.name: _make_values(argument, generator, batch)
+        for argument in arguments
+    }
+
+
+def has_open_batch(arguments: Sequence[Argument]) -> bool:
+    """Return whether the first dimension of an input is open."""
+    return any(
+        argument.shape and not isinstance(argument.shape[0], int)
+        for argument in arguments
+    )
+
+
+def _make_values(
+    argument: Argument, generator: np.random.Generator, batch: int
+) -> np.ndarray:
+    dtype = _find_dtype(argument)
+    shape = tuple(
+        length if isinstance(length, int) else (batch if index == 0 else 1)
+        for index, length in enumerate(argument.shape)
+    )
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise InvalidArgument(
+            f"the input {argument.name!r} of shape {list(shape)} is too large for "
+            "random values.",
+            hint="Fix its open dimensions, or measure with a smaller batch size.",
+        )
+
+    values: np.ndarray
+    if dtype.kind == "c":
+        real = generator.standard_normal(shape)
+        values = np.asarray(real + 1j * generator.standard_normal(shape))
+    elif dtype.kind == "f" or dtype.name.startswith(("bfloat", "float")):
+        precision = np.float64 if dtype == np.float64 else np.float32
+        values = generator.standard_normal(shape, dtype=precision)
+    else:
+        values = generator.integers(0, 2, shape, dtype=np.int8)
+    return np.asarray(values).astype(dtype)
+
+
+def _find_dtype(argument: Argument) -> np.dtype:
+    """Return the array type of an input.
+
+    Raises:
+        InvalidArgument: there are no random values of it.
+    """
+    element = argument.type.removeprefix("tensor(").removesuffix(")")
+    if element in _DTYPES:
+        return np.dtype(_DTYPES[element])
+    if element.startswith(_FOREIGN):
+        import ml_dtypes
+
+        dtype: np.dtype = np.dtype(getattr(ml_dtypes, _spell_foreign(element)))
+        return dtype
+    raise InvalidArgument(
+        f"there are no random values for the input {argument.name!r} of type "
+        f"{argument.type}.",
+        hint="Measure a model whose inputs are tensors of numbers.",
+    )
+
+
+def _spell_foreign(element: str) -> str:
+    """Return the name that ml_dtypes gives an element type, `float8_e4m3fn` for
+    `float8e4m3fn`.
+    """
+    return element.replace("float8e", "float8_e")

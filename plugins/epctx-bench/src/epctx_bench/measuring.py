@@ -1,0 +1,309 @@
+"""`bench`: measures models in columns that take turns."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from epctx_bench.checking import compare_outputs
+from epctx_bench.children import ask_child
+from epctx_bench.column_measurement import ColumnMeasurement
+from epctx_bench.columns import (
+    CPU_EP,
+    EPCTX,
+    ONNXRUNTIME,
+    Column,
+    Eps,
+    Scan,
+    is_cpu,
+    scan_columns,
+)
+from epctx_bench.machine import describe_machine
+from epctx_bench.report import BenchReport, ColumnReport
+from epctx_bench.request import Request
+from epctx_bench.settings import BenchSettings
+from epctx_core import get_available_providers, inspect_model
+from epctx_core.errors import InvalidArgument, NoSuchFile
+
+ModelPath: TypeAlias = "str | os.PathLike[str]"
+Progress: TypeAlias = "Callable[[str, int, int], None]"
+"""Called with the model's name, the finished parts, and all parts."""
+
+
+def bench(
+    models: ModelPath | Sequence[ModelPath],
+    *,
+    eps: Eps = (),
+    provider_options: Scan | None = None,
+    settings: BenchSettings | None = None,
+    progress: Progress | None = None,
+) -> BenchReport:
+    """Measure compiling, loading and running of models.
+
+    Every measurement takes place in a fresh process. All columns of a model take turns.
+
+    Args:
+        models: plain models, which are compiled and loaded, and context models, which
+            are loaded.
+        eps: EPs of the columns: a name for a column of its own, or several names in
+            order of priority for one column. Empty for a column of each installed EP;
+            a context model finds its EPs itself.
+        provider_options: options by EP and key. An option with several values gives a
+            column for each.
+        settings: numbers of turns and runs, limits, and more.
+        progress: called with (model, done, total).
+
+    Returns:
+        The report. A column that fails has its error there; the others go on.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: a model is missing or not a model.
+        InvalidArgument: no model, no EP, or options of an EP that has no column.
+
+    Example:
+        >>> report = bench("model.onnx", eps=["QNN"])
+        >>> report.columns[0].rows["load_warm"].samples
+        [0.0031, 0.0029, 0.0030, 0.0030, 0.0031]
+    """
+    settings = settings or BenchSettings()
+    paths = _list_paths(models)
+    plans = _plan_models(paths, eps, provider_options, settings)
+    columns_of_all = [column for planned, _ in plans.values() for column in planned]
+    described = _describe_eps(columns_of_all, settings)
+    _refuse_secret_scan(columns_of_all, described)
+    share = settings.time_limit / len(paths)
+
+    columns: list[ColumnReport] = []
+    for planned, files in plans.values():
+        with tempfile.TemporaryDirectory(prefix="epctx-bench-") as folder:
+            measurements = [
+                _start_measurement(column, files, settings, Path(folder, str(index)))
+                for index, column in enumerate(planned)
+            ]
+            _take_turns(measurements, settings, share, progress)
+            columns += _report_columns(measurements, settings, described, Path(folder))
+    return BenchReport(
+        machine=describe_machine(
+            facts["distribution"]
+            for facts in described.values()
+            if facts["distribution"]
+        ),
+        settings=settings.as_dict(),
+        columns=columns,
+    )
+
+
+def _list_paths(models: ModelPath | Sequence[ModelPath]) -> list[Path]:
+    given = [models] if isinstance(models, (str, os.PathLike)) else list(models)
+    if not given:
+        raise InvalidArgument(
+            "there is no model to measure.", hint="Give at least one."
+        )
+    paths = list(dict.fromkeys(map(Path, given)))
+    for path in paths:
+        if not path.is_file():
+            raise NoSuchFile(f"there is no model {str(path)!r}.", path=path)
+    return paths
+
+
+def _plan_models(
+    paths: Sequence[Path], eps: Eps, options: Scan | None, settings: BenchSettings
+) -> dict[Path, tuple[list[Column], tuple[Path, ...]]]:
+    """Return the columns and the files of each model; models of one stem are labelled
+    by their paths.
+    """
+    stems = Counter(path.stem for path in paths)
+    plans = {}
+    for path in paths:
+        columns, files = _plan_model(path, eps, options, settings)
+        label = path.stem if stems[path.stem] == 1 else str(path)
+        plans[path] = [replace(column, label=label) for column in columns], files
+    return plans
+
+
+def _plan_model(
+    path: Path, eps: Eps, options: Scan | None, settings: BenchSettings
+) -> tuple[list[Column], tuple[Path, ...]]:
+    """Return the columns of a model, and its files."""
+    described = inspect_model(path)
+    files = (path, *(path.parent / name for name in described.required_files))
+    if described.ep_contexts:
+        columns = scan_columns(path, eps, options) or [Column(model=path)]
+        return [replace(column, compiles=False) for column in columns], files
+
+    columns = scan_columns(path, eps or _list_installed_eps(), options)
+    if settings.onnxruntime and find_spec("onnxruntime") is not None:
+        columns.append(Column(model=path, engine=ONNXRUNTIME, compiles=False))
+    return columns, files
+
+
+def _list_installed_eps() -> list[str]:
+    installed = [name for name in get_available_providers() if not is_cpu(name)]
+    if not installed:
+        raise InvalidArgument(
+            "no Execution Provider is installed that could compile the model.",
+            hint="Install a plugin, or measure the CPU EP: --ep CPU, eps=['CPU'].",
+        )
+    return installed
+
+
+def _describe_eps(
+    columns: Sequence[Column], settings: BenchSettings
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the plugin and the secret options of each EP.
+
+    A process of its own loads the plugins, which may crash it.
+    """
+    eps = dict.fromkeys(ep for column in columns for ep in column.eps)
+    request = Request(
+        task="describe",
+        engine=EPCTX,
+        eps=[(ep, {}) for ep in eps if not is_cpu(ep)],
+        config={},
+    )
+    if not request.eps:
+        return {}
+    described: Mapping[str, Mapping[str, Any]] = ask_child(
+        request, timeout=settings.child_timeout
+    )["eps"]
+    return described
+
+
+def _start_measurement(
+    column: Column, files: tuple[Path, ...], settings: BenchSettings, folder: Path
+) -> ColumnMeasurement:
+    folder.mkdir()
+    return ColumnMeasurement(column, files=files, settings=settings, folder=folder)
+
+
+def _take_turns(
+    measurements: Sequence[ColumnMeasurement],
+    settings: BenchSettings,
+    seconds: float,
+    progress: Progress | None,
+) -> None:
+    """Rehearse all columns, then measure each once in every turn."""
+    start = time.monotonic()
+    total = len(measurements) * (settings.turns + 1)
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(measurements[0].column.model.stem, done, total)
+
+    for measurement in measurements:
+        measurement.rehearse()
+        advance()
+    for turn in range(settings.turns):
+        begun = time.monotonic()
+        first = turn % len(measurements)
+        # Rotated, so that no column always follows the same other one's load.
+        for measurement in (*measurements[first:], *measurements[:first]):
+            measurement.measure_turn()
+            advance()
+        now = time.monotonic()
+        if turn + 1 < settings.turns and now - start + (now - begun) > seconds:
+            for measurement in measurements:
+                measurement.notes.append(
+                    f"ended after turn {turn + 1} of {settings.turns} by the time limit"
+                )
+            return
+
+
+def _report_columns(
+    measurements: Sequence[ColumnMeasurement],
+    settings: BenchSettings,
+    described: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+) -> list[ColumnReport]:
+    """Return the reports of a model's columns, checked if that is asked for."""
+    peer = next(
+        (m.column.name for m in measurements if m.column.engine == ONNXRUNTIME), None
+    )
+    checks = {}
+    if settings.check:
+        checks = compare_outputs(
+            measurements, _make_reference(measurements, settings, folder), folder
+        )
+    reports = []
+    for index, measurement in enumerate(measurements):
+        column = measurement.column
+        reports.append(
+            ColumnReport(
+                column=column,
+                name=column.name,
+                options=_conceal_options(column, described),
+                peer=None if column.name == peer else peer,
+                rows=measurement.make_rows(),
+                error=measurement.error,
+                notes=measurement.list_notes(),
+                simulated=measurement.simulated,
+                check=checks.get(index),
+            )
+        )
+    return reports
+
+
+def _make_reference(
+    measurements: Sequence[ColumnMeasurement], settings: BenchSettings, folder: Path
+) -> ColumnMeasurement | None:
+    """Return what outputs are compared with: onnxruntime's session, else epctx's CPU
+    EP; None for a context model, whose source is not known.
+    """
+    for measurement in measurements:
+        if measurement.column.engine == ONNXRUNTIME and measurement.error is None:
+            return measurement
+    column = measurements[0].column
+    if not any(m.column.compiles for m in measurements):
+        return None
+    reference = _start_measurement(
+        Column(model=column.model, eps=(CPU_EP,), compiles=False),
+        (column.model,),
+        settings,
+        folder / "reference",
+    )
+    reference.rehearse()
+    return None if reference.error else reference
+
+
+def _conceal_options(
+    column: Column, described: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, str]]:
+    """Return the options without the values of secret ones."""
+    return {
+        ep: {
+            key: "[secret]" if _is_secret(ep, key, described) else value
+            for key, value in values.items()
+        }
+        for ep, values in column.options.items()
+    }
+
+
+def _refuse_secret_scan(
+    columns: Sequence[Column], described: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Raise InvalidArgument for several values of a secret option: names of columns,
+    which are printed and stored, have the values.
+    """
+    for column in columns:
+        for ep, key in column.scanned:
+            if _is_secret(ep, key, described):
+                raise InvalidArgument(
+                    f"the option {key!r} of {ep} is secret and has several values; "
+                    "columns are named after them.",
+                    hint="Measure each value by a call of its own.",
+                )
+
+
+def _is_secret(ep: str, key: str, described: Mapping[str, Mapping[str, Any]]) -> bool:
+    # An option may be given as `ep.<ep name>.<key>`.
+    return key.rpartition(".")[2] in described.get(ep, {}).get("secret", ())

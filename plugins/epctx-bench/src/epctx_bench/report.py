@@ -1,0 +1,110 @@
+"""Report of a measurement: columns with rows of samples, and its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from epctx_bench.columns import Column
+
+SCHEMA = 1
+"""Version of the JSON; keys are added, never changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Samples of one measure in one column.
+
+    Attributes:
+        unit: `s` or `bytes`.
+        samples: one for each turn, in order; sample i of every column was taken in
+            turn i.
+        facts: further numbers, such as `p99` or `cpu_seconds`.
+    """
+
+    unit: str
+    samples: Sequence[float]
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON."""
+        return {"unit": self.unit, "samples": list(self.samples), **self.facts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnReport:
+    """Results of one column.
+
+    Attributes:
+        column: what was measured.
+        name: its name, unique in the report.
+        options: its EPs' options; secret values are left out.
+        peer: name of the column of onnxruntime for the same model, or None.
+        rows: rows by name, see docs/benchmarking.md; empty after an error.
+        error: the reason for which the column has no rows, or None.
+        notes: sentences about how it was measured.
+        simulated: names of its EPs that are simulated.
+        check: name of the reference, `max_abs` and `max_rel` of all outputs; None
+            without a check.
+    """
+
+    column: Column
+    name: str
+    options: Mapping[str, Mapping[str, str]]
+    peer: str | None = None
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    error: str | None = None
+    notes: Sequence[str] = ()
+    simulated: Sequence[str] = ()
+    check: Mapping[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the column as JSON."""
+        return {
+            "name": self.name,
+            "model": str(self.column.model),
+            "eps": list(self.column.eps),
+            "options": {ep: dict(values) for ep, values in self.options.items()},
+            "engine": self.column.engine,
+            "peer": self.peer,
+            "error": self.error,
+            "notes": list(self.notes),
+            "simulated": list(self.simulated),
+            "check": None if self.check is None else dict(self.check),
+            "rows": {name: row.as_dict() for name, row in self.rows.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchReport:
+    """Results of `epctx_bench.bench`.
+
+    Attributes:
+        machine: processor, system and versions.
+        settings: the settings of the measurement.
+        columns: the results, by model.
+    """
+
+    machine: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    columns: Sequence[ColumnReport]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON, see `read_schema`."""
+        return {
+            "schema": SCHEMA,
+            "machine": dict(self.machine),
+            "settings": dict(self.settings),
+            "columns": [column.as_dict() for column in self.columns],
+        }
+
+
+def read_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `BenchReport.as_dict`."""
+    text = files("epctx_bench").joinpath("report.schema.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema

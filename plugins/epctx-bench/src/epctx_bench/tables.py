@@ -1,0 +1,157 @@
+"""Tables of a report: a model's columns side by side, for terminals and Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epctx_bench.units import format_bytes, format_number, format_seconds
+
+if TYPE_CHECKING:
+    from epctx_bench.report import ColumnReport, Row
+
+_NONE = "-"
+_LABELS = {
+    "compile": "compile",
+    "load_cold": "load, cold",
+    "load_warm": "load, warm",
+    "first_result": "first result",
+    "memory": "peak memory",
+}
+_COMPILE_FACTS = (
+    ("cpu_seconds", "  CPU time", format_seconds),
+    ("peak_bytes", "  peak memory", format_bytes),
+    ("bytes_written", "  written", format_bytes),
+)
+_INDENT = 2
+_GAP = 2
+_RUN = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Table of one model.
+
+    Attributes:
+        header: the headings of the columns; that of the labels is empty.
+        rows: a label and a cell for each column.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown."""
+        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
+        return "\n".join(f"| {' | '.join(_escape(line))} |" for line in lines)
+
+
+def make_tables(
+    columns: Sequence[ColumnReport], *, width: int | None = None
+) -> list[Table]:
+    """Return the tables of one model's columns: one, or as many as the width needs.
+
+    Args:
+        columns: the columns of one model; those with an error are left out.
+        width: characters of a line; None for no limit.
+    """
+    shown = [column for column in columns if column.rows]
+    if not shown:
+        return []
+    labels = list(_list_labels(shown))
+    cells = [_make_cells(column) for column in shown]
+    widths = [
+        max(map(len, [column.column.heading, *cell.values()]))
+        for column, cell in zip(shown, cells, strict=True)
+    ]
+    available = None if width is None else width - _INDENT - max(map(len, labels))
+    tables = []
+    for group in _split(widths, available):
+        header = ["", *(shown[i].column.heading for i in group)]
+        rows = [
+            [label, *(cells[i].get(label, _NONE) for i in group)]
+            for label in labels
+            if any(label in cells[i] for i in group)
+        ]
+        tables.append(Table(header=header, rows=rows))
+    return tables
+
+
+def _split(widths: Sequence[int], available: int | None) -> Iterator[list[int]]:
+    """Yield the indices of the columns that fit beside each other."""
+    group: list[int] = []
+    used = 0
+    for index, width in enumerate(widths):
+        if group and available is not None and used + _GAP + width > available:
+            yield group
+            group = []
+            used = 0
+        group.append(index)
+        used += _GAP + width
+    yield group
+
+
+def _list_labels(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield the labels of the rows that a column has, each once."""
+    seen = [_make_cells(column) for column in columns]
+    # The column with most rows gives the order: that of onnxruntime has no compile.
+    longest = max(seen, key=len)
+    yield from dict.fromkeys([*longest, *(label for cells in seen for label in cells)])
+
+
+def _make_cells(column: ColumnReport) -> dict[str, str]:
+    """Return the cells of a column by their labels, in order."""
+    cells: dict[str, str] = {}
+    for name, row in column.rows.items():
+        if name.startswith(_RUN):
+            cells |= _make_run_cells(row)
+            continue
+        cells[_LABELS[name]] = format_samples(row)
+        if name == "compile":
+            for fact, label, form in _COMPILE_FACTS:
+                cells[label] = form(row.facts[fact])
+    if column.check is not None:
+        cells["difference, absolute"] = f"{column.check['max_abs']:.3g}"
+        cells["difference, relative"] = f"{column.check['max_rel']:.3g}"
+    return cells
+
+
+def _make_run_cells(row: Row) -> dict[str, str]:
+    label = _RUN
+    threads = int(row.facts["threads"])
+    if threads > 1:
+        label += f", {threads} threads"
+    if row.facts.get("batch", 1) != 1:
+        label += f", batch {int(row.facts['batch'])}"
+    rest = label.removeprefix(_RUN)
+    return {
+        label: format_samples(row),
+        f"  90 % within{rest}": format_seconds(row.facts["p90"]),
+        f"  99 % within{rest}": format_seconds(row.facts["p99"]),
+        f"  results a second{rest}": format_number(row.facts["throughput"]),
+    }
+
+
+def format_samples(row: Row) -> str:
+    """Return the median of samples, and half of their range where that is visible."""
+    form = format_bytes if row.unit == "bytes" else format_seconds
+    middle = form(statistics.median(row.samples))
+    spread = (max(row.samples) - min(row.samples)) / 2
+    share = spread / (statistics.median(row.samples) or 1)
+    return middle if len(row.samples) == 1 else f"{middle} ±{share:.0%}"
+
+
+def group_by_model(
+    columns: Sequence[ColumnReport],
+) -> Mapping[str, Sequence[ColumnReport]]:
+    """Return the columns of each model, by its path."""
+    groups: dict[str, list[ColumnReport]] = {}
+    for column in columns:
+        groups.setdefault(str(column.column.model), []).append(column)
+    return groups
+
+
+def _escape(cells: Sequence[str]) -> list[str]:
+    return [cell.strip().replace("|", "\\|") for cell in cells]
