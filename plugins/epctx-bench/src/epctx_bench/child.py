@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_bench.columns import ONNXRUNTIME
+from epctx_bench.columns import ONNXRUNTIME, is_cpu
 from epctx_bench.inputs import has_open_batch, make_inputs
 from epctx_bench.page_cache import drop_files
 from epctx_bench.process_costs import CostMeter, read_peak
@@ -166,7 +166,7 @@ def use_model(request: Request) -> dict[str, Any]:
         "runs": runs,
         "peak_bytes": peak,
         "open_batch": open_batch,
-        "simulated": _list_simulated(session),
+        **_sort_eps(session),
     }
 
 
@@ -269,11 +269,19 @@ def _read_peaks() -> int:
     return read_peak() + sum(read_peak(child.pid) for child in children)
 
 
-def _list_simulated(session: Any) -> list[str]:
-    """Return the names of the session's EPs that are simulated."""
+def _sort_eps(session: Any) -> dict[str, list[str]]:
+    """Return the names of the session's EPs that are simulated, and of the others."""
     if not hasattr(session, "get_provider_records"):
-        return []
-    return [each.name for each in session.get_provider_records() if each.simulated]
+        return {"simulated": [], "real": []}
+    records = session.get_provider_records()
+    return {
+        "simulated": [each.name for each in records if each.simulated],
+        "real": [
+            each.name
+            for each in records
+            if not each.simulated and not is_cpu(each.name)
+        ],
+    }
 
 
 _TASKS: dict[str, Callable[[Request], dict[str, Any]]] = {

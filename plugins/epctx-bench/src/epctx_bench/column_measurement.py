@@ -99,6 +99,9 @@ class ColumnMeasurement:
             result = self._ask("use", model=str(self._model), runs=1)
             self._modules["use"] = result["modules"]
             self.simulated = result["simulated"]
+            if result["real"]:
+                names = " and ".join(result["real"])
+                self.notes.append(f"not compared with the own session of {names}")
             if max(self._settings.batch_sizes) > 1 and not result["open_batch"]:
                 self.notes.append(
                     "batch sizes have no effect: the model fixes its first dimension"

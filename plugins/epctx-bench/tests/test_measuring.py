@@ -1,0 +1,211 @@
+"""Reports of real measurements of small models."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+from epctx_bench import BenchSettings, bench, read_schema
+
+from epctx_core.errors import InvalidArgument, NoSuchFile
+
+BURST = "open QNN htp_performance_mode=burst"
+BALANCED = "open QNN htp_performance_mode=balanced"
+PEER = "open onnxruntime"
+QUICK = BenchSettings(turns=1, runs=1, onnxruntime=False)
+
+
+def test_each_scanned_value_is_a_column_beside_onnxruntime(report):
+    assert [column.name for column in report.columns] == [BURST, BALANCED, PEER]
+    assert [column.peer for column in report.columns] == [PEER, PEER, None]
+    assert all(column.error is None for column in report.columns)
+
+
+def test_every_row_has_a_sample_for_each_turn(columns):
+    for column in columns.values():
+        assert {len(row.samples) for row in column.rows.values()} == {2}
+        assert all(sample > 0 for row in column.rows.values() for sample in row.samples)
+
+
+def test_only_what_compiles_has_the_row_compile(columns):
+    compiling = columns[BURST].rows["compile"]
+
+    assert compiling.facts["bytes_written"] > 0
+    assert compiling.facts["cpu_seconds"] > 0
+    assert compiling.facts["peak_bytes"] > 1 << 20
+    assert "compile" not in columns[PEER].rows
+
+
+def test_the_first_result_comes_after_the_load(columns):
+    for column in columns.values():
+        rows = column.rows
+        for load, first in zip(
+            rows["load_warm"].samples, rows["first_result"].samples, strict=True
+        ):
+            assert first > load
+
+
+def test_runs_have_a_row_for_each_number_of_threads_and_batch_size(columns):
+    runs = {
+        name: (row.facts["threads"], row.facts["batch"])
+        for name, row in columns[PEER].rows.items()
+        if name.startswith("run")
+    }
+
+    assert runs == {
+        "run": (1, 1),
+        "run_threads_2_batch_1": (2, 1),
+        "run_threads_1_batch_4": (1, 4),
+        "run_threads_2_batch_4": (2, 4),
+    }
+
+
+def test_percentiles_rise_and_the_throughput_counts_each_result_of_a_batch(columns):
+    for name, row in columns[BURST].rows.items():
+        if name.startswith("run"):
+            facts = row.facts
+            assert 0 < facts["p50"] <= facts["p90"] <= facts["p99"]
+    row = columns[BURST].rows["run_threads_1_batch_4"]
+    # Four results in a run, and little time between runs.
+    assert row.facts["throughput"] > 1 / row.facts["p99"]
+
+
+def test_outputs_are_compared_with_those_of_onnxruntime(columns):
+    for name in (BURST, BALANCED):
+        check = columns[name].check
+        assert check["reference"] == "onnxruntime"
+        assert check["max_abs"] <= 1e-6
+    assert columns[PEER].check is None
+
+
+def test_simulated_eps_are_named(columns):
+    assert columns[BURST].simulated == ["QNNExecutionProvider"]
+    assert columns[PEER].simulated == []
+
+
+def test_the_report_says_on_which_machine_and_with_which_versions(report):
+    machine = report.machine
+
+    assert machine["cores"] >= 1
+    assert {"epctx-core", "epctx-sim-qnn", "onnx", "onnxruntime"} <= set(
+        machine["versions"]
+    )
+
+
+def test_the_json_fits_its_schema(report):
+    written = json.loads(json.dumps(report.as_dict()))
+
+    jsonschema.validate(written, read_schema())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda report: report.pop("machine"),
+        lambda report: report["columns"][0].pop("peer"),
+        lambda report: report["columns"][0]["rows"]["run"].pop("p99"),
+        lambda report: report["columns"][0]["rows"]["load_warm"].update(samples=[]),
+        lambda report: report["columns"][0]["rows"].update(
+            other=report["columns"][0]["rows"]["load_warm"]
+        ),
+    ],
+)
+def test_the_schema_refuses_an_incomplete_report(report, damage):
+    written = json.loads(json.dumps(report.as_dict()))
+    damage(written)
+
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(written, read_schema())
+
+
+def test_a_context_model_is_loaded_and_not_compiled(folder):
+    (column,) = bench(folder / "fixed_ctx.onnx", settings=QUICK).columns
+
+    assert column.error is None
+    assert column.name == "fixed_ctx context model"
+    assert "compile" not in column.rows
+    assert column.rows["load_warm"].samples[0] > 0
+    assert column.simulated == ["QNNExecutionProvider"]
+
+
+def test_a_column_that_fails_does_not_end_the_others(folder):
+    report = bench(
+        folder / "fixed.onnx",
+        eps=["QNN", "VitisAI"],
+        provider_options={"QNN": {"no_such_option": "1"}},
+        settings=QUICK,
+    )
+
+    broken, sound = report.columns
+    assert "no_such_option" in broken.error
+    assert broken.error.startswith("compiling fixed.onnx with epctx failed: its process")
+    assert "Traceback" not in broken.error
+    assert broken.rows == {}
+    assert sound.error is None
+    assert sound.rows["run"].samples
+    jsonschema.validate(report.as_dict(), read_schema())
+
+
+def test_several_eps_are_one_column_in_their_order(folder):
+    (column,) = bench(
+        folder / "fixed.onnx", eps=[("VitisAI", "QNN")], settings=QUICK
+    ).columns
+
+    assert column.name == "fixed VitisAI+QNN"
+    assert column.error is None
+
+
+def test_the_cpu_ep_runs_the_model_without_a_compile(folder):
+    (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=QUICK).columns
+
+    assert column.error is None
+    assert "compile" not in column.rows
+    assert column.rows["memory"].unit == "bytes"
+
+
+def test_batch_sizes_of_a_fixed_model_are_left_out_with_a_note(folder):
+    settings = BenchSettings(turns=1, runs=1, batch_sizes=(1, 8), onnxruntime=False)
+    (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
+
+    assert [name for name in column.rows if name.startswith("run")] == ["run"]
+    assert any("fixes its first dimension" in note for note in column.notes)
+
+
+def test_no_turn_begins_after_the_time_limit(folder):
+    settings = BenchSettings(turns=50, runs=1, time_limit=0, onnxruntime=False)
+    (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
+
+    assert len(column.rows["run"].samples) == 1
+    assert "ended after turn 1 of 50 by the time limit" in column.notes
+
+
+def test_a_process_that_takes_too_long_fails_its_column(folder):
+    settings = BenchSettings(turns=1, runs=1, onnxruntime=False, child_timeout=0.01)
+    (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
+
+    assert "did not end within 0.01 seconds" in column.error
+
+
+def test_a_missing_model_is_said_before_anything_is_measured(tmp_path):
+    with pytest.raises(NoSuchFile, match="there is no model"):
+        bench(tmp_path / "none.onnx")
+
+
+def test_options_of_an_ep_without_a_column_are_refused(folder):
+    with pytest.raises(InvalidArgument, match="options of QNN"):
+        bench(
+            folder / "fixed.onnx",
+            eps=["VitisAI"],
+            provider_options={"QNN": {"htp_arch": "73"}},
+        )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"turns": 0}, {"threads": ()}, {"batch_sizes": (0,)}, {"time_limit": np.nan}],
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+        BenchSettings(**wrong)
