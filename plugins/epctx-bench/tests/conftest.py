@@ -33,14 +33,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def report(folder):
-    """A report of an open model, with a scan, threads, batch sizes and a check."""
+    """A report of an open model, with threads, batch sizes and a check."""
     settings = BenchSettings(
         turns=2, runs=3, threads=(1, 2), batch_sizes=(1, 4), check=True
     )
     return bench(
         folder / "open.onnx",
         eps=["QNN"],
-        provider_options={"QNN": {"htp_performance_mode": ["burst", "balanced"]}},
         settings=settings,
     )
 

@@ -8,18 +8,18 @@ import jsonschema
 import numpy as np
 import pytest
 from epctx_bench import BenchSettings, bench, read_schema
+from epctx_bench.columns import scan_columns
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
 
-BURST = "open QNN htp_performance_mode=burst"
-BALANCED = "open QNN htp_performance_mode=balanced"
+OURS = "open QNN"
 PEER = "open onnxruntime"
 QUICK = BenchSettings(turns=1, runs=1, onnxruntime=False)
 
 
-def test_each_scanned_value_is_a_column_beside_onnxruntime(report):
-    assert [column.name for column in report.columns] == [BURST, BALANCED, PEER]
-    assert [column.peer for column in report.columns] == [PEER, PEER, None]
+def test_each_ep_is_a_column_beside_onnxruntime(report):
+    assert [column.name for column in report.columns] == [OURS, PEER]
+    assert [column.peer for column in report.columns] == [PEER, None]
     assert all(column.error is None for column in report.columns)
 
 
@@ -30,7 +30,7 @@ def test_every_row_has_a_sample_for_each_turn(columns):
 
 
 def test_only_what_compiles_has_the_row_compile(columns):
-    compiling = columns[BURST].rows["compile"]
+    compiling = columns[OURS].rows["compile"]
 
     assert compiling.facts["bytes_written"] > 0
     assert compiling.facts["cpu_seconds"] > 0
@@ -63,25 +63,25 @@ def test_runs_have_a_row_for_each_number_of_threads_and_batch_size(columns):
 
 
 def test_percentiles_rise_and_the_throughput_counts_each_result_of_a_batch(columns):
-    for name, row in columns[BURST].rows.items():
+    for name, row in columns[OURS].rows.items():
         if name.startswith("run"):
             facts = row.facts
             assert 0 < facts["p50"] <= facts["p90"] <= facts["p99"]
-    row = columns[BURST].rows["run_threads_1_batch_4"]
+    row = columns[OURS].rows["run_threads_1_batch_4"]
     # Four results in a run, and little time between runs.
     assert row.facts["throughput"] > 1 / row.facts["p99"]
 
 
 def test_outputs_are_compared_with_those_of_onnxruntime(columns):
-    for name in (BURST, BALANCED):
-        check = columns[name].check
-        assert check["reference"] == "onnxruntime"
-        assert check["max_abs"] <= 1e-6
+    check = columns[OURS].check
+
+    assert check["reference"] == "onnxruntime"
+    assert check["max_abs"] <= 1e-6
     assert columns[PEER].check is None
 
 
 def test_simulated_eps_are_named(columns):
-    assert columns[BURST].simulated == ["QNNExecutionProvider"]
+    assert columns[OURS].simulated == ["QNNExecutionProvider"]
     assert columns[PEER].simulated == []
 
 
@@ -133,52 +133,63 @@ def test_a_context_model_is_loaded_and_not_compiled(folder):
 def test_a_column_that_fails_does_not_end_the_others(folder):
     report = bench(
         folder / "fixed.onnx",
-        eps=["QNN", "VitisAI"],
+        eps=["QNN", ("VitisAI", "OpenVINO")],
         provider_options={"QNN": {"no_such_option": "1"}},
         settings=QUICK,
     )
 
     broken, sound = report.columns
     assert "no_such_option" in broken.error
-    assert broken.error.startswith("compiling fixed.onnx with epctx failed: its process")
+    assert broken.error.startswith(
+        "compiling fixed.onnx with epctx failed: its process"
+    )
     assert "Traceback" not in broken.error
     assert broken.rows == {}
-    assert sound.error is None
+    assert (sound.name, sound.error) == ("fixed VitisAI+OpenVINO", None)
     assert sound.rows["run"].samples
     jsonschema.validate(report.as_dict(), read_schema())
 
 
-def test_several_eps_are_one_column_in_their_order(folder):
-    (column,) = bench(
-        folder / "fixed.onnx", eps=[("VitisAI", "QNN")], settings=QUICK
-    ).columns
-
-    assert column.name == "fixed VitisAI+QNN"
-    assert column.error is None
-
-
-def test_the_cpu_ep_runs_the_model_without_a_compile(folder):
-    (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=QUICK).columns
-
-    assert column.error is None
-    assert "compile" not in column.rows
-    assert column.rows["memory"].unit == "bytes"
-
-
-def test_batch_sizes_of_a_fixed_model_are_left_out_with_a_note(folder):
-    settings = BenchSettings(turns=1, runs=1, batch_sizes=(1, 8), onnxruntime=False)
+@pytest.fixture(scope="module")
+def limited(folder):
+    """The column of the CPU EP, at a time limit and a batch size that the model
+    fixes.
+    """
+    settings = BenchSettings(
+        turns=50, runs=1, time_limit=0, batch_sizes=(1, 8), onnxruntime=False
+    )
     (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
-
-    assert [name for name in column.rows if name.startswith("run")] == ["run"]
-    assert any("fixes its first dimension" in note for note in column.notes)
+    return column
 
 
-def test_no_turn_begins_after_the_time_limit(folder):
-    settings = BenchSettings(turns=50, runs=1, time_limit=0, onnxruntime=False)
-    (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
+def test_the_cpu_ep_runs_the_model_without_a_compile(limited):
+    assert limited.error is None
+    assert "compile" not in limited.rows
+    assert limited.rows["memory"].unit == "bytes"
 
-    assert len(column.rows["run"].samples) == 1
-    assert "ended after turn 1 of 50 by the time limit" in column.notes
+
+def test_batch_sizes_of_a_fixed_model_are_left_out_with_a_note(limited):
+    assert [name for name in limited.rows if name.startswith("run")] == ["run"]
+    assert any("fixes its first dimension" in note for note in limited.notes)
+
+
+def test_no_turn_begins_after_the_time_limit(limited):
+    assert len(limited.rows["run"].samples) == 1
+    assert "ended after turn 1 of 50 by the time limit" in limited.notes
+
+
+def test_each_combination_of_option_values_is_a_column(folder):
+    columns = scan_columns(
+        folder / "open.onnx",
+        ["QNN", ("VitisAI", "QNN")],
+        {"QNN": {"a": ["1", "2"], "b": "3"}, "VitisAI": {"c": ["4", "5"]}},
+    )
+
+    assert [column.heading for column in columns] == [
+        "QNN 1", "QNN 2",
+        "VitisAI+QNN 4 1", "VitisAI+QNN 4 2", "VitisAI+QNN 5 1", "VitisAI+QNN 5 2",
+    ]  # fmt: skip
+    assert columns[-1].options == {"VitisAI": {"c": "5"}, "QNN": {"a": "2", "b": "3"}}
 
 
 def test_a_process_that_takes_too_long_fails_its_column(folder):

@@ -242,7 +242,7 @@ def _print_notes(columns: Sequence[ColumnReport], console: Console) -> None:
             headings.setdefault(note, []).append(column.column.heading)
     for note, names in headings.items():
         about = "" if len(names) == len(columns) else f"{', '.join(names)}: "
-        _say_wrapped(f"{about}{note}.", console)
+        _say_wrapped(f"Note: {about}{note}.", console)
 
 
 def _say_wrapped(sentence: str, console: Console) -> None:

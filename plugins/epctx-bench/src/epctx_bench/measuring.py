@@ -263,7 +263,8 @@ def _make_reference(
         if measurement.column.engine == ONNXRUNTIME and measurement.error is None:
             return measurement
     column = measurements[0].column
-    if not any(m.column.compiles for m in measurements):
+    is_plain = column.compiles or (column.eps and all(map(is_cpu, column.eps)))
+    if not is_plain:
         return None
     reference = _start_measurement(
         Column(model=column.model, eps=(CPU_EP,), compiles=False),
