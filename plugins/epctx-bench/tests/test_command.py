@@ -12,30 +12,32 @@ from epctx_bench.units import format_bytes, format_seconds
 QUICK = ("--turns", 1, "--runs", 1, "--no-onnxruntime")
 
 
-def test_columns_stand_side_by_side_and_one_that_fails_exits_with_1(epctx, folder):
+def test_a_failed_column_is_said_beside_the_table_and_exits_with_1(epctx, folder):
     said = epctx(
-        "bench", folder / "fixed.onnx", "--ep", "QNN", "--ep", "CPU", "--ep", "VitisAI",
-        "-p", "QNN.no_such_option=1", *QUICK,
-    )  # fmt: skip
+        "bench", folder / "fixed_ctx.onnx", "--ep", "QNN", "--ep", "VitisAI", *QUICK
+    )
 
     lines = said.out.splitlines()
     assert said.code == 1
-    assert "error: fixed QNN failed: compiling fixed.onnx" in said.err
-    header = next(line for line in lines if line.split() == ["CPU", "VitisAI"])
+    assert "error: fixed_ctx VitisAI failed: running fixed_ctx.onnx" in said.err
+    header = next(line for line in lines if line.split() == ["QNN"])
     rows = lines[lines.index(header) + 1 :]
-    assert rows[0].split()[:2] == ["compile", "-"]
-    assert any(line.startswith("VitisAI loads in ") for line in lines)
-    assert "Simulated: VitisAIExecutionProvider computes on this CPU" in said.out
+    assert rows[0].split()[:2] == ["load,", "cold"]
+    assert any(line.startswith("QNN loads in ") for line in lines)
+    assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
 
 
-def test_the_json_is_a_report_that_fits_the_schema(epctx, folder):
-    said = epctx(
-        "bench", folder / "fixed.onnx", "--ep", "CPU", *QUICK, "--check", "--json"
-    )
+def test_a_context_model_finds_its_eps_and_is_not_compiled(epctx, folder):
+    said = epctx("bench", folder / "fixed_ctx.onnx", *QUICK, "--check", "--json")
 
     jsonschema.validate(said.json, read_schema())
     (column,) = said.json["columns"]
-    assert column["check"] == {"reference": "CPU", "max_abs": 0, "max_rel": 0}
+    assert said.code == 0
+    assert column["name"] == "fixed_ctx context model"
+    assert column["simulated"] == ["QNNExecutionProvider"]
+    assert "compile" not in column["rows"]
+    assert column["check"] is None
+    assert any("no session of the original model" in note for note in column["notes"])
     assert said.json["settings"]["turns"] == 1
 
 

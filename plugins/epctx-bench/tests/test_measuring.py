@@ -120,16 +120,6 @@ def test_the_schema_refuses_an_incomplete_report(report, damage):
         jsonschema.validate(written, read_schema())
 
 
-def test_a_context_model_is_loaded_and_not_compiled(folder):
-    (column,) = bench(folder / "fixed_ctx.onnx", settings=QUICK).columns
-
-    assert column.error is None
-    assert column.name == "fixed_ctx context model"
-    assert "compile" not in column.rows
-    assert column.rows["load_warm"].samples[0] > 0
-    assert column.simulated == ["QNNExecutionProvider"]
-
-
 def test_a_column_that_fails_does_not_end_the_others(folder):
     report = bench(
         folder / "fixed.onnx",
@@ -156,7 +146,12 @@ def limited(folder):
     fixes.
     """
     settings = BenchSettings(
-        turns=50, runs=1, time_limit=0, batch_sizes=(1, 8), onnxruntime=False
+        turns=50,
+        runs=1,
+        time_limit=0,
+        batch_sizes=(1, 8),
+        check=True,
+        onnxruntime=False,
     )
     (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
     return column
@@ -166,6 +161,10 @@ def test_the_cpu_ep_runs_the_model_without_a_compile(limited):
     assert limited.error is None
     assert "compile" not in limited.rows
     assert limited.rows["memory"].unit == "bytes"
+
+
+def test_the_reference_is_the_cpu_ep_where_onnxruntime_is_not_measured(limited):
+    assert limited.check == {"reference": "CPU", "max_abs": 0, "max_rel": 0}
 
 
 def test_batch_sizes_of_a_fixed_model_are_left_out_with_a_note(limited):

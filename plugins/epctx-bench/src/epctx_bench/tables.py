@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_bench.units import format_bytes, format_number, format_seconds
 
@@ -25,6 +25,12 @@ _COMPILE_FACTS = (
     ("peak_bytes", "  peak memory", format_bytes),
     ("bytes_written", "  written", format_bytes),
 )
+_CHECK_FACTS = (
+    ("max_abs", "difference, absolute"),
+    ("max_rel", "difference, relative"),
+)
+Key: TypeAlias = "tuple[str, str]"
+"""Name of a row, and label of one of its lines."""
 _INDENT = 2
 _GAP = 2
 _RUN = "run"
@@ -60,20 +66,24 @@ def make_tables(
     shown = [column for column in columns if column.rows]
     if not shown:
         return []
-    labels = list(_list_labels(shown))
+    keys = list(_list_keys(shown))
     cells = [_make_cells(column) for column in shown]
     widths = [
         max(map(len, [column.column.heading, *cell.values()]))
         for column, cell in zip(shown, cells, strict=True)
     ]
-    available = None if width is None else width - _INDENT - max(map(len, labels))
+    available = (
+        None
+        if width is None
+        else width - _INDENT - max(len(label) for _, label in keys)
+    )
     tables = []
     for group in _split(widths, available):
         header = ["", *(shown[i].column.heading for i in group)]
         rows = [
-            [label, *(cells[i].get(label, _NONE) for i in group)]
-            for label in labels
-            if any(label in cells[i] for i in group)
+            [key[1], *(cells[i].get(key, _NONE) for i in group)]
+            for key in keys
+            if any(key in cells[i] for i in group)
         ]
         tables.append(Table(header=header, rows=rows))
     return tables
@@ -93,44 +103,43 @@ def _split(widths: Sequence[int], available: int | None) -> Iterator[list[int]]:
     yield group
 
 
-def _list_labels(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield the labels of the rows that a column has, each once."""
+def _list_keys(columns: Sequence[ColumnReport]) -> Iterator[Key]:
+    """Yield the keys of the lines that a column has, each once."""
     seen = [_make_cells(column) for column in columns]
-    # The column with most rows gives the order: that of onnxruntime has no compile.
+    # The column with most lines gives the order: that of onnxruntime has no compile.
     longest = max(seen, key=len)
-    yield from dict.fromkeys([*longest, *(label for cells in seen for label in cells)])
+    yield from dict.fromkeys([*longest, *(key for cells in seen for key in cells)])
 
 
-def _make_cells(column: ColumnReport) -> dict[str, str]:
-    """Return the cells of a column by their labels, in order."""
-    cells: dict[str, str] = {}
+def _make_cells(column: ColumnReport) -> dict[Key, str]:
+    """Return the cells of a column by their keys, in order."""
+    cells: dict[Key, str] = {}
     for name, row in column.rows.items():
         if name.startswith(_RUN):
-            cells |= _make_run_cells(row)
+            cells |= _make_run_cells(name, row)
             continue
-        cells[_LABELS[name]] = format_samples(row)
+        cells[name, _LABELS[name]] = format_samples(row)
         if name == "compile":
             for fact, label, form in _COMPILE_FACTS:
-                cells[label] = form(row.facts[fact])
+                cells[name, label] = form(row.facts[fact])
     if column.check is not None:
-        cells["difference, absolute"] = f"{column.check['max_abs']:.3g}"
-        cells["difference, relative"] = f"{column.check['max_rel']:.3g}"
+        for fact, label in _CHECK_FACTS:
+            cells["check", label] = f"{column.check[fact]:.3g}"
     return cells
 
 
-def _make_run_cells(row: Row) -> dict[str, str]:
+def _make_run_cells(name: str, row: Row) -> dict[Key, str]:
     label = _RUN
     threads = int(row.facts["threads"])
     if threads > 1:
         label += f", {threads} threads"
     if row.facts.get("batch", 1) != 1:
         label += f", batch {int(row.facts['batch'])}"
-    rest = label.removeprefix(_RUN)
     return {
-        label: format_samples(row),
-        f"  90 % within{rest}": format_seconds(row.facts["p90"]),
-        f"  99 % within{rest}": format_seconds(row.facts["p99"]),
-        f"  results a second{rest}": format_number(row.facts["throughput"]),
+        (name, label): format_samples(row),
+        (name, "  90 % within"): format_seconds(row.facts["p90"]),
+        (name, "  99 % within"): format_seconds(row.facts["p99"]),
+        (name, "  results a second"): format_number(row.facts["throughput"]),
     }
 
 
