@@ -51,7 +51,7 @@ def ask_child(request: Request, *, timeout: float) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
-    reason = done.stderr.strip()[-_LONGEST_REASON:]
+    reason = " ".join(done.stderr.split())[-_LONGEST_REASON:]
     raise Fail(
         f"{doing} with {request.engine} failed: its process "
         f"{_describe_end(done.returncode)} and said: {reason or 'nothing'}",
