@@ -190,3 +190,12 @@ def model(tmp_path):
         return path
 
     return write
+
+
+def hide_package(name, folder):
+    """Have the import system raise what it does where there is no such package."""
+    absent = (
+        "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    )
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(absent)

@@ -20,6 +20,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.profiling import add_profile, profiling
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_run_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--output", metavar="OUT.npz", help="write the outputs, by name"
     )
+    add_profile(parser)
     add_common(parser)
     parser.set_defaults(run=run_run)
 
@@ -54,7 +56,10 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.output is not None:
         check_writable(arguments.output)
     start = time.perf_counter()
-    with InferenceSession(arguments.model, session_settings) as session:
+    with (
+        profiling(arguments, session_settings, console),
+        InferenceSession(arguments.model, session_settings) as session,
+    ):
         loaded = time.perf_counter()
         inputs = _inputs(arguments, session, console)
         names = [output.name for output in session.get_outputs()]
