@@ -36,7 +36,8 @@ exactly its own version of the core.
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
 `check_folder`:
-    saying that a file cannot be written before any work is done for it (epctx-cli).
+    saying that a file cannot be written before any work is done for it (epctx-bench,
+    epctx-cli).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
 `find_entry`:

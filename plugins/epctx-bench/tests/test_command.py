@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
 import jsonschema
 import pytest
-from epctx_bench import read_schema
-from epctx_bench.sentences import describe_column, describe_speed
+from epctx_bench import BenchSettings, Row, bench, read_schema
+from epctx_bench.sentences import describe_column
 from epctx_bench.tables import make_tables
 from epctx_bench.units import format_bytes, format_seconds
 
@@ -23,7 +28,8 @@ def test_a_failed_column_is_said_beside_the_table_and_exits_with_1(epctx, folder
     header = next(line for line in lines if line.split() == ["QNN"])
     rows = lines[lines.index(header) + 1 :]
     assert rows[0].split()[:2] == ["load,", "cold"]
-    assert any(line.startswith("QNN loads in ") for line in lines)
+    busy = any(line.startswith("The machine was busy: ") for line in lines)
+    assert busy or any(line.startswith("QNN loads about ") for line in lines)
     assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
 
 
@@ -87,27 +93,123 @@ def test_no_line_of_a_table_is_longer_than_the_width(report):
     assert headings == ["QNN", "onnxruntime"]
 
 
-def test_a_sentence_compares_with_the_compile_and_with_onnxruntime(columns):
+def test_sentences_compare_with_the_compile_and_with_onnxruntime(columns):
     column = columns["open QNN"]
 
-    sentence = describe_column(column, columns["open onnxruntime"])
+    sentences = describe_column(column, columns["open onnxruntime"])
 
-    assert sentence.startswith("QNN loads in ")
-    assert "it compiles" in sentence
-    assert "onnxruntime creates its session" in sentence
-    assert "onnxruntime" not in describe_column(column, None)
+    assert len(sentences) == 4
+    assert all(sentence.startswith("QNN ") for sentence in sentences)
+    assert "than it compiles" in sentences[0]
+    assert "onnxruntime creates its session" in sentences[1]
+    assert len(describe_column(column)) == 1
+
+
+def test_a_sentence_has_the_ratio_of_pairs_with_its_margin(columns):
+    loads = Row(unit="s", samples=[1.0, 1.01, 0.99, 1.0, 1.02])
+    peers = Row(unit="s", samples=[12.3] * 5)
+    ours = replace(columns["open QNN"], rows={"load_warm": loads})
+    peer = replace(columns["open onnxruntime"], rows={"load_warm": peers})
+
+    assert describe_column(ours, peer) == [
+        "QNN loads 12.3 ± 0.2 times faster than onnxruntime creates its session."
+    ]
+
+
+def test_help_imports_neither_numpy_nor_onnx():
+    code = (
+        "import sys\n"
+        "from epctx_cli.entry import run\n"
+        "code = run(['bench', '--help'])\n"
+        "assert not {'numpy', 'onnx', 'scipy', 'psutil'} & set(sys.modules)\n"
+        "sys.exit(code)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "--fail-above SLOWDOWN" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def saved(folder):
+    """A file with a report of three turns of the CPU EP beside onnxruntime."""
+    path = folder / "saved" / "report.json"
+    settings = BenchSettings(turns=3, runs=3)
+    bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).save(path)
+    return path
+
+
+AGAIN = ("--ep", "CPU", "--turns", 3, "--runs", 3)
+
+
+def test_a_row_that_became_slower_exits_with_1(epctx, folder, saved, tmp_path):
+    earlier = json.loads(saved.read_text())
+    (ours,) = (c for c in earlier["columns"] if c["name"] == "fixed CPU")
+    row = ours["rows"]["first_result"]
+    row["samples"] = [sample / 1000 for sample in row["samples"]]
+    faster = tmp_path / "faster.json"
+    faster.write_text(json.dumps(earlier))
+
+    said = epctx("bench", folder / "fixed.onnx", *AGAIN, "--against", faster, "--json")
+
+    jsonschema.validate(said.json, read_schema())
+    rows = {row["row"]: row for row in said.json["judgement"]["rows"]}
+    busy = said.json["noise"]["busy"] or earlier["noise"]["busy"]
+    expected = "too noisy" if busy else "slower"
+    assert rows["first_result"]["verdict"] == expected
+    assert rows["first_result"]["peer"] == "fixed onnxruntime"
+    assert said.json["judgement"]["failed"] == (not busy)
+    assert said.code == (0 if busy else 1)
+
+
+def test_a_report_is_saved_and_compared_with_in_one_call(epctx, folder, tmp_path):
+    path = tmp_path / "new" / "report.json"
+    one = (*AGAIN[:2], "--turns", 1, "--runs", 1)
+    assert epctx("bench", folder / "fixed.onnx", *one, "--save", path).code == 0
+
+    said = epctx(
+        "bench", folder / "fixed.onnx", *one,
+        "--against", path, "--fail-above", "12.5%", "--save", path,
+    )  # fmt: skip
+
+    jsonschema.validate(json.loads(path.read_text()), read_schema())
+    text = " ".join(said.out.splitlines())
+    assert said.code == 0
+    assert "UNDECIDED, which is not passed. 5 rows compared: 5 too noisy." in text
+    assert text.rstrip().endswith(
+        "A row fails if it is slower by more than 12.5% and that is significant at "
+        "0.01."
+    )
 
 
 @pytest.mark.parametrize(
-    ("others", "own", "words"),
+    ("wrong", "words"),
     [
-        ((10.0, 20.0, 30.0), (1.0, 2.0, 3.0), "10 times faster than"),
-        ((1.0, 1.0), (4.0, 4.0), "4 times slower than"),
-        ((1.0, 2.0), (1.0, 2.0), "as fast as"),
+        (["--against=none.json"], "does not exist"),
+        (["--fail-above=5%"], "nothing to compare with"),
+        (["--save=."], "is a folder, not a file"),
+        (["--save={saved}/report.json"], "is not a folder"),
+        (["--against={saved}", "--fail-above=much"], "not a slowdown above 0"),
+        (["--against={saved}", "--fail-above=-5%"], "not a slowdown above 0"),
+        (["--against={saved}", "--fail-above=5"], "means 500% without"),
+        (["--against={saved}", "--no-onnxruntime"], "has the peer"),
     ],
 )
-def test_a_speed_is_the_median_ratio_of_pairs(others, own, words):
-    assert describe_speed(others, own) == words
+def test_a_gate_that_cannot_work_is_refused_before_anything_is_measured(
+    epctx, saved, folder, wrong, words
+):
+    # A broken model would fail first if anything was measured.
+    broken = folder / "broken.onnx"
+    broken.write_bytes(b"no model")
+
+    options = [part.format(saved=saved) for part in wrong]
+    said = epctx("bench", broken, "--ep", "CPU", *options)
+
+    assert said.code == 2
+    assert words in " ".join(said.err.split())
 
 
 def test_units_are_those_that_people_read():

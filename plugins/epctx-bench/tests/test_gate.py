@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from epctx_bench.gate import Verdict, correct_pvalues, judge
+from epctx_bench.gate import Verdict, correct_pvalues, judge, parse_threshold
 from simulated_reports import column, judge_simulated, report, simulate
 
 from epctx_core.errors import InvalidArgument
@@ -181,7 +181,10 @@ def test_a_column_without_a_peer_is_not_judged_on_another_machine(machine):
     assert not judgement.rows
     assert not judgement.failed
     assert "the reports differ in, or lack, cpu" in judgement.notes[0]
-    assert judgement.lines()[-1] == "Nothing could be compared with the saved report."
+    assert judgement.undecided
+    assert judgement.lines()[-1] == (
+        "UNDECIDED: nothing could be compared with the saved report."
+    )
 
 
 def test_a_peer_that_failed_is_no_peer():
@@ -287,3 +290,17 @@ def test_samples_that_are_not_pairs_are_refused_by_name():
         InvalidArgument, match="QNN, load_warm of the new report: 2 samples"
     ):
         judge(report([1.0], [1.0]), report([1.0, 2.0], [1.0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "threshold"),
+    [("5%", 0.05), ("0.05", 0.05), (" 12.5 %", 0.125), ("150%", 1.5)],
+)
+def test_a_threshold_is_a_percentage_or_a_part(text, threshold):
+    assert parse_threshold(text) == pytest.approx(threshold)
+
+
+@pytest.mark.parametrize("text", ["", "%", "much", "0", "-5%", "nan", "inf%", "5"])
+def test_a_threshold_that_is_not_a_slowdown_is_refused(text):
+    with pytest.raises(InvalidArgument, match="the threshold"):
+        parse_threshold(text)

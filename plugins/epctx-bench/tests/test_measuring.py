@@ -7,7 +7,7 @@ import json
 import jsonschema
 import numpy as np
 import pytest
-from epctx_bench import BenchSettings, bench, read_schema
+from epctx_bench import BenchSettings, bench, judge, load, read_schema
 from epctx_bench.columns import scan_columns
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
@@ -41,10 +41,10 @@ def test_only_what_compiles_has_the_row_compile(columns):
 def test_the_first_result_comes_after_the_load(columns):
     for column in columns.values():
         rows = column.rows
-        for load, first in zip(
+        for loaded, first in zip(
             rows["load_warm"].samples, rows["first_result"].samples, strict=True
         ):
-            assert first > load
+            assert first > loaded
 
 
 def test_runs_have_a_row_for_each_number_of_threads_and_batch_size(columns):
@@ -94,6 +94,23 @@ def test_the_report_says_on_which_machine_and_with_which_versions(report):
     )
 
 
+def test_the_report_says_whether_the_machine_was_busy(report):
+    noise = report.as_dict()["noise"]
+
+    assert noise["busy"] == report.noise.busy
+    assert 0 <= noise["share"] <= 1
+    assert noise["reason"].startswith("The machine was ")
+
+
+def test_a_saved_report_is_judged_against_a_new_one(report, tmp_path):
+    report.save(tmp_path / "report.json")
+
+    judgement = judge(load(tmp_path / "report.json"), report.as_dict())
+
+    assert {row.peer for row in judgement.rows} == {PEER, None}
+    assert not judgement.failed
+
+
 def test_the_json_fits_its_schema(report):
     written = json.loads(json.dumps(report.as_dict()))
 
@@ -104,6 +121,8 @@ def test_the_json_fits_its_schema(report):
     "damage",
     [
         lambda report: report.pop("machine"),
+        lambda report: report.pop("noise"),
+        lambda report: report["noise"].pop("busy"),
         lambda report: report["columns"][0].pop("peer"),
         lambda report: report["columns"][0]["rows"]["run"].pop("p99"),
         lambda report: report["columns"][0]["rows"]["load_warm"].update(samples=[]),

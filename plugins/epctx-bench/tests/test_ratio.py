@@ -166,6 +166,16 @@ def test_little_knowledge_is_not_described_as_equality():
     assert text.endswith("times faster than onnxruntime compiles: measure more turns")
 
 
+def test_an_interval_beyond_all_numbers_is_described():
+    ratio = estimate_ratio([1.0, 1.0], [1.0, 1e-6], 0.99)
+
+    assert ratio.high == math.inf
+    assert describe_ratio(ratio) == (
+        "loads between any number of times slower and any number of times faster than "
+        "onnxruntime compiles: measure more turns"
+    )
+
+
 @pytest.mark.parametrize("samples", [[], [1.0, 0.0], [-1.0], [math.nan], [math.inf]])
 def test_samples_that_are_not_times_are_refused(samples):
     with pytest.raises(InvalidArgument):

@@ -67,7 +67,7 @@ def judge_measured(saved, now):
     [row] = judge(saved, now, alpha=CERTAIN).rows
     if any(each["noise"]["busy"] for each in (saved, now)):
         assert row.verdict is Verdict.TOO_NOISY
-        assert "The machine is too busy" in row.reason
+        assert "The machine was too busy" in row.reason
         return None
 
     if row.verdict is Verdict.TOO_NOISY:

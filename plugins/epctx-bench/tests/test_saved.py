@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from epctx_bench.saved import load, save
+from epctx_bench.saved import check_writable, load, save
 from simulated_reports import report
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
@@ -34,9 +34,30 @@ def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
 
     with pytest.raises(Fail, match="cannot be written"):
         save(report([1.0], [1.0]), tmp_path / "folder")
+    (tmp_path / "file").touch()
     with pytest.raises(Fail, match="cannot be written"):
-        save(report([1.0], [1.0]), tmp_path / "missing" / "report.json")
-    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+        save(report([1.0], [1.0]), tmp_path / "file" / "report.json")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_missing_folder_is_created(tmp_path):
+    path = tmp_path / "missing" / "report.json"
+    check_writable(path)
+    assert not path.parent.exists()
+
+    save(report([1.0], [1.0]), path)
+    assert load(path) == report([1.0], [1.0])
+
+
+def test_what_cannot_be_written_is_said_before_it_is_measured(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InvalidArgument, match="is a folder, not a file"):
+        check_writable(tmp_path)
+    with pytest.raises(InvalidArgument, match="is a folder, not a file"):
+        check_writable(f"{tmp_path}/missing/")
+    with pytest.raises(InvalidArgument, match="is not a folder"):
+        check_writable(tmp_path / "file" / "report.json")
 
 
 def test_a_missing_file_is_named(tmp_path):

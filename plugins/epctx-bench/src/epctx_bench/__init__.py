@@ -11,23 +11,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_bench.gate import JudgedRow, Judgement, Verdict, judge
     from epctx_bench.measuring import bench
+    from epctx_bench.noise import Noise
     from epctx_bench.profile import Profile
     from epctx_bench.report import BenchReport, ColumnReport, Row, read_schema
+    from epctx_bench.saved import load
     from epctx_bench.settings import BenchSettings
 
 __all__ = [
     "BenchReport",
     "BenchSettings",
     "ColumnReport",
+    "JudgedRow",
+    "Judgement",
+    "Noise",
     "Profile",
     "Row",
+    "Verdict",
     "bench",
+    "judge",
+    "load",
     "read_schema",
 ]
 
 _HOME = {
     "bench": "measuring",
+    "JudgedRow": "gate",
+    "Judgement": "gate",
+    "Verdict": "gate",
+    "judge": "gate",
+    "Noise": "noise",
+    "load": "saved",
     "Profile": "profile",
     "BenchReport": "report",
     "ColumnReport": "report",

@@ -4,7 +4,6 @@ rows that result.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import numpy as np
 from epctx_bench.children import ask_child
 from epctx_bench.columns import Column, is_cpu
 from epctx_bench.page_cache import read_files
+from epctx_bench.ratio import find_median, summarize
 from epctx_bench.report import Row
 from epctx_bench.request import Request, Task
 from epctx_core.errors import EpctxError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from epctx_bench.settings import BenchSettings
 
-_PERCENTILES = (50, 90, 99)
 _COMPILE_FACTS = ("cpu_seconds", "peak_bytes", "bytes_written")
 
 
@@ -191,7 +190,7 @@ def _make_compile_row(results: list[Mapping[str, Any]]) -> Row:
         unit="s",
         samples=[result["seconds"] for result in results],
         facts={
-            fact: statistics.median(result[fact] for result in results)
+            fact: find_median([result[fact] for result in results])
             for fact in _COMPILE_FACTS
         },
     )
@@ -211,11 +210,17 @@ def _make_run_row(results: list[Mapping[str, Any]], index: int) -> tuple[str, Ro
         name += f"_threads_{threads}"
         name += "" if batch is None else f"_batch_{batch}"
     times = [time for result in results for time in result["times"]]
-    found = np.percentile(times, _PERCENTILES)
-    facts = {f"p{p}": float(v) for p, v in zip(_PERCENTILES, found, strict=True)}
-    facts["throughput"] = statistics.median(r["throughput"] for r in results)
-    facts["threads"] = threads
+    summary = summarize(times)
+
+    facts = {
+        "p50": summary.p50,
+        "p90": summary.p90,
+        "p99": summary.p99,
+        "throughput": find_median([result["throughput"] for result in results]),
+        "threads": threads,
+    }
     if batch is not None:
         facts["batch"] = batch
-    medians = [statistics.median(result["times"]) for result in results]
+
+    medians = [find_median(result["times"]) for result in results]
     return name, Row(unit="s", samples=medians, facts=facts)

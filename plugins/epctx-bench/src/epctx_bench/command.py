@@ -6,7 +6,7 @@ import argparse
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_cli.command import (
     CommandParser,
@@ -19,13 +19,13 @@ from epctx_cli.command import (
 )
 
 from epctx_bench.columns import EPCTX
-from epctx_bench.measuring import bench
-from epctx_bench.sentences import describe_column
 from epctx_bench.settings import BenchSettings
-from epctx_bench.tables import group_by_model, make_tables
 from epctx_core.errors import InvalidArgument, one_line
 
+# `--help` imports this module, and neither numpy nor onnx: what needs them is imported
+# in functions.
 if TYPE_CHECKING:
+    from epctx_bench.gate import Judgement
     from epctx_bench.report import BenchReport, ColumnReport
 
 _WIDTH = 80
@@ -42,6 +42,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.list_among_options = "models"
     _add_columns(parser)
     _add_amounts(parser)
+    _add_gate(parser)
     parser.add_flag(
         "--check", "compare the outputs with onnxruntime's, else with the CPU EP's"
     )
@@ -127,6 +128,22 @@ def _add_amounts(parser: CommandParser) -> None:
     )
 
 
+def _add_gate(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--save", metavar="FILE", help="write the report for a later --against"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="FILE",
+        help="compare with a saved report; exit with 1 if a row became slower",
+    )
+    parser.add_argument(
+        "--fail-above",
+        metavar="SLOWDOWN",
+        help="slowdown from which a significant one fails (default: 5%%)",
+    )
+
+
 def _positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
@@ -138,9 +155,14 @@ def _positive_list(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
-    """Measure and report; 1 if a column failed."""
+    """Measure and report; 1 if a column failed or a row became slower."""
+    from epctx_bench.gate import judge
+    from epctx_bench.measuring import bench
+
     if arguments.markdown and arguments.json:
         raise InvalidArgument("--markdown and --json exclude each other.")
+    fail_above, saved = _read_gate(arguments)
+
     eps = [tuple(each.split("+")) for each in arguments.ep]
     names = list(dict.fromkeys(ep for mix in eps for ep in mix))
     for name in names:
@@ -161,10 +183,45 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
             progress=progress,
         )
 
+    found = report.as_dict()
+    if arguments.save is not None:
+        report.save(arguments.save)
+    judgement = saved and judge(saved, found, fail_above=fail_above)
+
     _print_report(report, console, markdown=arguments.markdown)
-    console.result(report.as_dict())
     failed = any(column.error is not None for column in report.columns)
+    if judgement:
+        _print_judgement(judgement, console)
+        found["judgement"] = judgement.as_dict()
+        failed = failed or judgement.failed
+    console.result(found)
     return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _read_gate(arguments: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
+    """Return the threshold and the saved report, if there is one to compare with.
+
+    A file that cannot be read or written is refused here, before minutes of measuring.
+    """
+    from epctx_bench.gate import FAIL_ABOVE, parse_threshold, require_peers
+    from epctx_bench.saved import check_writable, load
+
+    if arguments.save is not None:
+        check_writable(arguments.save)
+    if arguments.against is None:
+        if arguments.fail_above is not None:
+            raise InvalidArgument(
+                "--fail-above has nothing to compare with.",
+                hint="Add --against FILE, a report that --save wrote.",
+            )
+        return FAIL_ABOVE, None
+
+    given = arguments.fail_above
+    fail_above = FAIL_ABOVE if given is None else parse_threshold(given)
+    saved = load(arguments.against)
+    if arguments.no_onnxruntime:
+        require_peers(saved)
+    return fail_above, saved
 
 
 def _make_settings(arguments: argparse.Namespace) -> BenchSettings:
@@ -192,7 +249,16 @@ def _split_values(text: str) -> list[str]:
     return [value.replace(r"\,", ",") for value in _COMMA.split(text)]
 
 
+def _print_judgement(judgement: Judgement, console: Console) -> None:
+    """Print each row's verdict; the last line sums up."""
+    console.say("\nCompared with the saved report:")
+    for line in judgement.lines():
+        _say_wrapped(line, console)
+
+
 def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
+    from epctx_bench.tables import group_by_model
+
     machine = report.machine
     console.say(f"{machine['cpu']}, {counted(machine['cores'], 'core')}")
     versions = ", ".join(
@@ -203,8 +269,13 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
     console.say(f"Python {machine['python']}, {versions}")
     for model, columns in group_by_model(report.columns).items():
         _print_model(model, columns, console, markdown=markdown)
+        if not report.noise.busy:
+            _print_comparisons(columns, console)
+        _print_notes(columns, console)
 
-    console.say("\nMedians of the turns ± half of their range, without imports.")
+    console.say("\nMedians of the turns ± standard deviation, without imports.")
+    if report.noise.busy:
+        _say_wrapped(str(report.noise), console)
     console.note_simulated(name for c in report.columns for name in c.simulated)
     for column in report.columns:
         if column.error is not None:
@@ -214,6 +285,8 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
 def _print_model(
     model: str, columns: Sequence[ColumnReport], console: Console, *, markdown: bool
 ) -> None:
+    from epctx_bench.tables import make_tables
+
     turns = max(
         (len(row.samples) for column in columns for row in column.rows.values()),
         default=0,
@@ -227,11 +300,16 @@ def _print_model(
         for index, table in enumerate(make_tables(columns, width=_WIDTH)):
             console.table(table.header, table.rows, title="" if index else title)
     console.say()
+
+
+def _print_comparisons(columns: Sequence[ColumnReport], console: Console) -> None:
+    from epctx_bench.sentences import describe_column
+
     peers = {column.name: column for column in columns}
     for column in columns:
         if column.column.engine == EPCTX:
-            _say_wrapped(describe_column(column, peers.get(column.peer or "")), console)
-    _print_notes(columns, console)
+            for sentence in describe_column(column, peers.get(column.peer or "")):
+                _say_wrapped(sentence, console)
 
 
 def _print_notes(columns: Sequence[ColumnReport], console: Console) -> None:

@@ -46,7 +46,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from epctx_bench.ratio import TRIMMED, Values, check_samples, pair_logarithms
+from epctx_bench.ratio import (
+    TRIMMED,
+    Values,
+    check_samples,
+    find_median,
+    pair_logarithms,
+    raise_from_logarithm,
+)
 from epctx_bench.saved import Report, check_report
 from epctx_core.errors import InvalidArgument, one_line
 
@@ -54,6 +61,9 @@ MACHINE_FACTS = ("cpu", "cores", "os", "python")
 """Facts of a report's machine that have to be equal where times are compared without a
 peer. Versions of packages are not among them: they are what is compared.
 """
+
+FAIL_ABOVE = 0.05
+"""Relative slowdown that a significant one has to exceed to fail, by default."""
 
 LARGEST_ALPHA = 0.5
 """Level from which an interval of 1 - 2 `alpha` would be empty."""
@@ -135,9 +145,11 @@ class Judgement:
 
     @property
     def undecided(self) -> bool:
-        """True if no row is slower, but some are too noisy to say so."""
+        """True if no row is slower, but some are too noisy to say so, or none could be
+        compared.
+        """
         noisy = any(row.verdict is Verdict.TOO_NOISY for row in self.rows)
-        return noisy and not self.failed
+        return (noisy or not self.rows) and not self.failed
 
     def lines(self) -> list[str]:
         """Return the judgement as sentences, one a line; the last one sums it up."""
@@ -167,7 +179,7 @@ class Judgement:
 
     def _sum_up(self) -> str:
         if not self.rows:
-            return "Nothing could be compared with the saved report."
+            return "UNDECIDED: nothing could be compared with the saved report."
 
         counts = {
             verdict: sum(row.verdict is verdict for row in self.rows)
@@ -177,11 +189,13 @@ class Judgement:
             f"{count} {verdict}" for verdict, count in counts.items() if count
         )
         rows = "row" if len(self.rows) == 1 else "rows"
-        return (
+        text = (
             f"{len(self.rows)} {rows} compared: {found}. A row fails if it is slower "
-            f"by more than {self.fail_above:.0%} and that is significant at "
+            f"by more than {self.fail_above * 100:.3g}% and that is significant at "
             f"{self.alpha}."
         )
+        # It exits like a success, so it must not read like one.
+        return f"UNDECIDED, which is not passed. {text}" if self.undecided else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +280,7 @@ class _Side:
 
 
 def judge(
-    saved: Report, now: Report, *, fail_above: float = 0.05, alpha: float = 0.01
+    saved: Report, now: Report, *, fail_above: float = FAIL_ABOVE, alpha: float = 0.01
 ) -> Judgement:
     """Return whether a report is slower than a saved one.
 
@@ -301,6 +315,51 @@ def judge(
         for shift, pvalues in zip(shifts, zip(slower, faster, strict=True), strict=True)
     )
     return Judgement(rows=rows, notes=tuple(notes), fail_above=fail_above, alpha=alpha)
+
+
+def parse_threshold(text: str) -> float:
+    """Return the relative slowdown that a text such as `5%` or `0.05` gives.
+
+    Raises:
+        InvalidArgument: it is not a number above 0, or 1 and more without a percent
+            sign.
+    """
+    digits = text.strip()
+    is_percent = digits.endswith("%")
+    try:
+        number = float(digits.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+
+    if not 0 < number < math.inf:
+        raise InvalidArgument(
+            f"the threshold {text!r} is not a slowdown above 0.",
+            hint="Give it such as 5% or 0.05.",
+        )
+    if not is_percent and number >= 1:
+        # `5` is meant as 5 % more often than as 500 %.
+        raise InvalidArgument(
+            f"the threshold {text!r} means {number:.0%} without a percent sign.",
+            hint=f"Give {digits}%, or a part such as 0.05.",
+        )
+    return number / 100 if is_percent else number
+
+
+def require_peers(saved: Report) -> None:
+    """Check, before a measurement without peers, that a saved report needs none.
+
+    Raises:
+        InvalidArgument: it has columns that were measured beside a peer.
+    """
+    peers = sorted(
+        {column["peer"] for column in saved["columns"] if column.get("peer")}
+    )
+    if peers:
+        raise InvalidArgument(
+            f"the saved report has the peer {peers[0]}, and this measurement leaves "
+            "peers out; ratios need it in both.",
+            hint="Measure onnxruntime too.",
+        )
 
 
 def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
@@ -410,7 +469,7 @@ def _estimate_shift(
         return change, change, change, (float(change <= 0), float(change >= 0))
 
     # The variance of equal values that are not 0 would be an error of rounding.
-    origin = np.median(then if spreads[0] < spreads[1] else today)
+    origin = find_median(then if spreads[0] < spreads[1] else today)
     then, today = then - origin, today - origin
     test = stats.ttest_ind(today, then, equal_var=False, trim=TRIMMED)
     low, high = test.confidence_interval(1 - 2 * alpha)
@@ -451,9 +510,9 @@ def _give_verdict(
         column=shift.column,
         row=shift.row,
         verdict=verdict,
-        change=math.exp(shift.change),
-        low=math.exp(shift.low),
-        high=math.exp(shift.high),
+        change=raise_from_logarithm(shift.change),
+        low=raise_from_logarithm(shift.low),
+        high=raise_from_logarithm(shift.high),
         pvalue=pvalues[0],
         peer=shift.peer,
         reason=reason,

@@ -26,6 +26,7 @@ from epctx_bench.columns import (
     scan_columns,
 )
 from epctx_bench.machine import describe_machine
+from epctx_bench.noise import Watcher
 from epctx_bench.report import BenchReport, ColumnReport
 from epctx_bench.request import Request
 from epctx_bench.settings import BenchSettings
@@ -81,14 +82,21 @@ def bench(
     share = settings.time_limit / len(paths)
 
     columns: list[ColumnReport] = []
-    for planned, files in plans.values():
-        with tempfile.TemporaryDirectory(prefix="epctx-bench-") as folder:
-            measurements = [
-                _start_measurement(column, files, settings, Path(folder, str(index)))
-                for index, column in enumerate(planned)
-            ]
-            _take_turns(measurements, settings, share, progress)
-            columns += _report_columns(measurements, settings, described, Path(folder))
+    # One verdict for all models: whoever disturbed one turn can disturb the next.
+    with Watcher() as watcher:
+        for planned, files in plans.values():
+            with tempfile.TemporaryDirectory(prefix="epctx-bench-") as folder:
+                measurements = [
+                    _start_measurement(
+                        column, files, settings, Path(folder, str(index))
+                    )
+                    for index, column in enumerate(planned)
+                ]
+                _take_turns(measurements, settings, share, progress)
+                columns += _report_columns(
+                    measurements, settings, described, Path(folder)
+                )
+
     return BenchReport(
         machine=describe_machine(
             facts["distribution"]
@@ -96,6 +104,7 @@ def bench(
             if facts["distribution"]
         ),
         settings=settings.as_dict(),
+        noise=watcher.noise,
         columns=columns,
     )
 

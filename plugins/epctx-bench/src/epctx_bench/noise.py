@@ -23,14 +23,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
 
 from epctx_core.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from epctx_bench.ratio import Samples
 
 LIMIT = 0.05
 """Share of waiting from which a machine is too busy.
@@ -41,9 +38,6 @@ with two, 50 % with three.
 
 FULL = 0.95
 """Use of all processors from which threads begin to wait for each other."""
-
-CONTROL_CONFIDENCE = 0.999
-"""Confidence for a control: a machine is called noisy for nothing once in 1,000."""
 
 _PAUSE = 0.1
 """Seconds between two looks at the threads: what a thread waits between the last look
@@ -67,6 +61,13 @@ class Noise:
     busy: bool
     reason: str
     share: float
+
+    def __str__(self) -> str:
+        if not self.busy:
+            return self.reason
+
+        _, _, facts = self.reason.partition(": ")
+        return f"The machine was busy: {facts.removesuffix('.')}; no verdict."
 
     def as_dict(self) -> dict[str, bool | str | float]:
         """Return the noise as JSON."""
@@ -180,7 +181,7 @@ def assess_load(load: Load, *, limit: float = LIMIT) -> Noise:
     stolen = load.stolen / load.elapsed if load.elapsed else 0.0
     share = min(waiting + stolen, 1.0)
 
-    verdict = "is too busy" if share > limit else "was free enough"
+    verdict = "was too busy" if share > limit else "was free enough"
     reason = (
         f"The machine {verdict}: for {waiting:.1%} of their time the measured "
         "processes waited for a processor that others used"
@@ -204,37 +205,12 @@ def assess_probe(lost: float, load: Load, *, limit: float = LIMIT) -> Noise:
     crowding = load.others / capacity if used > FULL else 0.0
     share = min(max(lost, crowding), 1.0)
 
-    verdict = "is too busy" if share > limit else "was free enough"
+    verdict = "was too busy" if share > limit else "was free enough"
     reason = f"a thread that only computed had no processor for {lost:.1%} of its time"
     if crowding > lost:
         reason = f"all processors were in use, for {crowding:.1%} by others"
     return Noise(
         busy=share > limit, reason=f"The machine {verdict}: {reason}.", share=share
-    )
-
-
-def assess_control(first: Samples, second: Samples, *, limit: float = LIMIT) -> Noise:
-    """Return whether two columns that measure the same in the same turns differ.
-
-    Args:
-        first: samples of something, one for each turn.
-        second: further samples of the same thing, of the same turns.
-        limit: relative difference that may remain possible.
-    """
-    # scipy's import takes seconds on a busy machine, and a watcher does without it.
-    from epctx_bench.ratio import describe_ratio, estimate_ratio
-
-    ratio = estimate_ratio(first, second, CONTROL_CONFIDENCE)
-    share = max(ratio.high, ratio.inverse.high) - 1
-    busy = share > limit
-
-    words = "could differ by" if busy else "differs from itself by at most"
-    amount = f"{share:.1%}" if share < 1 else "any factor"
-    return Noise(
-        busy=busy,
-        reason=f"The control {words} {amount}: it "
-        f"{describe_ratio(ratio, 'is', 'itself')}.",
-        share=min(share, 1.0),
     )
 
 

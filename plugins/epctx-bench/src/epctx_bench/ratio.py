@@ -53,6 +53,11 @@ class Summary:
     p90: float
     p99: float
 
+    @property
+    def spread(self) -> float:
+        """The standard deviation relative to the mean."""
+        return self.standard_deviation / self.mean
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
@@ -91,17 +96,22 @@ def summarize(samples: Samples) -> Summary:
         InvalidArgument: there are none, or one is not a positive finite number.
     """
     values = check_samples(samples)
-    p50, p90, p99 = np.quantile(values, [0.5, 0.9, 0.99])
+    p90, p99 = np.quantile(values, [0.9, 0.99])
 
     return Summary(
         count=len(values),
         minimum=float(values.min()),
         mean=float(values.mean()),
         standard_deviation=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
-        p50=float(p50),
+        p50=find_median(values),
         p90=float(p90),
         p99=float(p99),
     )
+
+
+def find_median(numbers: Sequence[float] | Values) -> float:
+    """Return the median of one or more numbers, which may be 0 as counts are."""
+    return float(np.median(numbers))
 
 
 def check_samples(samples: Samples) -> Values:
@@ -170,12 +180,20 @@ def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> R
             )
         )
     return Ratio(
-        estimate=math.exp(center),
-        low=math.exp(low),
-        high=math.exp(high),
+        estimate=raise_from_logarithm(center),
+        low=raise_from_logarithm(low),
+        high=raise_from_logarithm(high),
         pairs=len(logarithms),
         confidence=confidence,
     )
+
+
+def raise_from_logarithm(logarithm: float) -> float:
+    """Return e to the power of a number; infinity beyond what floating point holds, as
+    the interval of two pairs that differ widely reaches there.
+    """
+    with np.errstate(over="ignore"):
+        return float(np.exp(logarithm))
 
 
 def pair_logarithms(ours: Samples, peers: Samples) -> Values:
@@ -247,6 +265,11 @@ def _round(value: float, margin: float | None = None) -> str:
     """Return a number to the first digit of its margin of error, or to three digits;
     no more than three decimals.
     """
+    if math.isinf(value):
+        return "any number of"
+
     size = margin * 100 if margin else value
+    if math.isinf(size):
+        size = value
     digits = 2 - math.floor(math.log10(size)) if size else 2
     return f"{value:,.{min(max(digits, 0), 3)}f}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from epctx_bench import saved
+
 if TYPE_CHECKING:
     from epctx_bench.columns import Column
-
-SCHEMA = 1
-"""Version of the JSON; keys are added, never changed."""
+    from epctx_bench.noise import Noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,21 +87,32 @@ class BenchReport:
     Attributes:
         machine: processor, system and versions.
         settings: the settings of the measurement.
+        noise: whether other programs used the processors meanwhile.
         columns: the results, by model.
     """
 
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]
+    noise: Noise
     columns: Sequence[ColumnReport]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON, see `read_schema`."""
         return {
-            "schema": SCHEMA,
+            "schema": saved.SCHEMA,
             "machine": dict(self.machine),
             "settings": dict(self.settings),
+            "noise": self.noise.as_dict(),
             "columns": [column.as_dict() for column in self.columns],
         }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a file, for a later comparison.
+
+        Raises:
+            Fail: the file cannot be written.
+        """
+        saved.save(self.as_dict(), path)
 
 
 def read_schema() -> dict[str, Any]:

@@ -10,15 +10,35 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile, quote
+from epctx_core.ext import check_folder
 
 Report: TypeAlias = Mapping[str, Any]
 
 SCHEMA = 1
-"""Version of the reports that are read and written."""
+"""Version of the JSON; keys are added, never changed."""
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise if a report cannot be written to a file, before anything is measured for
+    it; a missing folder will be created.
+
+    Raises:
+        InvalidArgument: the path names a folder, or its own folder is not one.
+        Fail: its folder is not writable.
+    """
+    target = Path(path)
+    if target.is_dir() or os.fspath(path).endswith(("/", os.sep)):
+        raise InvalidArgument(
+            f"{os.fspath(path)!r} is a folder, not a file.",
+            path=target,
+            hint="Name a file for the report, such as report.json in it.",
+        )
+    check_folder(target.parent)
 
 
 def save(report: Report, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file, which has the old or the new content at any moment.
+    """Write a report to a file, which has the old or the new content at any moment; a
+    missing folder is created.
 
     Raises:
         InvalidArgument: the report is not of schema 1, or not JSON.
@@ -37,7 +57,7 @@ def save(report: Report, path: str | os.PathLike[str]) -> None:
         raise Fail(
             f"the report cannot be written to {target}: {quote(error)}.",
             path=target,
-            hint="Give a file in an existing folder that you may write to.",
+            hint="Give a file in a folder that you may write to.",
         ) from error
 
 
@@ -126,6 +146,7 @@ def _is_column(column: object) -> bool:
 
 def _replace(target: Path, text: str) -> None:
     """Write a file beside its target and rename it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid4().hex}")
     try:
         with temporary.open("x", encoding="utf-8") as file:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from epctx_bench.ratio import summarize
 from epctx_bench.units import format_bytes, format_number, format_seconds
 
 if TYPE_CHECKING:
@@ -144,12 +144,14 @@ def _make_run_cells(name: str, row: Row) -> dict[Key, str]:
 
 
 def format_samples(row: Row) -> str:
-    """Return the median of samples, and half of their range where that is visible."""
+    """Return the median of samples, and their relative standard deviation; one sample
+    has none.
+    """
     form = format_bytes if row.unit == "bytes" else format_seconds
-    middle = form(statistics.median(row.samples))
-    spread = (max(row.samples) - min(row.samples)) / 2
-    share = spread / (statistics.median(row.samples) or 1)
-    return middle if len(row.samples) == 1 else f"{middle} ±{share:.0%}"
+    summary = summarize(row.samples)
+
+    middle = form(summary.p50)
+    return middle if summary.count == 1 else f"{middle} ±{summary.spread:.0%}"
 
 
 def group_by_model(
