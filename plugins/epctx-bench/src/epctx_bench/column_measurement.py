@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_bench.children import ask_child
-from epctx_bench.columns import Column, is_cpu
+from epctx_bench.columns import ONNXRUNTIME, Column, is_cpu
 from epctx_bench.page_cache import read_files
 from epctx_bench.ratio import find_median, summarize
 from epctx_bench.report import Row
@@ -90,8 +90,14 @@ class ColumnMeasurement:
         """Compile and run once without a clock.
 
         The measured processes import first what these needed, and load what was
-        compiled here.
+        compiled here. A session of onnxruntime needs neither: its package is imported
+        before the clock runs, and the process that a rehearsal costs is a second or
+        more.
         """
+        if self.column.engine == ONNXRUNTIME:
+            self._modules["use"] = []
+            return
+
         with self._give_up_on_error():
             if self.column.compiles:
                 self._rehearse_compile()
@@ -101,10 +107,6 @@ class ColumnMeasurement:
             if result["real"]:
                 names = " and ".join(result["real"])
                 self.notes.append(f"not compared with the own session of {names}")
-            if max(self._settings.batch_sizes) > 1 and not result["open_batch"]:
-                self.notes.append(
-                    "batch sizes have no effect: the model fixes its first dimension"
-                )
 
     def _rehearse_compile(self) -> None:
         output = self._folder / f"{self.column.model.stem}_ctx.onnx"
@@ -182,7 +184,12 @@ class ColumnMeasurement:
     def list_notes(self) -> list[str]:
         """Return all notes, each once."""
         kept = [f"load_cold: {t.cold['kept']}" for t in self._turns if t.cold["kept"]]
-        return list(dict.fromkeys([*self.notes, *kept]))
+
+        fixed = []
+        asks_for_batches = max(self._settings.batch_sizes) > 1
+        if asks_for_batches and any(not t.use["open_batch"] for t in self._turns):
+            fixed = ["batch sizes have no effect: the model fixes its first dimension"]
+        return list(dict.fromkeys([*self.notes, *fixed, *kept]))
 
 
 def _make_compile_row(results: list[Mapping[str, Any]]) -> Row:

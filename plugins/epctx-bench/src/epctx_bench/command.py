@@ -156,12 +156,11 @@ def _positive_list(text: str) -> tuple[int, ...]:
 
 def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Measure and report; 1 if a column failed or a row became slower."""
-    from epctx_bench.gate import judge
     from epctx_bench.measuring import bench
 
     if arguments.markdown and arguments.json:
         raise InvalidArgument("--markdown and --json exclude each other.")
-    fail_above, saved = _read_gate(arguments)
+    saved, fail_above = _read_gate(arguments)
 
     eps = [tuple(each.split("+")) for each in arguments.ep]
     names = list(dict.fromkeys(ep for mix in eps for ep in mix))
@@ -186,7 +185,7 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     found = report.as_dict()
     if arguments.save is not None:
         report.save(arguments.save)
-    judgement = saved and judge(saved, found, fail_above=fail_above)
+    judgement = saved and _judge(saved, found, fail_above)
 
     _print_report(report, console, markdown=arguments.markdown)
     failed = any(column.error is not None for column in report.columns)
@@ -198,12 +197,22 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _read_gate(arguments: argparse.Namespace) -> tuple[float, dict[str, Any] | None]:
-    """Return the threshold and the saved report, if there is one to compare with.
+def _judge(
+    saved: dict[str, Any], found: dict[str, Any], fail_above: float | None
+) -> Judgement:
+    from epctx_bench.gate import FAIL_ABOVE, judge
+
+    threshold = FAIL_ABOVE if fail_above is None else fail_above
+    return judge(saved, found, fail_above=threshold)
+
+
+def _read_gate(
+    arguments: argparse.Namespace,
+) -> tuple[dict[str, Any] | None, float | None]:
+    """Return the saved report and the threshold, where they are given.
 
     A file that cannot be read or written is refused here, before minutes of measuring.
     """
-    from epctx_bench.gate import FAIL_ABOVE, parse_threshold, require_peers
     from epctx_bench.saved import check_writable, load
 
     if arguments.save is not None:
@@ -214,14 +223,16 @@ def _read_gate(arguments: argparse.Namespace) -> tuple[float, dict[str, Any] | N
                 "--fail-above has nothing to compare with.",
                 hint="Add --against FILE, a report that --save wrote.",
             )
-        return FAIL_ABOVE, None
+        return None, None
+
+    from epctx_bench.gate import parse_threshold, require_peers
 
     given = arguments.fail_above
-    fail_above = FAIL_ABOVE if given is None else parse_threshold(given)
+    fail_above = None if given is None else parse_threshold(given)
     saved = load(arguments.against)
     if arguments.no_onnxruntime:
         require_peers(saved)
-    return fail_above, saved
+    return saved, fail_above
 
 
 def _make_settings(arguments: argparse.Namespace) -> BenchSettings:

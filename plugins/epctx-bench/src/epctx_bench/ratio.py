@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from epctx_core.errors import InvalidArgument
 
@@ -168,6 +167,9 @@ def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> R
         raise InvalidArgument(
             f"the confidence is {confidence}, expected a number between 0 and 1."
         )
+    # Its import takes a second or two, and a report without comparisons needs none.
+    from scipy import stats
+
     logarithms = pair_logarithms(ours, peers)
     center = float(stats.trim_mean(logarithms, TRIMMED))
 

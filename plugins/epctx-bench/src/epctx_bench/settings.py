@@ -32,7 +32,7 @@ class BenchSettings:
     """
 
     turns: int = 5
-    time_limit: float = 45.0
+    time_limit: float = 40.0
     threads: tuple[int, ...] = (1,)
     batch_sizes: tuple[int, ...] = (1,)
     runs: int | None = None
