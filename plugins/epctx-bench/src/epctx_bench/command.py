@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli.command import (
@@ -280,9 +280,12 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
     console.say(f"Python {machine['python']}, {versions}")
     for model, columns in group_by_model(report.columns).items():
         _print_model(model, columns, console, markdown=markdown)
-        if not report.noise.busy:
-            _print_comparisons(columns, console)
-        _print_notes(columns, console)
+        # Ratios of a busy machine would be believed.
+        sentences = [] if report.noise.busy else list(_list_comparisons(columns))
+        for index, sentence in enumerate([*sentences, *_list_notes(columns)]):
+            if not index:
+                console.say()
+            _say_wrapped(sentence, console)
 
     console.say("\nMedians of the turns ± standard deviation, without imports.")
     if report.noise.busy:
@@ -310,28 +313,28 @@ def _print_model(
     else:
         for index, table in enumerate(make_tables(columns, width=_WIDTH)):
             console.table(table.header, table.rows, title="" if index else title)
-    console.say()
 
 
-def _print_comparisons(columns: Sequence[ColumnReport], console: Console) -> None:
+def _list_comparisons(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield the sentences that compare columns of one model."""
     from epctx_bench.sentences import describe_column
 
     peers = {column.name: column for column in columns}
     for column in columns:
         if column.column.engine == EPCTX:
-            for sentence in describe_column(column, peers.get(column.peer or "")):
-                _say_wrapped(sentence, console)
+            yield from describe_column(column, peers.get(column.peer or ""))
 
 
-def _print_notes(columns: Sequence[ColumnReport], console: Console) -> None:
-    """Print each note with the columns that it is about."""
+def _list_notes(columns: Sequence[ColumnReport]) -> Iterator[str]:
+    """Yield each note with the columns that it is about."""
     headings: dict[str, list[str]] = {}
     for column in columns:
         for note in column.notes:
             headings.setdefault(note, []).append(column.column.heading)
+
     for note, names in headings.items():
         about = "" if len(names) == len(columns) else f"{', '.join(names)}: "
-        _say_wrapped(f"Note: {about}{note}.", console)
+        yield f"Note: {about}{note}."
 
 
 def _say_wrapped(sentence: str, console: Console) -> None:
