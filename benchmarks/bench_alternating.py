@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeAlias
 
-from harness import measure, report, seconds, show
+from harness import measure, pair_turns, report, seconds, show
 
 STEPS = 20
 COUNT = 320
@@ -111,7 +111,7 @@ def same_cut(width: int):  # noqa: ANN201 - a callable
 
 
 def child(kind: str, width: str) -> None:
-    """Report seconds a run of both, and the median ratio of neighbouring turns."""
+    """Report seconds a run of both, and the ratio of neighbouring turns."""
     import numpy as np
 
     x = np.ones([1, int(width)], np.float32)
@@ -129,10 +129,11 @@ def child(kind: str, width: str) -> None:
         for who in order:
             taken[-1][who] = seconds(partial(repeat, works[who])) / COUNT
         order.reverse()
+    ours, theirs = zip(*taken, strict=True)
     report(
-        epctx_s=statistics.median(ours for ours, _ in taken),
-        cut_s=statistics.median(theirs for _, theirs in taken),
-        ratio=statistics.median(ours / theirs for ours, theirs in taken),
+        epctx_s=statistics.median(ours),
+        cut_s=statistics.median(theirs),
+        ratio=pair_turns(ours, theirs),
     )
 
 

@@ -59,14 +59,12 @@ def main(folder: Path) -> None:
     """Make networks, fill the cache, measure, and print the table."""
     sys.path.insert(0, str(ROOT / "tests"))
     catalog = import_module("networks.catalog").Catalog(folder / "networks")
+    firsts: dict[str, tuple[str, ...]] = {}
     children: dict[str, tuple[str, ...]] = {}
-    firsts: dict[str, dict[str, float]] = {}
     bars = []
     for name in NETWORKS:
         model, cache = str(catalog.get(name).path), str(folder / "cache")
-        firsts |= measure(
-            __file__, {f"{name}, first start": ("cached", model, cache)}, runs=1
-        )
+        firsts[f"{name}, first start"] = ("cached", model, cache)
         children |= {
             f"{name}, cold start": ("cold", model, cache),
             f"{name}, second start": ("cached", model, cache),
@@ -74,7 +72,10 @@ def main(folder: Path) -> None:
         bars.append(
             Bar(ours=f"{name}, second start", peer=f"{name}, cold start", at_most=0.5)
         )
-    show("filling the cache, in a process of the compile's own", firsts)
+    show(
+        "filling the cache, in a process of the compile's own",
+        measure(__file__, firsts, runs=1),
+    )
     show(
         "starts on Qualcomm's EP (bar: 0.5)", measure(__file__, children, runs=3), bars
     )

@@ -169,7 +169,7 @@ def main() -> None:
     """Measure everything and print the table."""
     path = make_chain(NODES)
     context = path.with_name(path.stem + "_ctx.onnx")
-    medians = measure(
+    measurement = measure(
         __file__,
         {
             "load+index+partition+splice": ("core", str(path)),
@@ -181,7 +181,7 @@ def main() -> None:
     peer = "onnxruntime's session"
     show(
         f"{NODES:,} nodes in a chain, 20,000 partitions",
-        medians,
+        measurement,
         [
             Bar(ours="load+index+partition+splice", peer=peer, at_most=0.25),
             Bar(ours="compile_to_file", peer=peer, at_most=0.5),

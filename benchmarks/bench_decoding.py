@@ -19,7 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import DATA, Bar, measure, report, show
+from harness import (
+    DATA,
+    combine_processes,
+    measure,
+    pair_turns,
+    report,
+    show,
+    show_ratio,
+)
 
 ROOT = Path(__file__).parent.parent
 FOLDER = DATA / "decoding"
@@ -87,14 +95,8 @@ def _child(name: str) -> None:
     medians = {key: statistics.median(values) for key, values in times.items()}
     report(
         **{f"{key} µs": value * 1e6 for key, value in medians.items()},
-        ratio=statistics.median(
-            ours / peer
-            for ours, peer in zip(times["epctx"], times["onnxruntime"], strict=True)
-        ),
-        control=statistics.median(
-            other / peer
-            for other, peer in zip(times["control"], times["onnxruntime"], strict=True)
-        ),
+        ratio=pair_turns(times["epctx"], times["onnxruntime"]),
+        control=pair_turns(times["control"], times["onnxruntime"]),
     )
 
 
@@ -105,15 +107,11 @@ def main() -> None:
         _child(sys.argv[1])
         return
     names = [*WIDTHS, *GROWING]
-    medians = measure(__file__, {name: [name] for name in names})
-    show(f"Steps of decoders by io_binding (ratio: bar {BAR})", medians)
+    measurement = measure(__file__, {name: [name] for name in names})
+    show("Steps of decoders by io_binding", measurement)
     for name in names:
-        bar = Bar(ours=name, peer="onnxruntime", at_most=BAR)
-        show(
-            name,
-            {name: {"s": medians[name]["ratio"]}, "onnxruntime": {"s": 1.0}},
-            [bar],
-        )
+        ratio = combine_processes(measurement.samples[name]["ratio"])
+        show_ratio(f"{name}: epctx / onnxruntime", ratio, BAR, measurement.noise)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ bench_plain.py.
 
 In each of some fresh processes they take turns, in another order each time, after each
 was made once for a small network: what is imported and allocated once does not count.
-The figures are the medians of the processes' medians of neighbouring turns; a second
-session of onnxruntime is the control, and says what the machine's noise amounts to.
+The ratios are those of neighbouring turns of each process, with the interval that all
+processes give; a second session of onnxruntime is the control, and says what the
+machine's noise amounts to.
 
     python benchmarks/bench_load.py            # all networks
     python benchmarks/bench_load.py resnet50 gru
@@ -14,20 +15,28 @@ session of onnxruntime is the control, and says what the machine's noise amounts
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench_plain import FOLDER, NETWORKS, compile_network, inputs_of, make
+from harness import (
+    combine_processes,
+    format_ratio,
+    measure,
+    pair_turns,
+    report,
+    show_worst,
+)
 
 if TYPE_CHECKING:
     import numpy as np
+    from epctx_bench.noise import Noise
+    from epctx_bench.ratio import Ratio
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 """Fresh processes for each network."""
@@ -42,9 +51,7 @@ CONTROL = "control"
 
 
 def compare(name: str) -> None:
-    """Print the median of each ratio, and milliseconds of onnxruntime's load, as
-    JSON.
-    """
+    """Report each ratio, and milliseconds of onnxruntime's load."""
     import onnx
     import onnxruntime
 
@@ -65,24 +72,22 @@ def compare(name: str) -> None:
     epctx.InferenceSession(small).close()
     epctx.InferenceSession(FOLDER / f"small_{EP}_ctx.onnx", providers=[EP]).close()
 
-    ratios: dict[str, list[float]] = {}
-    loads = []
+    loads: dict[str, list[float]] = {kind: [] for kind in kinds}
+    runs: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(TURNS):
         # Whoever comes first finds less of the memory that the one before gave back.
         order = [*kinds][number % len(kinds) :] + [*kinds][: number % len(kinds)]
-        found = {kind: timed(kinds[kind], feeds) for kind in order}
-        load, run = found["theirs"]
-        loads.append(load)
-        for kind in (CONTROL, "plain", "context"):
-            ratios.setdefault(f"{kind} load", []).append(found[kind][0] / load)
-            ratios.setdefault(f"{kind} first run", []).append(found[kind][1] / run)
-    print(
-        json.dumps(
-            {
-                **{what: statistics.median(each) for what, each in ratios.items()},
-                "ms": statistics.median(loads) * 1e3,
-            }
-        )
+        for kind in order:
+            load, run = timed(kinds[kind], feeds)
+            loads[kind].append(load)
+            runs[kind].append(run)
+    report(
+        ms=statistics.median(loads["theirs"]) * 1e3,
+        **{
+            f"{kind} {what}": pair_turns(times[kind], times["theirs"])
+            for what, times in (("load", loads), ("first run", runs))
+            for kind in (CONTROL, "plain", "context")
+        },
     )
 
 
@@ -114,24 +119,20 @@ def main(names: Sequence[str]) -> None:
     ]
     print(f"| network | onnxruntime's load | {' | '.join(columns)} |")
     print(f"|---|{'---:|' * (len(columns) + 1)}")
-    worst: dict[str, float] = {}
+    found: dict[str, list[tuple[Ratio, Noise]]] = {what: [] for what in columns}
     prepare("small")
     for name in names:
         prepare(name)
-        command = [sys.executable, __file__, "compare", name]
-        found = [
-            json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
-            for _ in range(ROUNDS)
-        ]
-        row = {key: statistics.median(f[key] for f in found) for key in found[0]}
-        for what in columns:
-            worst[what] = max(worst.get(what, 0.0), row[what])
-        cells = " | ".join(f"{row[what]:.2f}" for what in columns)
-        print(f"| {name} | {row['ms']:.3g} ms | {cells} |", flush=True)
+        measurement = measure(__file__, {name: ("compare", name)}, runs=ROUNDS)
+        ratios = {what: combine_processes(measurement.gather(what)) for what in columns}
+        for what, ratio in ratios.items():
+            found[what].append((ratio, measurement.noise))
+        cells = " | ".join(map(format_ratio, ratios.values()))
+        load = measurement.median(name, "ms")
+        print(f"| {name} | {load:.3g} ms | {cells} |", flush=True)
 
     for what, bar in BARS.items():
-        said = "reached" if worst[what] <= bar else "MISSED"
-        print(f"\nworst {what} = **{worst[what]:.2f}** (bar {bar:g}: {said})")
+        show_worst(f"worst {what}", found[what], bar)
 
 
 if __name__ == "__main__":

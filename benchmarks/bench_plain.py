@@ -3,8 +3,8 @@ onnxruntime's at its default settings, on 20 networks.
 
 Networks are made here from seeds, nothing is downloaded. The sessions live in one
 process and take turns, so that what else the machine does hits all; a process gives the
-median ratio of neighbouring turns, and the median of some processes, which create the
-sessions in another order each, is a network's figure. A second session of onnxruntime
+ratio of neighbouring turns, and some processes, which create the sessions in another
+order each, a network's ratio with its interval of 95 %. A second session of onnxruntime
 is the control: its ratio to the first is what the machine's noise amounts to.
 
     python benchmarks/bench_plain.py              # all networks
@@ -18,11 +18,9 @@ is the control: its ratio to the first is what the machine's noise amounts to.
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -30,17 +28,27 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import DATA, report
+from harness import (
+    DATA,
+    combine_processes,
+    format_ratio,
+    measure,
+    pair_turns,
+    report,
+    show_worst,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+    from epctx_bench.noise import Noise
+    from epctx_bench.ratio import Ratio
 
 ROOT = Path(__file__).parent.parent
 FOLDER = DATA / "plain"
 BAR = 1.05
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
-"""Fresh processes for each network; the median of their medians counts."""
+"""Fresh processes for each network."""
 SECONDS = float(os.environ.get("SECONDS", "3"))
 """How long a process takes turns."""
 TURN = 0.02
@@ -365,8 +373,8 @@ def compile_network(name: str, ep: str) -> None:
 
 
 def compare(name: str, first: str, threads: str = "0", ep: str = "") -> None:
-    """Report median ratios of neighbouring turns, each library's fastest turn, and how
-    far results are apart.
+    """Report ratios of neighbouring turns, each library's fastest turn, and how far
+    results are apart.
 
     Args:
         name: the network.
@@ -407,20 +415,19 @@ def compare(name: str, first: str, threads: str = "0", ep: str = "") -> None:
     count = max(
         1, int(TURN / max(1e-9, min(turn(run, 3, clock) for run in runs.values())))
     )
-    ours: list[float] = []
-    control: list[float] = []
-    best = dict.fromkeys(runs, float("inf"))
+    times: dict[int, list[float]] = {who: [] for who in order}
     end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end or len(ours) < len(order):
+    while time.perf_counter() < end or len(times[0]) < len(order):
         order = [*order[1:], order[0]]
-        times = {who: turn(runs[who], count, clock) for who in order}
-        ours.append(times[0] / times[1])
-        control.append(times[2] / times[1])
-        best = {who: min(best[who], times[who]) for who in times}
+        for who in order:
+            times[who].append(turn(runs[who], count, clock))
     report(
-        ratio=statistics.median(ours), control=statistics.median(control), ours=best[0],
-        theirs=min(best[1], best[2]), error=error,
-    )  # fmt: skip
+        ratio=pair_turns(times[0], times[1]),
+        control=pair_turns(times[2], times[1]),
+        ours=min(times[0]),
+        theirs=min(*times[1], *times[2]),
+        error=error,
+    )
 
 
 def turn(run: Callable[[], object], count: int, clock: Callable[[], float]) -> float:
@@ -438,40 +445,30 @@ def child(*arguments: str) -> str:
 
 def main(names: Sequence[str], *, threads: str, ep: str) -> None:
     """Measure the networks and print the table."""
-    print(
-        "| network | ours | onnxruntime | ratio | of each process | control | largest "
-        "difference |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    worst = 0.0
+    print("| network | ours | onnxruntime | ratio | control | largest difference |")
+    print("|---|---:|---:|---:|---:|---:|")
+    found: list[tuple[Ratio, Noise]] = []
     for name in names:
         if not (FOLDER / f"{name}.onnx").exists():
             child("make", name)
         if ep:
             child("compile", name, ep)
-        found = [
-            json.loads(child("compare", name, str(i), threads, ep).splitlines()[-1])
-            for i in range(ROUNDS)
-        ]
+        rounds = {str(i): ("compare", name, str(i), threads, ep) for i in range(ROUNDS)}
+        measurement = measure(__file__, rounds, runs=1)
         ratio, control = (
-            statistics.median(f[key] for f in found) for key in ("ratio", "control")
+            combine_processes(measurement.gather(key)) for key in ("ratio", "control")
         )
-        worst = max(worst, ratio)
-        ours, theirs = (min(f[who] for f in found) * 1e3 for who in ("ours", "theirs"))
-        each = (
-            f"{min(f['ratio'] for f in found):.2f} to "
-            f"{max(f['ratio'] for f in found):.2f}"
+        found.append((ratio, measurement.noise))
+        ours, theirs = (
+            min(measurement.gather(who)) * 1e3 for who in ("ours", "theirs")
         )
-        error = max(f["error"] for f in found)
+        error = max(measurement.gather("error"))
         print(
-            f"| {name} | {ours:.3g} ms | {theirs:.3g} ms | {ratio:.3f} | {each} | "
-            f"{control:.3f} | {error:.1g} |",
+            f"| {name} | {ours:.3g} ms | {theirs:.3g} ms | {format_ratio(ratio)} | "
+            f"{format_ratio(control)} | {error:.1g} |",
             flush=True,
         )
-    print(
-        f"\nworst = **{worst:.3f}** (bar {BAR:g}: "
-        f"{'reached' if worst <= BAR else 'MISSED'})"
-    )
+    show_worst("worst", found, BAR)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ what is looked for.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from pathlib import Path
 
 import bench_chain
 import bench_weights
-from harness import DATA, measure, report
+from harness import DATA, format_ratio, judge_bar, measure, report, show_noise
 
 ROOT = Path(__file__).parent.parent
 KEY = "ep.context_read_back"
@@ -92,8 +91,8 @@ def make_int8_layers(path: Path) -> Path:
 
 
 def compile_in_turn(case: str, ep: str, *options: str) -> None:
-    """Compile with and without reading back, in turn; report the median of each, of
-    their ratios, and its own time.
+    """Compile with and without reading back, in turn; report both, and the time of
+    reading alone.
     """
     import epctx_core as epctx
 
@@ -121,31 +120,35 @@ def compile_in_turn(case: str, ep: str, *options: str) -> None:
     once(read)
     shares.clear()
     pairs = [(processor_seconds(unread), processor_seconds(read)) for _ in range(PAIRS)]
-    report(
-        without_s=statistics.median(without for without, _ in pairs),
-        with_s=statistics.median(with_it for _, with_it in pairs),
-        ratio=statistics.median(with_it / without for without, with_it in pairs),
-        read_back_s=statistics.median(shares[1::2]),
-    )
+    without, with_it = zip(*pairs, strict=True)
+    report(without_s=without, with_s=with_it, read_back_s=shares[1::2])
 
 
 def main() -> None:
     """Measure every case and print the table."""
+    from epctx_bench.ratio import estimate_ratio
+
+    noises = []
     print(
         "| | processor time of a compile, unread | read back | ratio | reading alone, "
-        "wall clock |\n|---|---:|---:|---:|---:|"
+        "wall clock | |\n|---|---:|---:|---:|---:|---|"
     )
     for name, arguments in CASES.items():
-        (figures,) = measure(__file__, {name: arguments}, runs=1).values()
-        verdict = "" if figures["ratio"] <= AT_MOST else " MISSED"
+        measurement = measure(__file__, {name: arguments}, runs=1)
+        samples = measurement.samples[name]
+        ratio = estimate_ratio(samples["with_s"], samples["without_s"])
         times = [
-            f"{figures[key]:.4g} s" for key in ("without_s", "with_s", "read_back_s")
+            f"{measurement.median(name, key):.4g} s"
+            for key in ("without_s", "with_s", "read_back_s")
         ]
         print(
-            f"| {name} | {times[0]} | {times[1]} | {figures['ratio']:.3g}{verdict} | "
-            f"{times[2]} |",
+            f"| {name} | {times[0]} | {times[1]} | {format_ratio(ratio)} | {times[2]} "
+            f"| {judge_bar(ratio, AT_MOST, measurement.noise)} |",
             flush=True,
         )
+        noises.append(measurement.noise)
+    # The busiest case is told: a line between the rows would end the table.
+    show_noise(max(noises, key=lambda noise: noise.share))
 
 
 if __name__ == "__main__":

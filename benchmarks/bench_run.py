@@ -109,7 +109,7 @@ def main() -> None:
         ),
     ):
         for model, bar in bars.items():
-            medians = measure(
+            measurement = measure(
                 __file__,
                 {
                     "epctx": (kind, "epctx", model),
@@ -118,7 +118,7 @@ def main() -> None:
             )
             show(
                 f"{title}, {model}",
-                medians,
+                measurement,
                 [Bar(ours="epctx", peer="onnxruntime", at_most=bar)],
             )
 

@@ -10,9 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import measure, report, seconds, show
+from harness import format_ratio, measure, report, seconds, show
 
 DISTRIBUTIONS = 400
+RUNS = 11
 
 
 def spawn(*command: str) -> None:
@@ -40,24 +41,21 @@ def spawn(*command: str) -> None:
 
 def main() -> None:
     """Measure and print the table."""
-    medians = measure(
-        __file__,
-        {
-            "interpreter": ("-c", "pass"),
-            "import epctx_core": ("-c", "import epctx_core"),
-            f"epctx plugins list, {DISTRIBUTIONS} distributions": (
-                "-m",
-                "epctx_core",
-                "plugins",
-                "list",
-            ),
-        },
-        runs=11,
-    )
+    listing = f"epctx plugins list, {DISTRIBUTIONS} distributions"
+    children = {
+        "interpreter": ("-c", "pass"),
+        "import epctx_core": ("-c", "import epctx_core"),
+        listing: ("-m", "epctx_core", "plugins", "list"),
+    }
+    measurement = measure(__file__, children, runs=RUNS)
     show(
         "whole processes (bars: import 10 ms beyond the interpreter; list 200 ms)",
-        medians,
+        measurement,
     )
+    for name in children:
+        if name != "interpreter":
+            ratio = measurement.ratio(name, "interpreter")
+            print(f"\n{name} / interpreter = **{format_ratio(ratio)}**")
 
 
 if __name__ == "__main__":

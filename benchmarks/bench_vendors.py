@@ -22,17 +22,26 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench_plain import FOLDER, inputs_of
 from bench_plain import child as make_by
-from harness import measure, report
+from harness import (
+    combine_processes,
+    format_ratio,
+    measure,
+    pair_turns,
+    report,
+    show_noise,
+)
 
 if TYPE_CHECKING:
     import numpy as np
+    from epctx_bench.ratio import Ratio
+    from harness import Measurement
 
 NETWORKS = ("bert", "resnet_exported", "mobilenet", "squeezenet", "transformer")
 PACKAGES = {
@@ -213,8 +222,8 @@ def take_turns(
     pairs: int,
     count: int = 1,
 ) -> dict[str, float]:
-    """Return medians of a measure: `ours`, `theirs`, their ratio, and what ours takes
-    beyond 1.1 of theirs.
+    """Return figures of a measure: medians of `ours` and `theirs`, their ratio, and
+    what ours takes beyond 1.1 of theirs.
     """
     found: list[dict[int, float]] = []
     for _ in range(pairs):
@@ -223,7 +232,7 @@ def take_turns(
     return {
         f"{name} ours": statistics.median(f[0] for f in found),
         f"{name} theirs": statistics.median(f[1] for f in found),
-        f"{name} ratio": statistics.median(f[0] / f[1] for f in found),
+        f"{name} ratio": pair_turns([f[0] for f in found], [f[1] for f in found]),
         f"{name} more": statistics.median(f[0] - f[1] for f in found),
         f"{name} beyond": statistics.median(f[0] - 1.1 * f[1] for f in found),
     }
@@ -253,7 +262,7 @@ def largest_difference(ours: Any, theirs: Any) -> float:
     )
 
 
-def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
+def show(vendor: str, found: Mapping[str, Measurement]) -> None:
     """Print a vendor's table, and which bars were missed."""
     packages = [f"{package} {version(package)}" for package in PACKAGES[vendor]]
     print(f"\n### {', '.join(packages)}\n")
@@ -264,39 +273,52 @@ def show(vendor: str, found: dict[str, dict[str, float]]) -> None:
     print(f"| network | {' | '.join(columns)} |")
     print("|---" + "|---:" * 13 + "|")
     missed = []
-    for network, f in found.items():
+    for network, measurement in found.items():
+        f = {
+            key: statistics.median(measurement.gather(key))
+            for key in next(iter(measurement.samples.values()))
+        }
+        ratios = {
+            name: combine_processes(measurement.gather(f"{name} ratio"))
+            for name in MEASURES
+        }
         cells = [network]
         for name in MEASURES:
-            cells += [
-                shown(f[f"{name} ours"]),
-                shown(f[f"{name} theirs"]),
-                f"{f[f'{name} ratio']:.2f}",
-            ]
+            times = (shown(f[f"{name} {who}"]) for who in ("ours", "theirs"))
+            cells += [*times, format_ratio(ratios[name])]
         cells.append(shown(f["cold ours"]))
         cells += [
             f"{f[f'load {who}'] / f[f'cold {who}']:.2f}" for who in ("ours", "theirs")
         ]
         print("| " + " | ".join([*cells, f"{f['error']:.1g}"]) + " |", flush=True)
-        if f["compile ratio"] > 1.1:
-            missed.append(f"{network}: compile {f['compile ratio']:.3f} (1.1)")
-        if f["load beyond"] > 0.01:
-            missed.append(
-                f"{network}: load {f['load beyond'] * 1e3:.1f} ms beyond 1.1 of the "
-                "vendor's (10 ms)"
-            )
-        if f["run ratio"] > 1.05 and f["run more"] > 50e-6:
-            missed.append(
-                f"{network}: run {f['run ratio']:.3f} (1.05), "
-                f"{f['run more'] * 1e6:.0f} us more (50 us)"
-            )
-    print(
-        "\n"
-        + (
-            "; ".join(["MISSED", *missed])
-            if missed
-            else "All bars reached: compile 1.1, load 1.1 and 10 ms, run 1.05 or 50 us."
+        missed += list_missed(network, f, ratios)
+
+    noise = max((m.noise for m in found.values()), key=lambda noise: noise.share)
+    show_noise(noise)
+    if not noise.busy:
+        bars = "compile 1.1, load 1.1 and 10 ms, run 1.05 or 50 us"
+        said = ["MISSED", *missed] if missed else [f"No bar was surely missed: {bars}."]
+        print(f"\n{'; '.join(said)}")
+
+
+def list_missed(
+    network: str, figures: Mapping[str, float], ratios: Mapping[str, Ratio]
+) -> list[str]:
+    """Return the bars that a network missed; a ratio misses by its whole interval."""
+    missed = []
+    if ratios["compile"].low > 1.1:
+        missed.append(f"{network}: compile {format_ratio(ratios['compile'])} (1.1)")
+    if figures["load beyond"] > 0.01:
+        missed.append(
+            f"{network}: load {figures['load beyond'] * 1e3:.1f} ms beyond 1.1 of the "
+            "vendor's (10 ms)"
         )
-    )
+    if ratios["run"].low > 1.05 and figures["run more"] > 50e-6:
+        missed.append(
+            f"{network}: run {format_ratio(ratios['run'])} (1.05), "
+            f"{figures['run more'] * 1e6:.0f} us more (50 us)"
+        )
+    return missed
 
 
 def shown(seconds: float) -> str:
@@ -327,11 +349,7 @@ def main(chosen: Sequence[str]) -> None:
                 str(i): ("compare", vendor, network, str(i % 2), *clock)
                 for i in range(ROUNDS)
             }
-            each = list(measure(__file__, rounds, 1).values())
-            found[network] = {
-                key: statistics.median(figures[key] for figures in each)
-                for key in each[0]
-            }
+            found[network] = measure(__file__, rounds, 1)
         show(vendor, found)
 
 

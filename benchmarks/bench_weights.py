@@ -337,7 +337,7 @@ def main() -> None:
     so = epctx.SessionOptions()
     so.add_provider("QNN")
     epctx.ModelCompiler(so, DATA / "matmul_1.onnx").compile_to_file()
-    medians = measure(
+    compiled = measure(
         __file__,
         {
             "epctx": ("compile", "1024"),
@@ -347,7 +347,7 @@ def main() -> None:
     )
     show(
         "1 GiB of external weights compiled (peak under 150 MiB)",
-        medians,
+        compiled,
         [
             Bar(ours="epctx", peer="onnxruntime's ModelCompiler", at_most=0.4),
             Bar(ours="epctx", peer="plain loop", at_most=1.2),
