@@ -3,20 +3,25 @@ them elsewhere.
 
 Vendors' EPs come first, where there are some that work on this machine. The simulated
 ones follow, which need no device; the last network is split over two of them and the
-CPU. Run it with `make demo`, which installs simulated EPs only. Everything it writes
-goes to `demo-output/`, or to the folder given as argument.
+CPU. It ends with what the context models save: times to the first result, measured
+against onnxruntime. Run it with `make demo`, which installs simulated EPs only.
+Everything it writes goes to `demo-output/`, or to the folder given as argument.
 """
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
+from epctx_bench import FirstResults, measure_first_results
+from epctx_bench.ratio import WIDEST_EQUALITY, estimate_ratio
+from epctx_bench.units import format_seconds
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose
@@ -29,11 +34,17 @@ HALF_PRECISION = 2e-2
 """Tolerance for devices, which may compute in 16 bits what a model has in 32."""
 TARGET = {"soc_model": "60", "htp_arch": "73", "enable_htp_fp16_precision": "1"}
 """Device to compile for by an EP that compiles for others than this machine's."""
+SOURCES = OUTPUT / "sources"
+"""Where the sources are moved to; context models are loaded without them."""
+TURNS = 3
+MEASURING = 10.0
+"""Seconds for measuring all networks; each is measured once at least."""
 
 
 def main() -> int:
     """Walk through the tour; return the exit code."""
     shutil.rmtree(OUTPUT, ignore_errors=True)
+    SOURCES.mkdir(parents=True)
     real, simulated = find_eps()
     if not real:
         print(
@@ -59,11 +70,13 @@ def main() -> int:
     # With the option, QNN leaves what quantizes the network's input to others, as the
     # real one does.
     several = {vitisai: {}, qnn: {"offload_graph_io_quantization": "1"}}
-    results += [
-        tour("resnet50", make_resnet50, {qnn: {"htp_arch": "73"}}),
-        tour("bert", copy_bert, {openvino: {"device_type": "CPU"}}),
-        tour("shufflenet_int8", make_quantised_shufflenet, several),
-    ]
+    networks = {
+        "resnet50": (make_resnet50, {qnn: {"htp_arch": "73"}}),
+        "bert": (copy_bert, {openvino: {"device_type": "CPU"}}),
+        "shufflenet_int8": (make_quantised_shufflenet, several),
+    }
+    results += [tour(name, *network) for name, network in networks.items()]
+    show_savings([*(f"bert_on_{name.lower()}" for name in real), *networks])
     print("\nThe same from the command line:")
     print("  epctx plugins list")
     print(
@@ -131,11 +144,11 @@ def tour(
         f"\n== {name}, {source.stat().st_size / 1e6:.1f} MB, for {' and '.join(eps)} =="
     )
     report = compile_for(source, eps)
-    source.unlink()
+    source.rename(SOURCES / source.name)
     folder.rename(moved)
     print(
-        f"The source is deleted, the folder is now {moved.parent.name}/{moved.name}/; "
-        "another process loads it."
+        f"The source is taken away, the folder is now {moved.parent.name}/{moved.name}/"
+        "; another process loads it."
     )
     outputs = run_elsewhere(
         moved / f"{name}_ctx.onnx", moved / "input.npz", moved / "output.npz"
@@ -207,6 +220,52 @@ def run_elsewhere(model: Path, inputs: Path, outputs: Path) -> list[np.ndarray]:
     subprocess.run([sys.executable, "-c", program, model, inputs, outputs], check=True)
     with np.load(outputs) as arrays:
         return [arrays[name] for name in arrays.files]
+
+
+def show_savings(names: Sequence[str]) -> None:
+    """Print for each network when the first result comes, with and without a compile
+    ahead of time.
+    """
+    print("\nWhat that saves, measured just now in fresh processes:")
+    for name in names:
+        context = OUTPUT / f"{name}-moved" / f"{name}_ctx.onnx"
+        source = SOURCES / f"{name}.onnx"
+        # This process has compiled, but not loaded a context model so far.
+        with epctx.InferenceSession(context):
+            pass
+        found = measure_first_results(
+            context,
+            source,
+            turns=TURNS,
+            time_limit=MEASURING / len(names),
+            modules=list(sys.modules),
+        )
+        print(f"  {name:17}{describe_saving(found)}", flush=True)
+
+
+def describe_saving(found: FirstResults) -> str:
+    """Return times to the first result and their ratio, in words."""
+    ours, peers = (
+        format_seconds(statistics.median(each))
+        for each in (found.context, found.source)
+    )
+    ratio = estimate_ratio(found.context, found.source)
+    faster = 1 / ratio.estimate
+    if max(faster, ratio.estimate) < WIDEST_EQUALITY:
+        said = "about as fast"
+    elif faster > 1:
+        said = f"{faster:.2g} times faster"
+    else:
+        said = f"{ratio.estimate:.2g} times slower"
+
+    # A single turn on a busy machine has no interval that could tell.
+    if not (ratio.high < 1 or ratio.low > 1) and said != "about as fast":
+        said += f", not certain after {ratio.pairs} turn{'s' * (ratio.pairs > 1)}"
+    kind = "simulated EP" + "s" * (len(found.simulated) > 1)
+    return (
+        f"first result after {ours} from the context model, {peers} from the ONNX "
+        f"model: {said}{f' ({kind})' * bool(found.simulated)}"
+    )
 
 
 def make_resnet50(path: Path) -> Path:

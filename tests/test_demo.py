@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from installed import install_distribution
 
 ROOT = Path(__file__).parent.parent
@@ -31,11 +32,15 @@ def run_demo(folder, path=()):
     return finished.stdout
 
 
-def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two_eps(
-    tmp_path,
-):
-    said = run_demo(tmp_path)
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What the demo says where only simulated EPs are installed."""
+    return run_demo(tmp_path_factory.mktemp("demo"))
 
+
+def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two_eps(
+    said,
+):
     assert said.count("(agrees)") == 3
     assert "Loaded by QNNExecutionProvider, CPUExecutionProvider" in said
     assert "Loaded by OpenVINOExecutionProvider, CPUExecutionProvider" in said
@@ -48,6 +53,40 @@ def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two
         assert int(re.search(rf"{ep} +(\d+) nodes", split)[1]) > 0
     assert "No vendor's EP works here" in said
     assert "Nothing here runs on an NPU" in said
+
+    savings = find_savings(said)
+    assert [name for name, *_ in savings] == ["resnet50", "bert", "shufflenet_int8"]
+    assert [kind for *_, kind in savings] == ["EP", "EP", "EPs"]
+
+
+def find_savings(said):
+    """Return name, both times, the comparison and the kind of EPs of each network."""
+    number = r"(\d[\d,.]* (?:s|ms|us))"
+    return re.findall(
+        rf"^  (\w+) +first result after {number} from the context model, {number} from "
+        r"the ONNX model: (about as fast|[\d.e+]+ times (?:faster|slower))"
+        r"(?:, not certain after \d turns?)?(?: \(simulated (EPs?)\))?$",
+        said,
+        re.MULTILINE,
+    )
+
+
+def test_the_savings_of_the_demo_are_those_of_the_times_beside_them(said):
+    units = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+    savings = find_savings(said)
+
+    assert len(savings) == 3
+    for name, *times, comparison, _ in savings:
+        ours, peer = (
+            float(number.replace(",", "")) * units[unit]
+            for number, unit in map(str.split, times)
+        )
+        if comparison == "about as fast":
+            # Medians and the ratio of pairs differ on a busy machine.
+            assert 0.5 < ours / peer < 2, name
+        else:
+            assert ("faster" in comparison) == (ours < peer), name
 
 
 def test_the_demo_begins_with_a_vendors_ep_where_one_is_installed(tmp_path):
@@ -69,3 +108,10 @@ def test_the_demo_begins_with_a_vendors_ep_where_one_is_installed(tmp_path):
     assert "for epctx-openvino:OpenVINOExecutionProvider ==" in first
     assert (first.count("(agrees)"), rest.count("(agrees)")) == (1, 3)
     assert "for epctx-sim-openvino:OpenVINOExecutionProvider ==" in rest
+    savings = find_savings(said)
+    assert [(name, kind) for name, *_, kind in savings] == [
+        ("bert_on_openvino", ""),
+        ("resnet50", "EP"),
+        ("bert", "EP"),
+        ("shufflenet_int8", "EPs"),
+    ]

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_bench.first_results import FirstResults, measure_first_results
     from epctx_bench.gate import JudgedRow, Judgement, Verdict, judge
     from epctx_bench.measuring import bench
     from epctx_bench.noise import Noise
@@ -23,6 +24,7 @@ __all__ = [
     "BenchReport",
     "BenchSettings",
     "ColumnReport",
+    "FirstResults",
     "JudgedRow",
     "Judgement",
     "Noise",
@@ -32,6 +34,7 @@ __all__ = [
     "bench",
     "judge",
     "load",
+    "measure_first_results",
     "read_schema",
 ]
 
@@ -43,6 +46,8 @@ _HOME = {
     "judge": "gate",
     "Noise": "noise",
     "load": "saved",
+    "FirstResults": "first_results",
+    "measure_first_results": "first_results",
     "Profile": "profile",
     "BenchReport": "report",
     "ColumnReport": "report",

@@ -1,0 +1,106 @@
+"""Times to the first result of a context model and of its source, in few turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_bench.children import ask_child
+from epctx_bench.columns import EPCTX, ONNXRUNTIME
+from epctx_bench.request import Request
+from epctx_core.errors import InvalidArgument, NoSuchFile
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator
+
+_CHILD_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstResults:
+    """Seconds to the first result, one sample for each turn.
+
+    Attributes:
+        context: of the context model: create a session by epctx and run it once.
+        source: of the source model, the same by onnxruntime's CPU session.
+        simulated: names of the context model's EPs that are simulated.
+    """
+
+    context: Sequence[float]
+    source: Sequence[float]
+    simulated: Sequence[str]
+
+
+def measure_first_results(
+    context: str | os.PathLike[str],
+    source: str | os.PathLike[str],
+    *,
+    turns: int = 3,
+    time_limit: float = 10.0,
+    modules: Iterable[str] | None = None,
+) -> FirstResults:
+    """Measure the times to the first result of a context model and of its source.
+
+    Each takes place in a fresh process. `bench` measures more, and takes longer.
+
+    Args:
+        context: the context model.
+        source: the model that it was compiled from.
+        turns: turns in which both are measured once.
+        time_limit: seconds after which no further turn begins; one always takes place.
+        modules: modules that the processes import before the clock runs, such as those
+            of a process that has used both models. None for a rehearsal of each, which
+            finds them.
+
+    Raises:
+        InvalidArgument: turns is not 1 or more.
+        NoSuchFile: a model does not exist.
+        Fail: a process failed.
+    """
+    if turns < 1:
+        raise InvalidArgument(f"turns is {turns}, expected 1 or more.")
+    models = {EPCTX: Path(context), ONNXRUNTIME: Path(source)}
+    for model in models.values():
+        if not model.is_file():
+            raise NoSuchFile(f"there is no model {str(model)!r}.", path=model)
+
+    end = time.monotonic() + time_limit
+    given = None if modules is None else list(modules)
+    imported = {
+        engine: _use_once(engine, model)["modules"] if given is None else given
+        for engine, model in models.items()
+    }
+    samples: dict[str, list[float]] = {engine: [] for engine in models}
+    simulated: list[str] = []
+    for engines in _order_turns(list(models), turns):
+        begun = time.monotonic()
+        for engine in engines:
+            result = _use_once(engine, models[engine], imported[engine])
+            samples[engine].append(result["first_result"])
+            simulated += result["simulated"]
+
+        now = time.monotonic()
+        if now + (now - begun) > end:
+            break
+    return FirstResults(
+        context=samples[EPCTX],
+        source=samples[ONNXRUNTIME],
+        simulated=list(dict.fromkeys(simulated)),
+    )
+
+
+def _order_turns(engines: list[str], turns: int) -> Iterator[list[str]]:
+    """Yield the order of each turn: neither always follows the other."""
+    for turn in range(turns):
+        yield engines if turn % 2 == 0 else engines[::-1]
+
+
+def _use_once(engine: str, model: Path, modules: Sequence[str] = ()) -> dict[str, Any]:
+    request = Request(
+        task="use", engine=engine, model=str(model), modules=modules, runs=1
+    )
+    return ask_child(request, timeout=_CHILD_TIMEOUT)
