@@ -9,7 +9,7 @@
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
-# make bench   every benchmarks/bench_*.py
+# make bench   every benchmarks/bench_*.py, and the plots of docs/benchmarks.md
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
 # make release build every wheel into dist/ and check them where nothing else is installed
@@ -29,6 +29,7 @@ PLUGINS := $(filter-out plugins/epctx-openvino,$(patsubst %/pyproject.toml,%,$(f
 EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
 # A worker that dies ends the run: pytest-xdist 3.8 waits for ever after it has replaced one of loadfile's.
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
+NETWORK_REPORTS = $(patsubst %,benchmarks/data/reports/network_%.json,resnet50 bert shufflenet_int8)
 STRESS = -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
 
 # In no other environment: an installed EP of a vendor goes before the simulated one of its name.
@@ -85,11 +86,13 @@ stress: .venv/.installed
 fuzz: .venv-fuzz/.installed
 	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS)
 
-bench: .venv/.installed
+bench: .venv/.plots
 	@set -e; for script in benchmarks/bench_*.py; do \
 		test -f "$$script" || { echo "There is no benchmarks/bench_*.py." >&2; exit 1; }; \
 		echo "== $$script"; .venv/bin/python "$$script"; \
 	done
+	.venv/bin/python benchmarks/plot.py first-result docs/images/first-result.svg $(NETWORK_REPORTS)
+	.venv/bin/python benchmarks/plot.py load-time docs/images/load-time.svg benchmarks/data/reports/chains.json
 
 differential: .venv/.installed
 	.venv/bin/python tests/differential
@@ -110,6 +113,11 @@ minimums: .venv-min/.installed
 clean:
 	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Drawing needs no part of epctx; the group is read from pyproject.toml by pip 25.1 and newer.
+.venv/.plots: .venv/.installed
+	.venv/bin/python -m pip install --quiet --group bench-plots
+	@touch $@
 
 .venv/.installed .venv-min/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
