@@ -4,7 +4,7 @@ The networks are the demo's, the chains have 100 to 10,000 nodes. EPs are simula
 Reports are saved into the folder `benchmarks/data/reports`; `plot.py` draws them.
 
     python benchmarks/bench_networks.py
-    TURNS=3 python benchmarks/bench_networks.py
+    TURNS=3 python benchmarks/bench_networks.py bert chains
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness import DATA, show_noise
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = DATA / "reports"
 TURNS = int(os.environ.get("TURNS", "5"))
-NODES = (100, 300, 1_000, 3_000, 10_000)
+NODES = (100, 1_000, 10_000)
 EPS: Mapping[str, Sequence[str]] = {
     "resnet50": ("QNN",),
     "bert": ("OpenVINO",),
@@ -88,12 +88,16 @@ def measure_models(name: str, models: Sequence[Path], eps: Sequence[str]) -> Non
     show_noise(watcher.noise)
 
 
-def main() -> None:
-    """Measure the networks, then the chains."""
+def main(chosen: Sequence[str]) -> None:
+    """Measure the networks, then the chains, or those of them that were chosen."""
+    if unknown := set(chosen) - {*EPS, "chains"}:
+        sys.exit(f"no such network: {', '.join(unknown)}")
     for name, eps in EPS.items():
-        measure_models(f"network_{name}", [make_network(name)], eps)
-    measure_models("chains", [make_chain(nodes) for nodes in NODES], ["QNN"])
+        if name in (chosen or EPS):
+            measure_models(f"network_{name}", [make_network(name)], eps)
+    if not chosen or "chains" in chosen:
+        measure_models("chains", [make_chain(nodes) for nodes in NODES], ["QNN"])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -104,8 +104,9 @@ def describe_measurement(
     machine = reports[0]["machine"]
     simulated = dict.fromkeys(shorten(ep) for pair in pairs for ep in pair.simulated)
     turns = sorted({len(pair.ours) for pair in pairs})
+    word = "turn" if turns == [1] else "turns"
     sentences = [
-        f"Median and range of {' or '.join(map(str, turns))} turns in fresh processes."
+        f"Median and range of {' or '.join(map(str, turns))} {word} in fresh processes."
     ]
     if simulated:
         sentences.insert(

@@ -36,7 +36,7 @@ def report_of_chain(tmp_path_factory):
     """A saved report of a chain of two nodes, for the simulated QNN."""
     folder = tmp_path_factory.mktemp("plots")
     onnx.save(onnx.parser.parse_model(CHAIN), folder / "chain_2.onnx")
-    settings = BenchSettings(turns=2, runs=1)
+    settings = BenchSettings(turns=2, runs=1, time_limit=1000.0)
     report = bench(folder / "chain_2.onnx", eps=["QNN"], settings=settings)
     save(report.as_dict(), folder / "report.json")
     return folder / "report.json"

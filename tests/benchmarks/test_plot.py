@@ -47,7 +47,7 @@ def test_the_caption_says_what_is_simulated_and_whether_the_machine_was_busy(
     said = plot.describe_measurement([quiet], pairs)
 
     assert "EPs (QNN) are simulated" in said
-    assert "2 turns" in said
+    assert "range of 2 turns in" in said
     assert f"{report['machine']['cores']} cores" in said
     assert "busy" not in said
     assert "busy: up to 25%" in plot.describe_measurement([quiet, busy], pairs)
