@@ -33,7 +33,7 @@ differ, too.
 """
 MARKS = {OURS: "o", PEER: "s"}
 OURS_LABEL, PEER_LABEL = "context model, epctx", "source model, onnxruntime on the CPU"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 12,
     "font.family": "DejaVu Sans",
     # Text becomes paths: every reader sees the same font.
@@ -187,10 +187,12 @@ def draw_samples(
     place, horizontal = at
     median = summarize(samples).p50
     ends = [[median - min(samples)], [max(samples) - median]]
+    x, y = (median, place) if horizontal else (place, median)
     axes.errorbar(
-        [median if horizontal else place],
-        [place if horizontal else median],
-        **{"xerr" if horizontal else "yerr": ends},
+        [x],
+        [y],
+        xerr=ends if horizontal else None,
+        yerr=None if horizontal else ends,
         fmt=MARKS[color],
         markersize=9,
         color=color,
