@@ -207,12 +207,17 @@ def count_nodes(pair: Pair) -> int:
 
 def describe_factor(ratio: Ratio) -> str:
     """Return how many times faster ours are, with the interval."""
-    shown, word = (
-        (ratio.inverse, "faster") if ratio.estimate <= 1 else (ratio, "slower")
-    )
+    shown, word = (ratio, "slower")
+    if ratio.estimate <= 1:
+        shown, word = (ratio.inverse, "faster")
+    said = f"{shown.estimate:.2g} times {word}"
     if shown.pairs == 1:
-        return f"{shown.estimate:.2g} times {word} (one turn)"
-    return f"{shown.estimate:.2g} times {word} ({shown.low:.2g} to {shown.high:.2g})"
+        return f"{said} (one turn)"
+    if shown.low <= 1:
+        faster = ratio.inverse
+        ends = f"{faster.low:.2g} to {faster.high:.2g}"
+        return f"no clear difference ({ends} times as fast)"
+    return f"{said} ({shown.low:.2g} to {shown.high:.2g})"
 
 
 KINDS: Mapping[str, tuple[str, Callable[[Axes, Sequence[Pair]], None]]] = {
