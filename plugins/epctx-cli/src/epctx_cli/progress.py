@@ -74,8 +74,7 @@ class Stage:
     @property
     def words(self) -> str:
         """Name of the stage for people."""
-        words = _WORDS.get(self.name, self.name[:_LONGEST_NAME])
-        return one_line(f"{words} {self.subject}".rstrip())
+        return one_line(_WORDS.get(self.name, self.name[:_LONGEST_NAME]) or "working")
 
     @property
     def is_counted(self) -> bool:
@@ -279,19 +278,23 @@ class Progress:
                 os.write(self._terminal.fileno(), data)
 
     def compose(self, columns: int) -> str:
-        """Return the line for a terminal of some columns; the time that is left and the
-        amount are omitted where there is no room.
+        """Return the line for a terminal of some columns.
+
+        Where there is no room, the subject, the time that is left and the amount are
+        omitted.
         """
         now = time.monotonic()
         stage = self._stage
-        line = f"{format_seconds(now - self._start)}  {stage.words or 'working'}"
-        facts = [
-            fact
-            for fact in (stage.describe_amount(now), stage.describe_remaining(now))
-            if fact
-        ]
+        line = f"{format_seconds(now - self._start)}  {stage.words}"
+        facts = [stage.describe_amount(now), stage.describe_remaining(now)]
+        facts = [fact for fact in facts if fact]
         # A line that fills the last column would make the terminal begin another one.
         room = columns - 1
+        needed = len(line) + 2 + len(", ".join(facts))
+        if stage.is_counted:
+            needed += 2 + _SHORTEST_BAR
+        if stage.subject and needed + 1 + len(stage.subject) <= room:
+            line += f" {one_line(stage.subject)}"
         while facts and len(line) + 2 + len(", ".join(facts)) > room:
             facts.pop()
         end = f"  {', '.join(facts)}" if facts else ""
