@@ -71,7 +71,8 @@ class Work:
         session: the host's options.
         registry: the registry of EPs.
         requested: the EPs that the host named; None to let the nodes' sources decide.
-        progress: called with (stage, done, total).
+        progress: called with (stage, done, total); a total of 0 says that `done` are
+            bytes written.
 
     Attributes:
         config: the host's options, read.
