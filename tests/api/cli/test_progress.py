@@ -47,6 +47,9 @@ class Provider(ExecutionProvider):
         for done, partition in enumerate(partitions):
             self.context.progress("compile", done, len(partitions))
             be_slow("compile")
+            if "print" in os.environ.get("SLOW", ""):
+                print("layer", end=" ")
+                print(done, "was tuned")
             model = partition.model().SerializeToString()
             self.models.append((partition, model))
             compiled.append(self.make(model))
@@ -152,6 +155,15 @@ def test_a_slow_compile_shows_stage_elapsed_time_partitions_and_the_time_left(
     # The last one is erased before the report begins.
     assert f"{ERASE}{model} -> " in output
     assert "partitions, about" not in shown.rest
+
+
+def test_what_an_ep_prints_meanwhile_stays_whole(slow, model):
+    _, output = on_a_terminal(
+        "compile", model, "--ep", "Slow", PYTHONPATH=slow, SLOW="compile,print"
+    )
+
+    for layer in range(3):
+        assert re.search(rf"(\n|^|\x1b\[2K)layer {layer} was tuned\r\n", output)
 
 
 def test_a_slow_load_shows_which_ep_loads(slow, loaded):

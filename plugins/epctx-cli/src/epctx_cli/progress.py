@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from epctx_cli import text
 from epctx_core.errors import one_line
@@ -83,6 +84,7 @@ class Stage:
 
     def count(self, done: int, total: int, unit: str, now: float) -> None:
         """Note how far the stage is."""
+        self.counted = now
         if not total:
             self.written = done
             return
@@ -91,9 +93,9 @@ class Stage:
             self.unit = unit or _UNITS.get(self.name, "")
         elif total != self.total:
             self.unit = unit
-        self.done, self.total, self.counted = done, total, now
+        self.done, self.total = done, total
 
-    def describe_amount(self, now: float) -> str:
+    def describe_amount(self) -> str:
         """Return how much is done, with the speed of bytes; empty if that is not
         known.
         """
@@ -107,7 +109,7 @@ class Stage:
         if self.written:
             parts.append(text.byte_size(self.written))
 
-        seconds = now - self.begun
+        seconds = self.counted - self.begun
         if sizes and sizes[0] and seconds > 0:
             parts.append(f"{text.byte_size(int(sizes[0] / seconds))}/s")
         return ", ".join(parts)
@@ -118,7 +120,7 @@ class Stage:
         if not self.is_counted or not 0 < self.done < self.total or spent <= 0:
             return ""
         left = spent * self.total / self.done - (now - self.begun)
-        return f"about {format_seconds(left)} left" if left > 0 else ""
+        return f"about {format_seconds(max(1.0, left))} left" if left > 0 else ""
 
 
 def format_seconds(seconds: float) -> str:
@@ -151,6 +153,7 @@ class Progress:
         self._lock = threading.RLock()
         self._end = threading.Event()
         self._is_drawn = False
+        self._is_line_open = False
 
     def __call__(self, stage: str, done: int, total: int, *, unit: str = "") -> None:
         """Note how far a stage is.
@@ -239,7 +242,11 @@ class Progress:
         drawing = threading.Thread(target=self._draw, name="progress", daemon=True)
         drawing.start()
         try:
-            yield
+            with (
+                redirect_stdout(self._share(sys.stdout)),
+                redirect_stderr(self._share(sys.stderr)),
+            ):
+                yield
         finally:
             self._end.set()
             drawing.join()
@@ -257,9 +264,27 @@ class Progress:
         while not self._end.wait(wait):
             wait = _FRAME_SECONDS
             with self._lock:
+                if self._is_line_open:
+                    continue
                 columns = _count_columns(self._terminal)
                 self._send(_ERASE + self._encode(self.compose(columns)))
                 self._is_drawn = True
+
+    def _share(self, stream: TextIO) -> TextIO:
+        """Return a stream whose text and the line of progress do not mix."""
+        if stream is None or not stream.isatty():
+            return stream
+        shared = _SharedStream(self, stream)
+        return cast("TextIO", shared)
+
+    def write_beside(self, stream: TextIO, words: str) -> int:
+        """Write what an EP prints; the line returns after the end of its line."""
+        with self.hidden():
+            length = stream.write(words)
+            stream.flush()
+            if words:
+                self._is_line_open = not words.endswith("\n")
+        return length
 
     def _erase(self) -> None:
         if self._is_drawn:
@@ -286,7 +311,7 @@ class Progress:
         now = time.monotonic()
         stage = self._stage
         line = f"{format_seconds(now - self._start)}  {stage.words}"
-        facts = [stage.describe_amount(now), stage.describe_remaining(now)]
+        facts = [stage.describe_amount(), stage.describe_remaining(now)]
         facts = [fact for fact in facts if fact]
         # A line that fills the last column would make the terminal begin another one.
         room = columns - 1
@@ -315,6 +340,20 @@ class Progress:
         if done and not os.environ.get("NO_COLOR"):
             bar = _COLOUR.format(bar)
         return f"{bar}{empty * (length - done)}"
+
+
+class _SharedStream:
+    """Stream of a terminal that has a line of progress."""
+
+    def __init__(self, progress: Progress, stream: TextIO) -> None:
+        self._progress = progress
+        self._stream = stream
+
+    def write(self, words: str) -> int:
+        return self._progress.write_beside(self._stream, words)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _count_columns(terminal: TextIO | None) -> int:
