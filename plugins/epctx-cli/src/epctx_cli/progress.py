@@ -59,6 +59,7 @@ class Stage:
         subject: what it works with, such as an EP; may be empty.
         done, total: how far it is; a total of 0 or 1 says nothing.
         counted: time of the last `done`.
+        first: the first `done` and its time: a stage may begin with what others did.
         unit: that of `done`, such as "partitions"; "bytes" are shown as sizes.
         written: bytes of files.
     """
@@ -69,6 +70,7 @@ class Stage:
     done: int = 0
     total: int = 0
     counted: float = 0.0
+    first: tuple[int, float] = (0, 0.0)
     unit: str = ""
     written: int = 0
 
@@ -89,10 +91,9 @@ class Stage:
             self.written = done
             return
         # An EP may count other things in the same stage than the core.
-        if not self.total:
-            self.unit = unit or _UNITS.get(self.name, "")
-        elif total != self.total:
-            self.unit = unit
+        if total != self.total:
+            self.unit = unit or ("" if self.total else _UNITS.get(self.name, ""))
+            self.first = done, now
         self.done, self.total = done, total
 
     def describe_amount(self) -> str:
@@ -116,10 +117,11 @@ class Stage:
 
     def describe_remaining(self, now: float) -> str:
         """Return the estimated time that is left; empty if it cannot be estimated."""
-        spent = self.counted - self.begun
-        if not self.is_counted or not 0 < self.done < self.total or spent <= 0:
+        first, begun = self.first
+        if not self.is_counted or not first < self.done < self.total:
             return ""
-        left = spent * self.total / self.done - (now - self.begun)
+        seconds_each = (self.counted - begun) / (self.done - first)
+        left = seconds_each * (self.total - self.done) - (now - self.counted)
         return f"about {format_seconds(max(1.0, left))} left" if left > 0 else ""
 
 
