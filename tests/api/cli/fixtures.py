@@ -217,3 +217,12 @@ def on_a_terminal(*arguments, **environment):
     os.close(terminal)
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status), shown.decode()
+
+
+def hide_package(name, folder):
+    """Have the import system raise what it does where there is no such package."""
+    absent = (
+        "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
+    )
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(absent)

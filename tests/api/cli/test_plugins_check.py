@@ -6,7 +6,7 @@ What it finds is shown in plugins/epctx-conformance/tests.
 from __future__ import annotations
 
 import pytest
-from cli.fixtures import PROVIDER
+from cli.fixtures import PROVIDER, hide_package
 from install_commands import pip_install
 
 from epctx_core.testing import GROUPS
@@ -172,15 +172,6 @@ def test_a_broken_plugin_is_exit_3(process, site):
 
     assert said.code == 3
     assert "no_such_sdk" in said.err
-
-
-def hide_package(name, folder):
-    """Have the import system raise what it does where there is no such package."""
-    absent = (
-        "raise ModuleNotFoundError('No module named ' + repr(__name__), name=__name__)"
-    )
-    (folder / name).mkdir()
-    (folder / name / "__init__.py").write_text(absent)
 
 
 def test_without_the_campaigns_a_check_of_a_library_says_how_to_install_them(

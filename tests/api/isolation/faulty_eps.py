@@ -611,3 +611,37 @@ class WithKernels(Alpha):
     @hookimpl
     def get_kernel_registry(self):
         return None
+
+
+class Marking(Alpha):
+    """Marks what it does."""
+
+    name = "MarkingExecutionProvider"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.context = context
+
+    @hookimpl
+    def compile(self, partitions):
+        with self.context.span("lower", target="v73"):
+            compiled = super().compile(partitions)
+        return [replace(each, run=self.mark(each.run)) for each in compiled]
+
+    def mark(self, run):
+        def marked(inputs, outputs=None):
+            with self.context.span("submit"):
+                return run(inputs, outputs)
+
+        return marked
+
+
+class DiesInSpan(Marking):
+    """Ends its process while a span is open."""
+
+    name = "DiesInSpanExecutionProvider"
+
+    @hookimpl
+    def compile(self, partitions):
+        with self.context.span("lower"):
+            os._exit(3)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -90,3 +93,23 @@ def is_alive(pid):
         )
     except OSError:
         return False
+
+
+def wait_for(condition, seconds=20.0):
+    """Wait until a condition holds; return whether it does."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def interrupt_when(condition):
+    """Begin a thread that sends this process what Ctrl-C does, once a condition
+    holds.
+    """
+
+    def interrupt():
+        if wait_for(condition):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()

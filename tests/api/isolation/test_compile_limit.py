@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -21,11 +18,13 @@ from isolation.faulty_eps import Faulty, PatientAtB, Slow, Stuck, StuckAtB, With
 from isolation.harness import (
     OPERATORS,
     compiled,
+    interrupt_when,
     is_alive,
     nothing_left,
     options_for,
     registry_of,
     source,
+    wait_for,
 )
 
 import epctx_core as epctx
@@ -56,14 +55,6 @@ def note(tmp_path, monkeypatch):
     """File in which an EP names its processes."""
     monkeypatch.setenv("EPCTX_TEST_NOTE", str(tmp_path / "note"))
     return tmp_path / "note"
-
-
-def wait_for(condition, seconds=20.0):
-    """Wait until a condition holds; return whether it does."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
 
 
 @pytest.mark.parametrize("hook", ["get_capability", "compile", "get_ep_context_nodes"])
@@ -260,12 +251,8 @@ def test_ctrl_c_ends_a_compile_with_a_limit_and_its_processes(
 ):
     options = limited(Faulty, seconds=60, fault="leave-a-child")
 
-    def interrupt():
-        if wait_for(note.exists):
-            os.kill(os.getpid(), signal.SIGINT)
-
     with nothing_left(temporary), pytest.raises(KeyboardInterrupt):
-        threading.Thread(target=interrupt).start()
+        interrupt_when(note.exists)
         compiled(tmp_path / "out", source(tmp_path), Faulty, options)
 
     processes = [int(word) for word in note.read_text().split()]

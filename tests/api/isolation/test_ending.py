@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,11 +14,13 @@ from end_to_end.small_models import example
 from isolation.faulty_eps import Faulty, Patient
 from isolation.harness import (
     compiled,
+    interrupt_when,
     is_alive,
     nothing_left,
     options_for,
     registry_of,
     source,
+    wait_for,
 )
 
 import epctx_core as epctx
@@ -62,26 +62,6 @@ def services(note):
     for service in started():
         with suppress(OSError):
             os.kill(service, signal.SIGKILL)
-
-
-def wait_for(condition, seconds=20.0):
-    """Wait until a condition holds; return whether it does."""
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
-
-
-def interrupt_when(condition):
-    """Begin a thread that sends this process what Ctrl-C does, once a condition
-    holds.
-    """
-
-    def interrupt():
-        if wait_for(condition):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
 
 
 def test_an_ep_that_looks_at_the_hosts_wish_to_stop_ends_by_itself(tmp_path, temporary):

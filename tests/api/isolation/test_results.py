@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -18,8 +19,10 @@ from isolation.faulty_eps import (
     ClaimsNonsense,
     ClaimsStrangers,
     Converting,
+    DiesInSpan,
     Faulty,
     Lying,
+    Marking,
     NamesNonsense,
     Noting,
     RefusesNonsense,
@@ -476,3 +479,51 @@ def test_what_is_no_text_is_the_contract_broken_as_without_isolation(
 
     with pytest.raises(epctx.PluginError, match=message):
         compiled(tmp_path / "out", source(tmp_path), NamesNonsense, options)
+
+
+class Spans:
+    """Remembers spans as (category, name, facts), and which are open."""
+
+    def __init__(self):
+        self.seen, self.open = [], []
+
+    @contextlib.contextmanager
+    def span(self, name, category, facts):
+        self.seen.append((category, name, dict(facts)))
+        self.open.append(name)
+        try:
+            yield
+        finally:
+            self.open.remove(name)
+
+
+@pytest.mark.parametrize("mode", ["", "all"])
+def test_spans_of_an_ep_are_seen_wherever_it_works(tmp_path, mode):
+    spans = Spans()
+    options = options_for(Marking, isolate=mode)
+    options.add_host_plugin(spans)
+
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(Marking)
+    ) as session:
+        session.run(None, {"x": np.ones((2, 3), np.float32)})
+
+    marked = [(name, facts) for kind, name, facts in spans.seen if kind == "ep"]
+    lower, *submitted = marked
+    assert lower == ("lower", {"ep": Marking.name, "target": "v73"})
+    assert {name for name, _ in submitted} == {"submit"}
+    assert spans.open == []
+
+
+def test_a_span_that_a_dying_ep_left_open_is_closed(tmp_path):
+    spans = Spans()
+    options = options_for(DiesInSpan, isolate="all")
+    options.add_host_plugin(spans)
+
+    with pytest.raises(epctx.PluginError, match="its process is gone"):
+        epctx.InferenceSession(
+            source(tmp_path), options, registry=registry_of(DiesInSpan)
+        )
+
+    assert "lower" in [name for _, name, _ in spans.seen]
+    assert spans.open == []

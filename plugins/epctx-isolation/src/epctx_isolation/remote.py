@@ -52,6 +52,9 @@ Handlers: TypeAlias = "dict[str, Callable[[Message], Reply]]"
 """Functions that serve an EP during a call, by the name of its request."""
 
 _LONGEST_STAGE = 1 << 8
+_OF_HOST = {"name", "category", "ep"}
+_MOST_SPANS = 1 << 8
+"""Spans of an EP that are open at the same time."""
 _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
 """Calls that the cancellation of a load does not concern."""
 _ABOUT_GRAPHS = {h.name for h in HOOKS.values() if h.result.startswith("Sequence[")}
@@ -120,6 +123,7 @@ class RemoteProvider:
         # that ends it.
         self._raised: list[Exception] = []
         self._failure: Exception | None = None
+        self._spans: dict[int, AbstractContextManager[object]] = {}
         start = partial(ChildProcess, context.scratch, limit=ep.max_bytes)
         # Instances of a share group have objects in common, so a process, too.
         self._is_shared = (
@@ -306,7 +310,22 @@ class RemoteProvider:
         """
         self._raised = []
         self._failure = None
-        handlers = {"progress": self._report_progress, "log": self._log, **handlers}
+        handlers = {
+            "progress": self._report_progress,
+            "span": self._begin_span,
+            "span_end": self._end_span,
+            "log": self._log,
+            **handlers,
+        }
+        try:
+            return self._answer(hook, handlers)
+        finally:
+            # Those that the EP left open, also by ending.
+            for number in [*self._spans]:
+                self._spans.pop(number).__exit__(None, None, None)
+
+    def _answer(self, hook: str, handlers: Handlers) -> Message | Exception:
+        """Answer the EP's requests until its result."""
         nodes = self._nodes if hook in _ABOUT_GRAPHS else 0
         while True:
             message = self.channel.receive(nodes)
@@ -374,6 +393,29 @@ class RemoteProvider:
         self._context.progress(stage, done, total)
         return {}, ()
 
+    def _begin_span(self, message: Message) -> Reply:
+        """Have the host's plugins observe what the EP does from now on."""
+        number = message.number("number")
+        if number in self._spans or len(self._spans) >= _MOST_SPANS:
+            raise ProtocolError(f"the span {number} within {len(self._spans)} others")
+        facts = message.head["facts"]
+        if not isinstance(facts, dict):
+            raise ProtocolError(f"the facts {facts!r:.80} of a span")
+        name = make_printable(message.text("name"), _LONGEST_STAGE)
+        # The host says whose span it is.
+        kept = {key: value for key, value in facts.items() if key not in _OF_HOST}
+        span = self._context.span(name, **kept)
+        span.__enter__()
+        self._spans[number] = span
+        return {}, ()
+
+    def _end_span(self, message: Message) -> Reply:
+        number = message.number("number")
+        if number not in self._spans:
+            raise ProtocolError(f"the end of a span {number} that was not begun")
+        self._spans.pop(number).__exit__(None, None, None)
+        return {}, ()
+
     def _log(self, message: Message) -> Reply:
         """Log a record with the EP's own logger, or with one below it that exists:
         `getLogger` makes a logger, and another one for each dot in its name.
@@ -435,7 +477,7 @@ class RemoteProvider:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the instance was shut down, or its process is gone."""
+        """True once the instance was shut down, or its process is gone."""
         return self._closed or self._process.is_closed
 
     def _leave(self) -> None:

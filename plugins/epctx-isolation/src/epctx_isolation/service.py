@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import logging
 import os
 import pkgutil
@@ -18,6 +19,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +198,7 @@ class Service:
             progress=self._report_progress,
             host_plugins=(),  # they wrap the hooks of the proxy
         )
+        self._span_numbers = count()
         self.max_bytes: int | None = None
         self.received: Message | None = None
         self._engine = CpuEngine(EnginePolicy())
@@ -280,6 +283,7 @@ class Service:
             session_config=config,
             intra_op_num_threads=head["threads"],
             workspace=self.host.workspace,
+            span=self._observe,
         )
         self.session.add(choice, cls, context)
 
@@ -317,6 +321,17 @@ class Service:
 
     def _report_progress(self, stage: str, done: int, total: int) -> None:
         self.host.notify("progress", {"stage": stage, "done": done, "total": total})
+
+    @contextlib.contextmanager
+    def _observe(self, name: str, **facts: object) -> Iterator[None]:
+        """Have the host's plugins observe a block."""
+        number = next(self._span_numbers)
+        plain = json.loads(json.dumps(facts, default=str))
+        self.host.notify("span", {"number": number, "name": name, "facts": plain})
+        try:
+            yield
+        finally:
+            self.host.notify("span_end", {"number": number})
 
     def _run(self, message: Message) -> Reply:
         runnable = self.runnables[message.number("runnable")]

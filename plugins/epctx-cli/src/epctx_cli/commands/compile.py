@@ -20,6 +20,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.profiling import add_profile, profiling
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def add_compile_arguments(parser: CommandParser) -> None:
     )
     add_timeout(parser)
     add_allow_uncompiled(parser)
+    add_profile(parser)
     add_common(parser)
     parser.set_defaults(run=run_compile)
 
@@ -85,7 +87,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         flags |= OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
     session = session_options(arguments, console)
     output = _output(arguments, session)
-    with console.progress() as progress:
+    with profiling(arguments, session, console), console.progress() as progress:
         progress.watch(session)
         model = arguments.model
         embed = arguments.embed or None

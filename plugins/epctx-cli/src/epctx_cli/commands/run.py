@@ -20,6 +20,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.profiling import add_profile, profiling
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_run_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--output", metavar="OUT.npz", help="write the outputs, by name"
     )
+    add_profile(parser)
     add_common(parser)
     parser.set_defaults(run=run_run)
 
@@ -53,7 +55,10 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
     session_settings = session_options(arguments, console)
     if arguments.output is not None:
         check_writable(arguments.output)
-    with console.progress() as progress:
+    with (
+        console.progress() as progress,
+        profiling(arguments, session_settings, console),
+    ):
         progress.watch(session_settings)
         start = time.perf_counter()
         with InferenceSession(arguments.model, session_settings) as session:
