@@ -383,7 +383,7 @@ class Compile:
             if destination.folder is not None:
                 publication = Publication(
                     destination.folder,
-                    before_writing=self.work.cancel.raise_if_requested,
+                    before_writing=self.work.before_writing,
                 )
                 stack.enter_context(publication)
             # Its folder may have changed since the compile began.

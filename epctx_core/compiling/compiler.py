@@ -83,7 +83,8 @@ class ModelCompiler:
         get_initializer_location_func: `f(name, value, present location or None)`
             returns the `OrtExternalInitializerInfo` of an initializer that the host
             stored itself, or None to store it in the model; not together with a file.
-        progress: called with (stage, done, total).
+        progress: called with (stage, done, total); a total of 0 says that `done` are
+            bytes written.
         registry: registry that finds the EPs.
 
     Raises:
@@ -360,7 +361,8 @@ class ShareGroup:
         output_dir: the folder of all files; None for the first model's.
         flags: `OrtCompileApiFlags`, for each model.
         graph_optimization_level: see `ModelCompiler`.
-        progress: called with (stage, done, total).
+        progress: called with (stage, done, total); a total of 0 says that `done` are
+            bytes written.
         registry: registry that finds the EPs.
 
     Raises:

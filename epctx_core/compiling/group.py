@@ -233,9 +233,7 @@ class Group:
             self._lock,
             self._mark_ending(),
             last.time_stage("write"),
-            Publication(
-                folder, before_writing=last.work.cancel.raise_if_requested
-            ) as publication,
+            Publication(folder, before_writing=last.work.before_writing) as publication,
         ):
             named = self._naming or members[0].destination
             # All nodes first: an EP knows what to write after it was asked for those of

@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.context.paths import get_mode
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
@@ -34,6 +34,11 @@ _log = logging.getLogger("epctx.publish")
 
 _AT_ONCE = 64 << 20
 """Bytes that are written or copied between two checks for a cancellation."""
+
+BeforeWriting: TypeAlias = "Callable[[int], None]"
+"""Called with the number of bytes of a piece before it is written; its exceptions
+pass.
+"""
 
 _TICK_NS = 20_000_000
 """Nanoseconds, more than a tick of any system's clock for files, which is at most a
@@ -195,14 +200,14 @@ class StagedFile(io.FileIO):
     Args:
         path: path of the new file.
         folder: folder of the publication, for messages.
-        before_writing: called before each piece is written; its exceptions pass.
+        before_writing: called before each piece.
     """
 
     def __init__(
         self,
         path: Path,
         folder: Path,
-        before_writing: Callable[[], None] = lambda: None,
+        before_writing: BeforeWriting = lambda _size: None,
     ) -> None:
         super().__init__(
             path,
@@ -224,13 +229,13 @@ class StagedFile(io.FileIO):
         view = memoryview(buffer)
         if not view.nbytes:
             return 0
-        view = view.cast("B")
-        done = 0
+        left = view.cast("B")
         with report_errors("writing a file", self._folder):
-            while done < len(view):
-                self._before_writing()
-                done += os.write(self.fileno(), view[done : done + _AT_ONCE])
-        return done
+            while left:
+                piece = left[:_AT_ONCE]
+                self._before_writing(piece.nbytes)
+                left = left[os.write(self.fileno(), piece) :]
+        return view.nbytes
 
     def copy_mapped(self, mapped: MappedFile, offset: int, length: int) -> None:
         """Append or overwrite bytes of a mapped file at the position, without bringing
@@ -243,8 +248,8 @@ class StagedFile(io.FileIO):
         position = self.tell()
         with report_errors("writing a file", self._folder):
             for done in range(0, length, _AT_ONCE):
-                self._before_writing()
                 step = min(_AT_ONCE, length - done)
+                self._before_writing(step)
                 try:
                     copy_range(
                         mapped.descriptor,

@@ -29,7 +29,7 @@ from epctx_core.file_names import STAGING_PREFIX, list_parents, normalise_path
 from epctx_core.publish import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _log = logging.getLogger("epctx.publish")
 
@@ -216,12 +216,15 @@ class Publication:
 
     Args:
         folder: folder of the files; a link to a folder is resolved on entry.
-        before_writing: called before each piece is written into a staged file; an
-            exception stops the publication.
+        before_writing: called before each piece of a staged file; an exception stops
+            the publication.
     """
 
     def __init__(
-        self, folder: Path, *, before_writing: Callable[[], None] = lambda: None
+        self,
+        folder: Path,
+        *,
+        before_writing: files.BeforeWriting = lambda _size: None,
     ) -> None:
         self.folder = Path(folder)
         self._before_writing = before_writing

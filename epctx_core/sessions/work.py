@@ -12,6 +12,7 @@ from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import find_entry
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import pause_collection
+from epctx_core.graph.mapping import CHUNK
 from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.sessions.assignment import begin_assignment, complete_assignment
@@ -70,7 +71,8 @@ class Work:
         session: the host's options.
         registry: the registry of EPs.
         requested: the EPs that the host named; None to let the nodes' sources decide.
-        progress: called with (stage, done, total).
+        progress: called with (stage, done, total); a total of 0 says that `done` are
+            bytes written.
 
     Attributes:
         config: the host's options, read.
@@ -85,11 +87,13 @@ class Work:
         kernel_providers: EPs whose kernels ran others when the model was compiled.
         engine: the engine that EPs are lent, and that runs what no EP takes.
         assignment: the nodes that each EP takes.
+        written: bytes of files so far.
     """
 
     model: OpenModel
     engine: CpuEngine
     assignment: Assignment
+    written = 0
 
     def __init__(
         self,
@@ -116,6 +120,18 @@ class Work:
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         self.kernel_providers: list[str] = []
         self._eps_by_source: dict[str, str] = {}
+
+    def before_writing(self, size: int) -> None:
+        """Count the bytes of a piece that is about to be written; report every 8 MiB.
+
+        Raises:
+            ModelLoadCanceled: the host asked to stop.
+        """
+        self.cancel.raise_if_requested()
+        self.written += size
+        # True where a multiple was passed: EPs write pieces of any size.
+        if self.written % CHUNK < size:
+            self.progress("write", self.written, 0)
 
     def begin(self) -> ProviderSession:
         """Begin anew: no EP is chosen, and nothing is open.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -190,6 +191,32 @@ def model(tmp_path):
         return path
 
     return write
+
+
+def on_a_terminal(*arguments, **environment):
+    """Run the command line in a pseudo-terminal; return exit code and everything that
+    it shows.
+    """
+    command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    env |= {
+        "TERM": "xterm",
+        "COLUMNS": "160",
+        "PYTHONIOENCODING": "utf-8",
+        **environment,
+    }
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, command, env)  # noqa: S606 - there is no shell in between by design
+    shown = b""
+    try:
+        while piece := os.read(terminal, 65536):
+            shown += piece
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), shown.decode()
 
 
 def hide_package(name, folder):

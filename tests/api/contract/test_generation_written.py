@@ -172,6 +172,42 @@ def test_progress_of_compiling_counts_partitions(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_progress_of_writing_counts_bytes_of_a_total_that_is_not_known(
+    tmp_path, external
+):
+    weight = numpy_helper.from_array(np.ones((5 << 20, 1), np.float32), "w")
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+            "g",
+            [onnx.helper.make_tensor_value_info("x", 1, [1, 5 << 20])],
+            [onnx.helper.make_tensor_value_info("y", 1, [1, 1])],
+            [weight],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    source = tmp_path / "m.onnx"
+    onnx.save(model, source, save_as_external_data=external, location="m.weights")
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    calls = []
+
+    report = epctx.ModelCompiler(
+        options, source, progress=lambda *call: calls.append(call)
+    ).compile_to_file()
+
+    size = sum(file.bytes for file in report.outputs)
+    counts = [done for stage, done, total in calls if (stage, total) == ("write", 0)]
+    assert size > 20 << 20
+    assert 1 <= len(counts) <= size >> 23
+    assert counts == sorted(set(counts))
+    assert counts[0] >= 8 << 20
+    assert 16 << 20 <= counts[-1] <= size
+    assert calls[-1] == ("write", 1, 1)
+
+
 # --- reports --------------------------------------------------------------------------
 
 

@@ -192,7 +192,8 @@ def load_or_compile(request: Request) -> InferenceSession:
             Checked after a compile.
         trust_stat: False to read the model and its weights at every call; None for
             EPCTX_CACHE_TRUST_STAT or True.
-        progress: called with (stage, done, total) while a model is compiled.
+        progress: called with (stage, done, total) while a model is compiled; a total of
+            0 says that `done` are bytes written.
         registry: the registry of EPs.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
@@ -79,7 +79,8 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the entries; 1 if one was damaged."""
     settings, store = _open_store(arguments)
-    checked = _try(settings, lambda: list(verify(store)))
+    with console.progress() as progress:
+        checked = _try(settings, lambda: list(_verify(store, progress)))
     damaged = [(entry, fault) for entry, fault in checked if fault]
     for entry, fault in damaged:
         console.say(f"{entry.key[:_SHORT]} is damaged: {fault}")
@@ -90,6 +91,17 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     facts = [{"key": entry.key, "fault": fault or None} for entry, fault in checked]
     console.result({"cache": str(settings.folder), "ok": not damaged, "entries": facts})
     return ExitCode.FAILED if damaged else ExitCode.DONE
+
+
+def _verify(
+    store: EntryStore, progress: Callable[[str, int, int], None]
+) -> Iterator[tuple[Stored, str]]:
+    """Yield each entry with its fault, and show how many were checked."""
+    total = len(list(store.entries()))
+    progress("checking entries", 0, total)
+    for number, checked in enumerate(verify(store), 1):
+        progress("checking entries", number, total)
+        yield checked
 
 
 def run_gc(arguments: argparse.Namespace, console: Console) -> int:

@@ -154,9 +154,9 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_common(parser: CommandParser) -> None:
-    """Add `--json` and `-v`."""
+    """Add `--json`, `-v` and `-q`."""
     parser.add_flag("--json", "print one JSON object instead of the report")
-    add_verbose(parser, default=argparse.SUPPRESS)
+    add_verbosity(parser, default=argparse.SUPPRESS)
 
 
 def add_allow_uncompiled(parser: CommandParser) -> None:
@@ -184,12 +184,12 @@ def add_timeout(parser: CommandParser) -> None:
     )
 
 
-def add_verbose(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """Add `-v`, which may stand before or after the command's name."""
-    meaning = "print more details, and the traceback of an error"
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", default=default, help=meaning
-    )
+def add_verbosity(parser: argparse.ArgumentParser, *, default: object) -> None:
+    """Add `-v` and `-q`, which may stand before or after the command's name."""
+    more = "print more details, and the traceback of an error"
+    less = "show no progress, and print no notes"
+    for names, meaning in ((("-v", "--verbose"), more), (("-q", "--quiet"), less)):
+        parser.add_argument(*names, action="store_true", default=default, help=meaning)
 
 
 def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:

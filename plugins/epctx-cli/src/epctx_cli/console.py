@@ -1,7 +1,7 @@
 """Output of a command: its report, notes, warnings and errors, or one JSON object.
 
-With `--json` standard output gets the object and nothing else. rich lays out tables and
-progress; `streams` writes. Knows no command.
+With `--json` standard output gets the object and nothing else. rich lays out tables,
+`progress` draws progress, `streams` writes. Knows no command.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import TYPE_CHECKING, Any, TextIO
 
 from epctx_cli import streams, text
 
 if TYPE_CHECKING:
     import rich.console
-    import rich.progress
 
+    from epctx_cli.progress import Progress
     from epctx_cli.text import Cell
 
 SCHEMA = 1
 """Version of the JSON of every command; keys are added, never changed."""
-STAGES = ("read", "partition", "compile", "write")
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 _UNLIMITED = 100_000
 """Columns: rich does not wrap lines, so that names stay whole; the terminal does."""
@@ -36,16 +40,20 @@ class Console:
     Args:
         as_json: True to write the result as JSON, and no report.
         verbose: True with `-v`.
+        quiet: True with `-q`.
     """
 
-    def __init__(self, *, as_json: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, *, as_json: bool = False, verbose: bool = False, quiet: bool = False
+    ) -> None:
         self.as_json = as_json
         self.verbose = verbose
+        self.quiet = quiet
         self._out = sys.stdout
         self._err = sys.stderr
         self._begun = False
         self._result: dict[str, Any] | None = None
-        self._progress: rich.progress.Progress | None = None
+        self._progress: Progress | None = None
 
     # -- for people
     # ------------------------------------------------------------------------------
@@ -56,7 +64,11 @@ class Console:
             self._report(f"{text.printable(line)}\n")
 
     def note(self, line: str) -> None:
-        """Write a note about the result, with `--json` to standard error."""
+        """Write a note about the result, with `--json` to standard error; nothing with
+        `-q`.
+        """
+        if self.quiet:
+            return
         if self.as_json:
             self._write_error(f"{text.printable(line.lstrip())}\n")
         else:
@@ -148,56 +160,32 @@ class Console:
         self._write_error(block)
 
     @contextmanager
-    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Give a function of (stage, done, total) that shows progress, if standard
-        error is a terminal.
+    def progress(self, words: str = "") -> Iterator[Progress]:
+        """Show progress during the block, if standard error is a terminal: a line that
+        appears after a second and disappears at the end.
+
+        Gives a function of (stage, done, total). Its method `watch` takes session
+        options, and shows the stages of sessions and compiles with them. Nothing is
+        shown with `--json` and `-q`.
+
+        Args:
+            words: what the command does, until a stage is known.
         """
-        if not _is_terminal(self._err):
-            yield lambda _stage, _done, _total: None
-            return
-        from rich.progress import BarColumn, Progress, TextColumn
+        from epctx_cli.progress import Progress
 
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(24),
-            TextColumn("{task.fields[share]}"),
-        )
-        with Progress(*columns, console=_layout(self._err), transient=True) as shown:
-            task = shown.add_task("", share="")
-            last = ""
-
-            def show(stage: str, done: int, total: int) -> None:
-                nonlocal last
-                number = ""
-                if stage in STAGES:
-                    number = f"[{STAGES.index(stage) + 1}/{len(STAGES)}] "
-                share = f"{done}/{total}" if total > 1 else ""
-                # Shown at once for a new stage, else with the next frame.
-                shown.update(
-                    task, description=f"{number}{stage[:16]:<12}", completed=done,
-                    total=total, share=share, refresh=stage != last,
-                )  # fmt: skip
-                last = stage
-
-            self._progress = shown
-            try:
-                yield show
-            finally:
-                self._progress = None
-
-    @contextmanager
-    def _without_progress(self) -> Iterator[None]:
-        """Hide the progress while something else is written."""
-        shown = self._progress
-        self._progress = None
-        if shown is not None:
-            shown.stop()
+        is_shown = _is_terminal(self._err) and not (self.as_json or self.quiet)
+        progress = Progress(self._err if is_shown else None, words)
+        before = self._progress
+        self._progress = progress
         try:
-            yield
+            with progress.shown():
+                yield progress
         finally:
-            if shown is not None:
-                shown.start()
-                self._progress = shown
+            self._progress = before
+
+    def _without_progress(self) -> AbstractContextManager[None]:
+        """Hide the progress while something else is written."""
+        return nullcontext() if self._progress is None else self._progress.hidden()
 
     # -- for programs
     # ----------------------------------------------------------------------------

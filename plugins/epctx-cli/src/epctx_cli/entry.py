@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
-from epctx_cli.arguments import CommandParser, add_verbose
+from epctx_cli.arguments import CommandParser, add_verbosity
 from epctx_cli.command_table import OWN, Command, added_commands
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
@@ -35,7 +35,9 @@ def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; raises nothing."""
     # Before the arguments are parsed, a flag anywhere counts.
     console = Console(
-        as_json="--json" in argv, verbose="-v" in argv or "--verbose" in argv
+        as_json="--json" in argv,
+        verbose="-v" in argv or "--verbose" in argv,
+        quiet="-q" in argv or "--quiet" in argv,
     )
     code: int = ExitCode.DONE
     try:
@@ -103,6 +105,8 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
         return stop.code if isinstance(stop.code, int) else ExitCode.DONE
     chosen: CommandParser = getattr(arguments, "parser", parser)
     chosen.take_rest(arguments, extras)
+    if arguments.verbose and arguments.quiet:
+        chosen.error("-v and -q exclude each other")
     if not hasattr(arguments, "run"):
         if chosen.command is not None and chosen.command.version is not None:
             raise chosen.command.broken(
@@ -136,7 +140,7 @@ def _make_parser(commands: Iterable[Command]) -> CommandParser:
         ),
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
-    add_verbose(parser, default=False)
+    add_verbosity(parser, default=False)
     parser.add_commands(commands, title="commands", metavar="COMMAND", required=False)
     return parser
 

@@ -88,6 +88,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     session = session_options(arguments, console)
     output = _output(arguments, session)
     with profiling(arguments, session, console), console.progress() as progress:
+        progress.watch(session)
         model = arguments.model
         embed = arguments.embed or None
         weights = arguments.external_initializers
@@ -257,15 +258,17 @@ def _check(
     # The optimiser's integer arithmetic rounds quantised values differently, by a step:
     # an EP may compute like either.
     levels = GraphOptimizationLevel
-    for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
-        plain.graph_optimization_level = level
-        comparison = compare_models(
-            (str(report.output), compiled),
-            (arguments.model, plain),
-            tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
-        )
-        if all(difference.equal for difference in comparison.differences):
-            break
+    with console.progress("checking the result") as progress:
+        progress.watch(plain, compiled)
+        for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
+            plain.graph_optimization_level = level
+            comparison = compare_models(
+                (str(report.output), compiled),
+                (arguments.model, plain),
+                tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
+            )
+            if all(difference.equal for difference in comparison.differences):
+                break
     wrong = print_differences(
         comparison.differences,
         console,
@@ -362,6 +365,7 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
         console.progress() as progress,
         ShareGroup(arguments.output, flags=flags, progress=progress) as group,
     ):
+        progress.watch(session)
         for model, name in zip(models, names, strict=True):
             group.compile(model, session, name=name)
     report = group.report

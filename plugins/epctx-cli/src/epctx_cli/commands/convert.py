@@ -54,15 +54,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Convert the model, and print the result."""
     from epctx_core import GraphOptimizationLevel, convert_model
 
-    written = convert_model(
-        arguments.model,
-        arguments.output,
-        graph_optimization_level=GraphOptimizationLevel[
-            _LEVELS[arguments.optimization_level]
-        ],
-        save_runtime_optimizations=arguments.save_runtime_optimizations,
-        target_platform=arguments.target_platform,
-    )
+    with console.progress("converting the model"):
+        written = convert_model(
+            arguments.model,
+            arguments.output,
+            graph_optimization_level=GraphOptimizationLevel[
+                _LEVELS[arguments.optimization_level]
+            ],
+            save_runtime_optimizations=arguments.save_runtime_optimizations,
+            target_platform=arguments.target_platform,
+        )
     size = written.stat().st_size
     console.say(f"wrote {written} ({text.byte_size(size)})")
     console.result({"model": arguments.model, "output": str(written), "bytes": size})

@@ -361,7 +361,8 @@ def _plugins(console: Console) -> tuple[list[Trial], list[Finding]]:
     found.
     """
     try:
-        trials = try_all(default_registry.records(), log=console.debug)
+        with console.progress("loading each plugin"):
+            trials = try_all(default_registry.records(), log=console.debug)
     except InvalidArgument as error:
         return [], [_problem(error.message, error.hint or "")]
     return trials, [

@@ -49,7 +49,8 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the model."""
     from epctx_core import inspect_model
 
-    info = inspect_model(arguments.model)
+    with console.progress("reading the model"):
+        info = inspect_model(arguments.model)
     files = _files(info)
     _print_inspect(arguments.model, info, files, console)
     added = {
@@ -289,7 +290,10 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """
     from epctx_core import verify_model
 
-    report = verify_model(arguments.model, session_options(arguments, console))
+    session = session_options(arguments, console)
+    with console.progress("checking the model") as progress:
+        progress.watch(session)
+        report = verify_model(arguments.model, session)
     _print_verify(arguments.model, report, console)
     console.result({"model": arguments.model, **report.as_dict()})
     errors = {
@@ -369,7 +373,10 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
 
     if not arguments.ep:
         raise no_ep("explain")
-    explanation = explain_model(arguments.model, session_options(arguments, console))
+    session = session_options(arguments, console)
+    with console.progress("asking the EPs") as progress:
+        progress.watch(session)
+        explanation = explain_model(arguments.model, session)
     _print_explain(arguments.model, explanation, console)
     console.result({"model": arguments.model, **explanation.as_dict()})
     if len(explanation.left) > arguments.fail_on_cpu:

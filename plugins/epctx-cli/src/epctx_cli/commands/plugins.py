@@ -64,7 +64,8 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.load:
         from epctx_cli.plugin_trial import try_all
 
-        records = [trial.record for trial in try_all(records, log=console.debug)]
+        with console.progress("loading each plugin"):
+            records = [trial.record for trial in try_all(records, log=console.debug)]
     entries = list(find_entries(EP_GROUP, *(kind.group for kind in KINDS)))
     left_out = _find_left_out(records, entries)
     _print_list(records, console, loaded=arguments.load)
@@ -188,7 +189,8 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
         require_plugin(name)
         records = [default_registry.resolve(name)]
 
-    trials = try_all(records, log=console.debug)
+    with console.progress("loading the plugin"):
+        trials = try_all(records, log=console.debug)
     described = []
     for trial in trials:
         _print_report(trial, console)

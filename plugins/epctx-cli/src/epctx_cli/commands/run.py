@@ -55,23 +55,25 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
     session_settings = session_options(arguments, console)
     if arguments.output is not None:
         check_writable(arguments.output)
-    start = time.perf_counter()
     with (
+        console.progress() as progress,
         profiling(arguments, session_settings, console),
-        InferenceSession(arguments.model, session_settings) as session,
     ):
-        loaded = time.perf_counter()
-        inputs = _inputs(arguments, session, console)
-        names = [output.name for output in session.get_outputs()]
-        begun = time.perf_counter()
-        results = dict(zip(names, session.run(None, inputs), strict=True))
-        seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
-        outputs = [
-            _describe_output(output, results[output.name])
-            for output in session.get_outputs()
-        ]
-        providers = session.get_providers()
-        records = session.get_provider_records()
+        progress.watch(session_settings)
+        start = time.perf_counter()
+        with InferenceSession(arguments.model, session_settings) as session:
+            loaded = time.perf_counter()
+            inputs = _inputs(arguments, session, console)
+            names = [output.name for output in session.get_outputs()]
+            begun = time.perf_counter()
+            results = dict(zip(names, session.run(None, inputs), strict=True))
+            seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
+            outputs = [
+                _describe_output(output, results[output.name])
+                for output in session.get_outputs()
+            ]
+            providers = session.get_providers()
+            records = session.get_provider_records()
     if arguments.output is not None:
         save_arrays(arguments.output, results)
     _print_run(arguments, providers, outputs, seconds, console)
@@ -203,16 +205,20 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
     a = arguments.model, session_options(arguments, console)
     b = arguments.reference, session_options(arguments, console)
-    comparison = compare_models(
-        a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed
-    )
-    equal = all(d.equal for d in comparison.differences)
     inside = None
-    if not equal:
-        try:
-            inside = first_difference(a, b, comparison.inputs, tolerance)
-        except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
-            console.debug(f"Values inside the models could not be compared: {error}")
+    with console.progress() as progress:
+        progress.watch(a[1], b[1])
+        comparison = compare_models(
+            a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed
+        )
+        equal = all(d.equal for d in comparison.differences)
+        if not equal:
+            try:
+                inside = first_difference(a, b, comparison.inputs, tolerance)
+            except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
+                console.debug(
+                    f"Values inside the models could not be compared: {error}"
+                )
     _print_compare(arguments, comparison, inside, console)
     simulated = console.note_simulated(
         record.name for record in comparison.plugins if record.simulated

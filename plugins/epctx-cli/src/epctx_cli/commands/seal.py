@@ -42,12 +42,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Seal the model, and print the digests."""
     from epctx_core import seal_model
 
-    report = seal_model(
-        arguments.model,
-        arguments.output,
-        beside=arguments.beside,
-        force=arguments.force,
-    )
+    with console.progress("computing digests"):
+        report = seal_model(
+            arguments.model,
+            arguments.output,
+            beside=arguments.beside,
+            force=arguments.force,
+        )
     place = report.manifest or report.path
     console.say(f"{'wrote' if report.written else 'sealed already:'} {place}")
     console.table(
