@@ -164,6 +164,26 @@ def alone(samples, machine):
     }
 
 
+def test_a_compile_is_compared_with_the_creation_of_onnxruntimes_session():
+    random = np.random.default_rng(21)
+
+    def measured(speed):
+        sides = [
+            seconds * speed * np.exp(random.normal(0, 0.02, 15))
+            for seconds in (2.0, 0.3)
+        ]
+        made = report(sides[0], sides[1])
+        made["columns"][0]["rows"] = {
+            "compile": made["columns"][0]["rows"]["load_warm"]
+        }
+        return made
+
+    judgement = judge(measured(1.0), measured(2.5))
+
+    (row,) = judgement.rows
+    assert (row.row, row.peer, row.verdict) == ("compile", "onnxruntime", "not slower")
+
+
 def test_a_column_without_a_peer_is_judged_weakly_on_the_same_machine():
     random = np.random.default_rng(3)
     before, after = 0.02 * np.exp(random.normal(0, 0.02, (2, 30)))

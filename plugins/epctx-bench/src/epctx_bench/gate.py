@@ -62,6 +62,11 @@ MACHINE_FACTS = ("cpu", "cores", "os", "python")
 peer. Versions of packages are not among them: they are what is compared.
 """
 
+PEER_ROWS = {"compile": "load_warm"}
+"""Rows that are compared with another row of the peer: onnxruntime compiles when it
+creates its session.
+"""
+
 FAIL_ABOVE = 0.05
 """Relative slowdown that a significant one has to exceed to fail, by default."""
 
@@ -258,7 +263,11 @@ class _Side:
         peer: str | None = self.columns[column].get("peer")
         if peer not in self.columns or self.columns[peer].get("error"):
             return None
-        return peer if self.samples(peer, row) else None
+        return peer if self.peer_samples(peer, row) else None
+
+    def peer_samples(self, peer: str, row: str) -> list[float]:
+        """Return the samples that a row of another column is compared with."""
+        return self.samples(peer, PEER_ROWS.get(row, row))
 
     def logarithms(self, column: str, row: str, peer: str | None) -> Values:
         """Return the logarithms of a row's times, or of their ratios to the peer's.
@@ -270,7 +279,7 @@ class _Side:
         ours = self.samples(column, row)
         try:
             if peer:
-                return pair_logarithms(ours, self.samples(peer, row))
+                return pair_logarithms(ours, self.peer_samples(peer, row))
             logarithms: Values = np.log(check_samples(ours))
         except InvalidArgument as error:
             raise InvalidArgument(
