@@ -14,11 +14,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_bench.columns import ONNXRUNTIME, is_cpu
+from epctx_bench.columns import ONNXRUNTIME, VENDOR, is_cpu
 from epctx_bench.inputs import has_open_batch, make_inputs
 from epctx_bench.page_cache import drop_files
 from epctx_bench.process_costs import CostMeter, read_peak
@@ -27,6 +27,7 @@ from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
     from epctx_core import SessionOptions
+    from epctx_core.plugin import ExecutionProvider
 
 _MOST_TIMES = 2000
 """Most times of single runs that a result has for one number of threads and batch
@@ -95,12 +96,60 @@ def describe_eps(request: Request) -> dict[str, Any]:
             "distribution": record.distribution,
             "version": record.version,
             "secret": [option.name for option in cls.options if option.secret],
+            "is_native": _is_native(cls),
         }
     return {"eps": described}
 
 
+def _is_native(cls: type[ExecutionProvider]) -> bool:
+    """Return whether an EP is one of onnxruntime behind epctx's hooks."""
+    try:
+        from epctx_onnxruntime.providers import OnnxRuntimeProvider
+    except ImportError:
+        return False
+    return issubclass(cls, OnnxRuntimeProvider)
+
+
+def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
+    """Return onnxruntime's own options with the vendor's EP, as epctx's EP makes
+    them.
+    """
+    from epctx_core import default_registry
+    from epctx_core.ext import ProviderSession
+
+    options = make_options(request)
+    with closing(ProviderSession(options, default_registry)) as session:
+        (choice,), _ = session.choose(options.providers, None)
+    cls: Any = choice.cls
+    return cls.make_session_options(choice.options, compiles=compiles)
+
+
+def _compile_by_vendor(request: Request) -> dict[str, Any]:
+    """Compile the model by onnxruntime itself, for the vendor's EP."""
+    import_modules(request.modules)
+    import onnxruntime
+
+    options = make_vendor_options(request, compiles=True)
+    folder = Path(request.output).parent
+    earlier = set(folder.iterdir())
+    with CostMeter() as meter:
+        onnxruntime.ModelCompiler(options, request.model).compile_to_file(
+            request.output
+        )
+    written = sorted(set(folder.iterdir()) - earlier)
+    return {
+        **meter.costs._asdict(),
+        "bytes_written": sum(path.stat().st_size for path in written),
+        "compiled": True,
+        "assignments": {},
+        "files": [path.name for path in written],
+    }
+
+
 def compile_model(request: Request) -> dict[str, Any]:
     """Compile the model; return the costs and what was written."""
+    if request.engine == VENDOR:
+        return _compile_by_vendor(request)
     import_modules(request.modules)
     from epctx_core import ModelCompiler
 
@@ -108,9 +157,7 @@ def compile_model(request: Request) -> dict[str, Any]:
     with CostMeter() as meter:
         report = ModelCompiler(options, request.model).compile_to_file(request.output)
     return {
-        "seconds": meter.costs.seconds,
-        "cpu_seconds": meter.costs.cpu_seconds,
-        "peak_bytes": meter.costs.peak_bytes,
+        **meter.costs._asdict(),
         "bytes_written": sum(file.bytes for file in report.outputs),
         "compiled": report.compiled,
         "assignments": dict(report.assignments),
@@ -202,6 +249,11 @@ def _prepare(request: Request) -> Callable[[], Any]:
         return lambda: onnxruntime.InferenceSession(
             request.model, settings, providers=["CPUExecutionProvider"]
         )
+    if request.engine == VENDOR:
+        import onnxruntime
+
+        native = make_vendor_options(request)
+        return lambda: onnxruntime.InferenceSession(request.model, native)
     from epctx_core import InferenceSession
 
     options = make_options(request)
@@ -270,16 +322,22 @@ def _read_peaks() -> int:
 
 
 def _sort_eps(session: Any) -> dict[str, list[str]]:
-    """Return the names of the session's EPs that are simulated, and of the others."""
+    """Return the names of the session's EPs that are simulated, and of real ones that
+    onnxruntime has no session of.
+    """
     if not hasattr(session, "get_provider_records"):
         return {"simulated": [], "real": []}
+    from epctx_core import default_registry
+
     records = session.get_provider_records()
     return {
         "simulated": [each.name for each in records if each.simulated],
         "real": [
             each.name
             for each in records
-            if not each.simulated and not is_cpu(each.name)
+            if not each.simulated
+            and not is_cpu(each.name)
+            and not _is_native(default_registry.load(each))
         ],
     }
 

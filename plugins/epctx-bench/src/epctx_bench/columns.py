@@ -20,6 +20,10 @@ Scan: TypeAlias = "Mapping[str, Mapping[str, str | Sequence[str]]]"
 CPU_EP = "CPUExecutionProvider"
 EPCTX = "epctx"
 ONNXRUNTIME = "onnxruntime"
+VENDOR = "vendor"
+"""Engines: epctx; onnxruntime's CPU session; onnxruntime's session with the vendor's
+EP.
+"""
 _SUFFIX = "ExecutionProvider"
 
 
@@ -33,7 +37,7 @@ class Column:
             for onnxruntime.
         options: option values by EP and key.
         scanned: the EP and key of each option that has several values.
-        engine: `epctx` or `onnxruntime`.
+        engine: `epctx`, `onnxruntime` or `vendor`.
         compiles: True if the model is compiled first.
         label: the model's name in a report.
     """
@@ -49,20 +53,29 @@ class Column:
     @property
     def heading(self) -> str:
         """EPs and scanned values, in few words."""
-        if self.engine != EPCTX:
+        if self.engine == ONNXRUNTIME:
             return self.engine
-        names = "+".join(shorten(ep) for ep in self.eps) or "context model"
+        if self.engine == VENDOR:
+            # There is one real EP of a name, so its distribution is left out.
+            names = shorten(self.eps[0].rpartition(":")[2])
+        else:
+            names = "+".join(shorten(ep) for ep in self.eps) or "context model"
         values = [self.options[ep][key] for ep, key in self.scanned]
-        return " ".join([names, *values])
+        return " ".join([names, *values, *self._owner])
 
     @property
     def name(self) -> str:
         """Model, EPs and scanned options; unique among the columns of one model."""
-        if self.engine != EPCTX:
+        if self.engine == ONNXRUNTIME:
             return f"{self.label} {self.engine}"
         names = "+".join(shorten(ep) for ep in self.eps) or "context model"
         values = [f"{key}={self.options[ep][key]}" for ep, key in self.scanned]
-        return " ".join([self.label, names, *values])
+        return " ".join([self.label, names, *values, *self._owner])
+
+    @property
+    def _owner(self) -> tuple[str, ...]:
+        """Words for whose session it is."""
+        return ("in onnxruntime",) if self.engine == VENDOR else ()
 
 
 def shorten(ep: str) -> str:

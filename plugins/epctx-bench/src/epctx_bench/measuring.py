@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from epctx_bench.columns import (
     CPU_EP,
     EPCTX,
     ONNXRUNTIME,
+    VENDOR,
     Column,
     Eps,
     Scan,
@@ -79,6 +80,10 @@ def bench(
     columns_of_all = [column for planned, _ in plans.values() for column in planned]
     described = _describe_eps(columns_of_all, settings)
     _refuse_secret_scan(columns_of_all, described)
+    plans = {
+        path: (list(_add_vendors(planned, described)), files)
+        for path, (planned, files) in plans.items()
+    }
     share = settings.time_limit / len(paths)
 
     columns: list[ColumnReport] = []
@@ -183,6 +188,22 @@ def _describe_eps(
         request, timeout=settings.child_timeout
     )["eps"]
     return described
+
+
+def _add_vendors(
+    columns: Sequence[Column], described: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Column]:
+    """Yield the columns, each with onnxruntime's own session behind it where its EP is
+    a vendor's in onnxruntime.
+    """
+    for column in columns:
+        yield column
+        if (
+            column.compiles
+            and len(column.eps) == 1
+            and described.get(column.eps[0], {}).get("is_native")
+        ):
+            yield replace(column, engine=VENDOR)
 
 
 def _start_measurement(

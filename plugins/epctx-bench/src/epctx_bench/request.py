@@ -23,7 +23,7 @@ class Request:
 
     Attributes:
         task: the work.
-        engine: `epctx` or `onnxruntime`.
+        engine: see `Column.engine`.
         model: path of the model that is compiled or loaded.
         output: path of the context model, or of the `.npz` file with outputs.
         eps: EP names, each with its options.

@@ -122,6 +122,26 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return the devices, of those listed, that a session uses: the first."""
         return devices[:1]
 
+    @classmethod
+    def make_session_options(
+        cls, options: Mapping[str, Any], *, compiles: bool = False
+    ) -> onnxruntime.SessionOptions:
+        """Return options of onnxruntime's own session with the EP; the log is silent,
+        as errors carry the vendor's reasons.
+
+        Args:
+            options: the EP's, checked and typed.
+            compiles: True for a compile of a context model.
+        """
+        from epctx_onnxruntime.versions import FATAL_ONLY, make_options
+
+        made = make_options()
+        made.log_severity_level = FATAL_ONLY
+        devices = cls.select_devices(cls.library.list_devices(), options)
+        vendor = cls.vendor_options if compiles else cls.run_options
+        made.add_provider_for_devices(list(devices), vendor(options))
+        return made
+
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
         """Return whether to offer a node to the EP where it refuses a model whole, or
         the reason not to.
@@ -486,18 +506,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
     def session_options(
         self, threads: int = 1, *, compiles: bool = False
     ) -> onnxruntime.SessionOptions:
-        """Return options of a session with the EP, or of a compile with it; the log is
-        silent, as errors carry the vendor's reasons.
+        """Return options of a session with the EP, or of a compile with it; see
+        `make_session_options`.
         """
-        from epctx_onnxruntime.versions import FATAL_ONLY, make_options
-
-        options = make_options()
-        options.log_severity_level = FATAL_ONLY
+        options = self.make_session_options(self.context.options, compiles=compiles)
         options.intra_op_num_threads = self.context.intra_op_num_threads or threads
-        settings = self.context.options
-        devices = self.select_devices(self.library.list_devices(), settings)
-        vendor = self.vendor_options if compiles else self.run_options
-        options.add_provider_for_devices(list(devices), vendor(settings))
         return options
 
     def open_context(
