@@ -59,16 +59,14 @@ def make_network(name: str) -> Path:
 def measure_models(name: str, models: Sequence[Path], eps: Sequence[str]) -> None:
     """Measure models, save the report, and print its sentences."""
     from epctx_bench import BenchSettings, bench
-    from epctx_bench.noise import Watcher
     from epctx_bench.ratio import describe_ratio, estimate_ratio
     from epctx_bench.saved import save
 
     settings = BenchSettings(turns=TURNS, runs=3, time_limit=600.0)
     # A report has the paths, and is read on other machines.
     paths = [os.path.relpath(model) for model in models]
-    with Watcher() as watcher:
-        report = bench(paths, eps=[tuple(eps)], settings=settings).as_dict()
-    report["noise"] = watcher.noise.as_dict()
+    measured = bench(paths, eps=[tuple(eps)], settings=settings)
+    report = measured.as_dict()
     REPORTS.mkdir(parents=True, exist_ok=True)
     save(report, REPORTS / f"{name}.json")
 
@@ -85,7 +83,7 @@ def measure_models(name: str, models: Sequence[Path], eps: Sequence[str]) -> Non
             )
             described = describe_ratio(ratio, ours, peer)
             print(f"{column['name']} {described}", flush=True)
-    show_noise(watcher.noise)
+    show_noise(measured.noise)
 
 
 def main(chosen: Sequence[str]) -> None:

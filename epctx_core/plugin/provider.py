@@ -156,7 +156,7 @@ class ModelIdentity:
     opset_imports: Mapping[str, int]
 
 
-def no_span(name: str, **facts: object) -> nullcontext[None]:  # noqa: ARG001 - a span's signature
+def no_span(name: str, /, **facts: object) -> nullcontext[None]:  # noqa: ARG001 - a span's signature
     """Observe nothing, for a host without profiles."""
     return nullcontext()
 

@@ -322,10 +322,11 @@ class ProviderInstances:
 
     @contextmanager
     def span(
-        self, name: str, category: str = "stage", **facts: object
+        self, name: str, /, category: str = "stage", **facts: object
     ) -> Iterator[None]:
         """Have the host plugins that have a method `span` observe a block of work:
-        their context managers are entered around it.
+        their context managers are entered around it. They do not see its exception,
+        and one that they raise when they are left is logged.
 
         Args:
             name: that of the stage, the step, or what an EP does.
@@ -337,8 +338,12 @@ class ProviderInstances:
         """
         with ExitStack() as stack:
             for host in self._observers:
-                with blame_host(f"the span of the host plugin {host.name} raised"):
-                    stack.enter_context(host.plugin.span(name, category, facts))
+                span = f"the span of the host plugin {host.name}"
+                with blame_host(f"{span} raised"):
+                    manager = host.plugin.span(name, category, facts)
+                    manager.__enter__()
+                leave = partial(manager.__exit__, None, None, None)
+                stack.callback(close_quietly, leave, f"leaving {span}")
             yield
 
     @contextmanager

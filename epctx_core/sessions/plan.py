@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
 
-RunStep = Callable[[Sequence[Any], Any], Sequence[Any]]
-PlanRun = Callable[[Sequence[Any], "RunOptions | None", "Memory | None"], list[Any]]
+RunStep: TypeAlias = "Callable[[Sequence[Any], Any], Sequence[Any]]"
+PlanRun: TypeAlias = (
+    "Callable[[Sequence[Any], RunOptions | None, Memory | None], list[Any]]"
+)
 
 
 class StepSpec(NamedTuple):
@@ -52,9 +54,9 @@ class StepSpec(NamedTuple):
     nodes: Sequence[int] = ()
 
 
-Step: TypeAlias = tuple[
-    RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec
-]
+Step: TypeAlias = (
+    "tuple[RunStep, tuple[int, ...], tuple[int, ...], tuple[int, ...], StepSpec]"
+)
 """`run`, the slots of inputs and outputs, the slots to clear afterwards, and the whole
 step.
 """

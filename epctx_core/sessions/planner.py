@@ -134,7 +134,7 @@ class Planner:
         if self.instances.is_observed:
             from epctx_core.sessions.steps import observe_step
 
-            specs = [observe_step(spec, self.instances) for spec in specs]
+            specs = [observe_step(spec, graph, self.instances) for spec in specs]
 
         needed = {name for spec in specs for name in spec.inputs} | set(
             graph.output_names

@@ -40,7 +40,7 @@ from epctx_core.plugin import (
     Purpose,
 )
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.plugin.provider import parse_provider_options
+from epctx_core.plugin.provider import no_span, parse_provider_options
 from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.instances import ProviderInstances, collect_closers
@@ -540,7 +540,9 @@ class ProviderSession:
             workspace=workspace or PrivateWorkspace(),
             weightless=self.weightless,
             intra_op_num_threads=self.session.intra_op_num_threads,
-            span=partial(self.instances.span, category="ep", ep=choice.name),
+            span=partial(self.instances.span, category="ep", ep=choice.name)
+            if self.instances.is_observed
+            else no_span,
         )
 
     def add(

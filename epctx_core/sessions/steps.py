@@ -208,15 +208,16 @@ class SubgraphPlan:
         )
 
 
-def observe_step(spec: StepSpec, instances: ProviderInstances) -> StepSpec:
-    """Return a step whose runs host plugins observe."""
+def observe_step(
+    spec: StepSpec, graph: GraphIndex, instances: ProviderInstances
+) -> StepSpec:
+    """Return a step of a graph whose runs host plugins observe."""
     run = spec.run
+    facts = {"ep": spec.ep, "graph": graph.path, "nodes": spec.nodes}
 
     def observed(inputs: Sequence[Any], given: Any) -> Sequence[Any]:
         shapes = [getattr(value, "shape", None) for value in inputs]
-        with instances.span(
-            spec.name, "step", ep=spec.ep, nodes=spec.nodes, shapes=shapes
-        ):
+        with instances.span(spec.name, "step", shapes=shapes, **facts):
             return run(inputs, given)
 
     return spec._replace(run=observed)
@@ -288,6 +289,7 @@ def control_flow_step(
             graph.outputs[node],
             nested=True,
             in_place=False,
+            nodes=(node,),
         )
     )
 

@@ -324,3 +324,36 @@ def test_a_threshold_is_a_percentage_or_a_part(text, threshold):
 def test_a_threshold_that_is_not_a_slowdown_is_refused(text):
     with pytest.raises(InvalidArgument, match="the threshold"):
         parse_threshold(text)
+
+
+def measured_with(*, options=None, config=None, threads=1, unit="s"):
+    """Return a report whose column was measured with these settings."""
+    random = np.random.default_rng(4)
+    made = simulate(random, 15, 0.02)
+    made["settings"] = {"config": config or {}}
+    ours = made["columns"][0]
+    ours["options"] = {"QNN": options or {}}
+    ours["rows"]["load_warm"] |= {"threads": threads, "unit": unit}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        ({"options": {"mode": "balanced"}}, "QNN was not judged: its options of QNN"),
+        ({"config": {"ep.x": "1"}}, "QNN was not judged: the session options differ"),
+        ({"threads": 4}, "QNN, load_warm: its threads was 1 and is 4"),
+    ],
+)
+def test_what_was_measured_otherwise_is_not_judged(now, reason):
+    judgement = judge(measured_with(), measured_with(**now))
+
+    assert not judgement.rows
+    assert any(note.startswith(reason) for note in judgement.notes)
+
+
+def test_memory_is_no_time_and_is_not_judged():
+    judgement = judge(measured_with(unit="bytes"), measured_with(unit="bytes"))
+
+    assert not judgement.rows
+    assert "QNN, load_warm: it is not a time; it was not judged." in judgement.notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -97,10 +98,10 @@ def test_a_step_has_the_numbers_that_an_explanation_has(model, options):
         session.run(None, X)
         path = session.end_profiling()
 
-    nodes = epctx.explain_model(model, options).nodes
+    eps = {node.index: node.ep for node in epctx.explain_model(model, options).nodes}
     steps = [event["args"] for event in read(path) if event["cat"] == "step"]
-    assert sorted(n for step in steps for n in step["nodes"]) == [*range(len(nodes))]
-    assert all(nodes[n].ep == step["ep"] for step in steps for n in step["nodes"])
+    assert sorted(n for step in steps for n in step["nodes"]) == sorted(eps)
+    assert all(eps[n] == step["ep"] for step in steps for n in step["nodes"])
 
 
 def test_profiles_of_one_second_have_names_of_their_own(model, options):
@@ -147,6 +148,44 @@ def test_a_profile_is_bounded(model, options, monkeypatch):
         path = session.end_profiling()
 
     assert len(read(path)) == 20
+    assert "later events are missing" in Path(path).read_text()
+
+
+def test_facts_are_bounded():
+    nested = "deep"
+    for _ in range(2000):
+        nested = [nested]
+    profile = Profile()
+    with profile.span("work", "ep", {"nested": nested, "text": "x" * 10**6}):
+        pass
+
+    (event,) = [e for e in profile.events() if e["ph"] == "X"]
+    assert len(json.dumps(event)) < 5000
+
+
+def test_events_are_listed_while_threads_record(model):
+    profile = Profile()
+
+    def record():
+        with profile.span("work", "ep", {}):
+            pass
+
+    stop = threading.Event()
+
+    def start_threads():
+        while not stop.is_set():
+            thread = threading.Thread(target=record)
+            thread.start()
+            thread.join()
+
+    starter = threading.Thread(target=start_threads)
+    starter.start()
+    try:
+        for _ in range(300):
+            profile.events()
+    finally:
+        stop.set()
+        starter.join()
 
 
 def test_perfetto_reads_a_profile(model, options):

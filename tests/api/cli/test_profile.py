@@ -62,3 +62,13 @@ def test_without_epctx_bench_the_error_names_it(process, model, tmp_path):
         "error: --profile needs the package epctx-bench, which is not installed.\n  "
         f"{pip_install('epctx-bench')}\n"
     )
+
+
+def test_an_unwritable_profile_does_not_hide_what_failed(process, tmp_path):
+    (tmp_path / "no.onnx").write_text("nothing")
+
+    said = process("compile", "no.onnx", "--ep", "QNN", "--profile", "/dev/full")
+
+    assert said.code == 2
+    assert "no.onnx" in said.err
+    assert "warning: the profile '/dev/full' cannot be written" in said.err

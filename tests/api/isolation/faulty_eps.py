@@ -14,6 +14,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -645,3 +646,33 @@ class DiesInSpan(Marking):
     def compile(self, partitions):
         with self.context.span("lower"):
             os._exit(3)
+
+
+class MarksInThread(Marking):
+    """Has a span in a thread that outlives the call."""
+
+    name = "MarksInThreadExecutionProvider"
+
+    @hookimpl
+    def compile(self, partitions):
+        begun = threading.Event()
+
+        def work():
+            with self.context.span("background"):
+                begun.set()
+                time.sleep(0.3)
+
+        threading.Thread(target=work).start()
+        begun.wait()
+        return super().compile(partitions)
+
+
+class TellsOfSpans(Marking):
+    """Fails if spans would be sent although nobody observes them."""
+
+    name = "TellsOfSpansExecutionProvider"
+
+    @hookimpl
+    def compile(self, partitions):
+        assert self.context.span.__name__ == "no_span"
+        return super().compile(partitions)

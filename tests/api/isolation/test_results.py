@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import threading
+import time
 
 import numpy as np
 import onnx
@@ -23,10 +24,12 @@ from isolation.faulty_eps import (
     Faulty,
     Lying,
     Marking,
+    MarksInThread,
     NamesNonsense,
     Noting,
     RefusesNonsense,
     Renaming,
+    TellsOfSpans,
     WithKernels,
 )
 from isolation.harness import compiled, nothing_left, options_for, registry_of, source
@@ -510,7 +513,9 @@ def test_spans_of_an_ep_are_seen_wherever_it_works(tmp_path, mode):
 
     marked = [(name, facts) for kind, name, facts in spans.seen if kind == "ep"]
     lower, *submitted = marked
-    assert lower == ("lower", {"ep": Marking.name, "target": "v73"})
+    # From another process they come as one short text.
+    facts = {"facts": "target='v73'"} if mode else {"target": "v73"}
+    assert lower == ("lower", {"ep": Marking.name, **facts})
     assert {name for name, _ in submitted} == {"submit"}
     assert spans.open == []
 
@@ -527,3 +532,31 @@ def test_a_span_that_a_dying_ep_left_open_is_closed(tmp_path):
 
     assert "lower" in [name for _, name, _ in spans.seen]
     assert spans.open == []
+
+
+def test_a_span_that_a_thread_of_an_ep_ends_after_the_call_is_closed_with_the_call(
+    tmp_path,
+):
+    spans = Spans()
+    options = options_for(MarksInThread, isolate="all")
+    options.add_host_plugin(spans)
+
+    with epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(MarksInThread)
+    ) as session:
+        time.sleep(0.5)
+        session.run(None, {"x": np.ones((2, 3), np.float32)})
+
+    assert "background" in [name for _, name, _ in spans.seen]
+    assert spans.open == []
+
+
+def test_an_isolated_ep_that_nobody_observes_sends_no_spans(tmp_path):
+    with epctx.InferenceSession(
+        source(tmp_path),
+        options_for(TellsOfSpans, isolate="all"),
+        registry=registry_of(TellsOfSpans),
+    ) as session:
+        (result,) = session.run(None, {"x": np.ones((2, 3), np.float32)})
+
+    assert result.shape == (2, 3)

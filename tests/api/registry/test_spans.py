@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import numpy as np
+import onnx.parser
 import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, saved
@@ -160,6 +161,67 @@ def test_a_span_that_raises_is_the_hosts_fault(model):
         Fail, match=r"span of the host plugin .*Broken raised: KeyError"
     ):
         epctx.InferenceSession(model, options, registry=registry)
+
+
+@pytest.mark.parametrize("swallows", [True, False])
+def test_a_span_that_fails_when_it_is_left_harms_nothing(model, caplog, swallows):
+    class Leaving:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            if swallows:
+                return True
+            raise KeyError("left")
+
+    class Plugin:
+        def span(self, name, category, facts):
+            return Leaving()
+
+    class Failing(Alpha):
+        name = "FailingExecutionProvider"
+
+        @hookimpl
+        def compile(self, partitions):
+            raise ValueError("broken")
+
+    options, registry = options_of(Plugin(), Alpha)
+    with epctx.InferenceSession(model, options, registry=registry) as session:
+        (result,) = session.run(None, INPUT)
+    assert result.shape == (2, 3)
+    assert ("KeyError: 'left'" in caplog.text) is not swallows
+
+    options, registry = options_of(Plugin(), Failing)
+    with pytest.raises(epctx.EPFail, match="broken"):
+        epctx.InferenceSession(model, options, registry=registry)
+
+
+def test_a_step_of_a_subgraph_names_its_graph(observer, tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[2,3] x, bool c) => '
+        "(float[2,3] y) { a = Relu (x) b = If (c) <then_branch = t () => "
+        "(float[2,3] p) { q = Add (a, x) p = Relu (q) }, else_branch = e () => "
+        "(float[2,3] r) { r = Neg (a) }> y = Relu (b) }"
+    )
+    onnx.save(model, tmp_path / "if.onnx")
+    options, registry = options_of(observer, Alpha)
+    with epctx.InferenceSession(
+        tmp_path / "if.onnx", options, registry=registry
+    ) as session:
+        session.run(None, {**INPUT, "c": np.array(True)})
+
+    explained = epctx.explain_model(tmp_path / "if.onnx", options, registry=registry)
+    eps = {(node.graph, node.index): node.ep for node in explained.nodes}
+    steps = [observer.facts[name] for name in observer.names("step")]
+    known = [
+        (eps[step["graph"], node], step["ep"])
+        for step in steps
+        for node in step["nodes"]
+        if (step["graph"], node) in eps
+    ]
+    assert len(known) >= 4
+    assert all(explained_ep == ep for explained_ep, ep in known)
+    assert {step["graph"] for step in steps} == {(), ((1, "then_branch"),)}
 
 
 def test_an_unobserved_session_has_steps_of_its_own(observer, model):

@@ -85,10 +85,10 @@ def _measure_output(array: np.ndarray, target: np.ndarray) -> tuple[float, float
     """Return the largest difference and the largest finite expected number."""
     wide = np.complex128 if "c" in {array.dtype.kind, target.dtype.kind} else np.float64
     found = array.astype(wide)
-    wanted = target.astype(wide)
+    expected = target.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.asarray(np.abs(found - wanted))
-    distance[(found == wanted) | (np.isnan(found) & np.isnan(wanted))] = 0.0
+        distance = np.asarray(np.abs(found - expected))
+    distance[(found == expected) | (np.isnan(found) & np.isnan(expected))] = 0.0
     distance[np.isnan(distance)] = np.inf
-    size = np.abs(wanted[np.isfinite(wanted)])
+    size = np.abs(expected[np.isfinite(expected)])
     return float(np.max(distance, initial=0.0)), float(np.max(size, initial=0.0))

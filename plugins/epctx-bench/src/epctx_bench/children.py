@@ -12,7 +12,8 @@ from epctx_core.errors import Fail
 if TYPE_CHECKING:
     from epctx_bench.request import Request
 
-_COMMAND = (sys.executable, "-m", "epctx_bench.child")
+_COMMAND = (sys.executable, "-P", "-m", "epctx_bench.child")
+"""Without the current folder, which may hold a file named as a module."""
 _LONGEST_REASON = 2000
 """Characters of a process's last words in an error."""
 _WORDS = {

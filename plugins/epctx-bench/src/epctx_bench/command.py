@@ -182,12 +182,13 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
             progress=progress,
         )
 
+    # First of all: what follows may fail, and the measurement took minutes.
+    _print_report(report, console, markdown=arguments.markdown)
     found = report.as_dict()
     if arguments.save is not None:
         report.save(arguments.save)
     judgement = saved and _judge(saved, found, fail_above)
 
-    _print_report(report, console, markdown=arguments.markdown)
     failed = any(column.error is not None for column in report.columns)
     if judgement:
         _print_judgement(judgement, console)

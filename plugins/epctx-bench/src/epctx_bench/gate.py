@@ -412,7 +412,9 @@ def _compare(
             notes.append(f"{name} is in the new report only; it was not judged.")
             continue
 
-        reason = _describe_errors(name, saved, now)
+        reason = _describe_errors(name, saved, now) or _find_other_settings(
+            name, saved, now
+        )
         if reason:
             notes.append(f"{name} was not judged: {reason}.")
             continue
@@ -429,6 +431,21 @@ def _compare(
                 yield compared
 
 
+def _find_other_settings(column: str, saved: _Side, now: _Side) -> str:
+    """Return what was measured otherwise in a column; empty if nothing was."""
+    then, today = saved.columns[column], now.columns[column]
+    for ep in {**then.get("options", {}), **today.get("options", {})}:
+        if then["options"].get(ep) != today["options"].get(ep):
+            return f"its options of {ep} differ"
+
+    configs = (side.report.get("settings", {}).get("config") for side in (saved, now))
+    return (
+        ""
+        if len({str(config) for config in configs}) == 1
+        else ("the session options differ")
+    )
+
+
 def _compare_row(
     key: tuple[str, str], saved: _Side, now: _Side, alpha: float
 ) -> _Shift | str:
@@ -438,6 +455,13 @@ def _compare_row(
         if not side.samples(column, row):
             other = now if side is saved else saved
             return f"it is in the {other.name} only"
+
+    then, today = saved.rows(column)[row], now.rows(column)[row]
+    if then["unit"] != "s":
+        return "it is not a time"
+    for fact in ("threads", "batch"):
+        if then.get(fact) != today.get(fact):
+            return f"its {fact} was {then.get(fact)} and is {today.get(fact)}"
 
     peer = saved.peer(column, row)
     if peer is None or peer != now.peer(column, row):
@@ -449,8 +473,9 @@ def _compare_row(
                 f"one machine only; the reports differ in, or lack, {differing}"
             )
 
-    then, today = (side.logarithms(column, row, peer) for side in (saved, now))
-    change, low, high, pvalues = _estimate_shift(then, today, alpha)
+    change, low, high, pvalues = _estimate_shift(
+        saved.logarithms(column, row, peer), now.logarithms(column, row, peer), alpha
+    )
     return _Shift(
         column=column,
         row=row,

@@ -26,6 +26,10 @@ alone.
 
 _MICROSECOND = 1000
 """In nanoseconds; times of a Chrome trace are microseconds."""
+_LONGEST_TEXT = 1000
+_MOST_ITEMS = 1000
+_DEEPEST = 4
+"""Bounds of each fact: what EPs say is kept as long as the session."""
 
 Call = Generator[None, Any, Any]
 """Wrapper of a hook's call, for pluggy."""
@@ -37,10 +41,12 @@ class Profile:
     Events are named after the stage (`read`, `partition`, `compile`, `load`, ...; their
     category is `stage`), the hook (`hook`), the partition, node or group of a run
     (`step`), and what EPs mark by `ProviderContext.span` (`ep`). Their arguments have
-    the EP, the numbers of nodes as `epctx explain --json` has them, and shapes.
+    the EP, shapes, and graph and indices of the nodes, as `epctx explain --json` has
+    them.
 
     Attributes:
         start_time_ns: when it was made, as `time.monotonic_ns` counts.
+        lost: events that were not recorded, because there were `MOST_EVENTS` before.
 
     Example:
         >>> profile = Profile()
@@ -54,7 +60,7 @@ class Profile:
         self.start_time_ns = time.monotonic_ns()
         self._events: list[dict[str, Any]] = []
         self._threads: dict[int, str] = {}
-        self._missing = itertools.count()
+        self.lost = 0
         self._path: str | None = None
 
     @contextmanager
@@ -77,7 +83,8 @@ class Profile:
         if self._path is not None:
             return
         if len(self._events) >= MOST_EVENTS:
-            next(self._missing)
+            # Of two threads that count at once, one may be left out.
+            self.lost += 1
             return
         thread = threading.get_native_id()
         if thread not in self._threads:
@@ -162,11 +169,14 @@ class Profile:
             _make_name("process_name", process, 0, "epctx"),
             *(
                 _make_name("thread_name", process, thread, name)
-                for thread, name in self._threads.items()
+                for thread, name in [*self._threads.items()]
             ),
         ]
         # What encloses another one ends later, and comes first in a trace.
-        recorded = sorted(self._events, key=lambda e: (e["ts"], -e["dur"]))
+        recorded = sorted([*self._events], key=lambda e: (e["ts"], -e["dur"]))
+        if self.lost:
+            text = f"{self.lost} later events are missing"
+            names.append(_make_name("process_labels", process, 0, text, key="labels"))
         return names + recorded
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -198,13 +208,15 @@ class Profile:
         return str(self._path)
 
 
-def _make_name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _make_name(
+    kind: str, process: int, thread: int, name: str, *, key: str = "name"
+) -> dict[str, Any]:
     return {
         "name": kind,
         "ph": "M",
         "pid": process,
         "tid": thread,
-        "args": {"name": name},
+        "args": {key: name},
     }
 
 
@@ -219,12 +231,17 @@ def _write(path: Path, events: Sequence[Mapping[str, Any]], mode: str) -> None:
         file.write("]\n")
 
 
-def _to_json(value: object) -> object:
-    """Return a fact as JSON has it; text for what it does not know."""
-    if value is None or isinstance(value, bool | int | float | str):
+def _to_json(value: object, depth: int = 0) -> object:
+    """Return a fact as JSON has it; a short text for what it does not know, and for
+    what is nested deeply.
+    """
+    if value is None or isinstance(value, bool | int | float):
         return value
-    if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_to_json(item) for item in value]
-    return str(value)
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if depth < _DEEPEST and isinstance(value, Mapping):
+        items = itertools.islice(value.items(), _MOST_ITEMS)
+        return {str(key): _to_json(item, depth + 1) for key, item in items}
+    if depth < _DEEPEST and isinstance(value, Sequence):
+        return [_to_json(item, depth + 1) for item in value[:_MOST_ITEMS]]
+    return f"a {type(value).__name__}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,12 @@ class ColumnReport:
             "error": self.error,
             "notes": list(self.notes),
             "simulated": list(self.simulated),
-            "check": None if self.check is None else dict(self.check),
+            "check": self.check
+            and {
+                # JSON has no infinity.
+                fact: None if value == math.inf else value
+                for fact, value in self.check.items()
+            },
             "rows": {name: row.as_dict() for name, row in self.rows.items()},
         }
 

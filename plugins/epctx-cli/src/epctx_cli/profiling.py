@@ -12,6 +12,8 @@ from epctx_core.errors import Fail
 from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
+    from epctx_bench import Profile
+
     from epctx_cli.console import Console
     from epctx_core import SessionOptions
 
@@ -45,17 +47,27 @@ def profiling(
     module = import_installed("epctx_bench.profile", needed_by="--profile")
     profile = module.Profile()
     session.add_host_plugin(profile)
-    path = Path(arguments.profile)
     try:
         yield
-    finally:
+    except BaseException:
+        # What went wrong is the error of the command, not of its profile.
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            profile.write(path)
-        except OSError as error:
-            raise Fail(
-                f"the profile {arguments.profile!r} cannot be written: "
-                f"{error.strerror or error}.",
-                path=path,
-            ) from error
-        console.note(f"Profile: {arguments.profile} (open it in ui.perfetto.dev).")
+            _write(profile, arguments.profile, console)
+        except Fail as unwritten:
+            console.warn(unwritten.message)
+        raise
+    _write(profile, arguments.profile, console)
+
+
+def _write(profile: Profile, name: str, console: Console) -> None:
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profile.write(path)
+    except OSError as error:
+        raise Fail(
+            f"the profile {name!r} cannot be written: {error.strerror or error}.",
+            path=path,
+        ) from error
+    lost = f"; {profile.lost} events are missing" if profile.lost else ""
+    console.note(f"Profile: {name} (open it in ui.perfetto.dev{lost}).")

@@ -87,9 +87,12 @@ class Stage:
     def count(self, done: int, total: int, unit: str, now: float) -> None:
         """Note how far the stage is."""
         self.counted = now
-        if not total:
-            self.written = done
+        if total <= 0:
+            if self.name == "write":
+                self.written = done
             return
+        # Whatever an EP says, a bar has a length from 0 to all.
+        done = min(max(done, 0), total)
         # An EP may count other things in the same stage than the core.
         if total != self.total:
             self.unit = unit or ("" if self.total else _UNITS.get(self.name, ""))

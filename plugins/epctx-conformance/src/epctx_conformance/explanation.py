@@ -29,6 +29,9 @@ class NodeExplanation:
     Attributes:
         name: the node's, or operator and index for one without.
         operator: with its domain, if that is not ONNX's own.
+        graph: the path from the main graph to its own: index and attribute of each
+            node around it.
+        index: its index in that graph. Steps of profiles have both, too.
         ep: the EP that takes it; the CPU EP for what is left.
         partition: the partition's number in the model's order, or None for what is in
             none.
@@ -41,6 +44,8 @@ class NodeExplanation:
 
     name: str
     operator: str
+    graph: tuple[tuple[int, str], ...]
+    index: int
     ep: str
     partition: int | None = None
     kernel: bool = False
@@ -168,6 +173,8 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
             yield NodeExplanation(
                 name=graph.get_node_name(index),
                 operator=f"{domain}::{operator}" if domain else operator,
+                graph=graph.path,
+                index=index,
                 ep=ep if kernel is None else kernel[0],
                 partition=numbers.get(id(partition)),
                 kernel=kernel is not None,

@@ -52,7 +52,7 @@ Handlers: TypeAlias = "dict[str, Callable[[Message], Reply]]"
 """Functions that serve an EP during a call, by the name of its request."""
 
 _LONGEST_STAGE = 1 << 8
-_OF_HOST = {"name", "category", "ep"}
+_LONGEST_FACTS = 1 << 9
 _MOST_SPANS = 1 << 8
 """Spans of an EP that are open at the same time."""
 _OF_RUNS = {"run", *(hook.name for hook in HOOKS.values() if hook.in_runs)}
@@ -124,6 +124,7 @@ class RemoteProvider:
         self._raised: list[Exception] = []
         self._failure: Exception | None = None
         self._spans: dict[int, AbstractContextManager[object]] = {}
+        self._next_span = 0
         start = partial(ChildProcess, context.scratch, limit=ep.max_bytes)
         # Instances of a share group have objects in common, so a process, too.
         self._is_shared = (
@@ -151,6 +152,7 @@ class RemoteProvider:
             },
             "weightless": int(context.weightless),
             "threads": context.intra_op_num_threads,
+            "observed": context.span is not type(context).span,
             "engine": self.engine(),
             "level": context.logger.getEffectiveLevel(),
             "max_bytes": ep.max_bytes,
@@ -320,8 +322,8 @@ class RemoteProvider:
         try:
             return self._answer(hook, handlers)
         finally:
-            # Those that the EP left open, also by ending.
-            for number in [*self._spans]:
+            # Those that the EP left open, also by ending; the innermost first.
+            for number in reversed([*self._spans]):
                 self._spans.pop(number).__exit__(None, None, None)
 
     def _answer(self, hook: str, handlers: Handlers) -> Message | Exception:
@@ -396,24 +398,25 @@ class RemoteProvider:
     def _begin_span(self, message: Message) -> Reply:
         """Have the host's plugins observe what the EP does from now on."""
         number = message.number("number")
-        if number in self._spans or len(self._spans) >= _MOST_SPANS:
+        if number < self._next_span or len(self._spans) >= _MOST_SPANS:
             raise ProtocolError(f"the span {number} within {len(self._spans)} others")
-        facts = message.head["facts"]
-        if not isinstance(facts, dict):
-            raise ProtocolError(f"the facts {facts!r:.80} of a span")
+        self._next_span = number + 1
         name = make_printable(message.text("name"), _LONGEST_STAGE)
-        # The host says whose span it is.
-        kept = {key: value for key, value in facts.items() if key not in _OF_HOST}
-        span = self._context.span(name, **kept)
+        # Short texts, so that what a host keeps of many spans stays small.
+        facts = make_printable(message.text("facts"), _LONGEST_FACTS)
+        span = self._context.span(name, **({"facts": facts} if facts else {}))
         span.__enter__()
         self._spans[number] = span
         return {}, ()
 
     def _end_span(self, message: Message) -> Reply:
         number = message.number("number")
-        if number not in self._spans:
+        if number >= self._next_span:
             raise ProtocolError(f"the end of a span {number} that was not begun")
-        self._spans.pop(number).__exit__(None, None, None)
+        # A thread of the EP may end one after the call in which it began it.
+        span = self._spans.pop(number, None)
+        if span is not None:
+            span.__exit__(None, None, None)
         return {}, ()
 
     def _log(self, message: Message) -> Reply:

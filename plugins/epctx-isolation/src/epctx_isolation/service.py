@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import logging
 import os
 import pkgutil
@@ -283,7 +282,7 @@ class Service:
             session_config=config,
             intra_op_num_threads=head["threads"],
             workspace=self.host.workspace,
-            span=self._observe,
+            span=self._observe if head["observed"] else context.span,
         )
         self.session.add(choice, cls, context)
 
@@ -323,11 +322,11 @@ class Service:
         self.host.notify("progress", {"stage": stage, "done": done, "total": total})
 
     @contextlib.contextmanager
-    def _observe(self, name: str, **facts: object) -> Iterator[None]:
-        """Have the host's plugins observe a block."""
+    def _observe(self, name: str, /, **facts: object) -> Iterator[None]:
+        """Have the host's plugins observe a block; facts are sent as one short text."""
         number = next(self._span_numbers)
-        plain = json.loads(json.dumps(facts, default=str))
-        self.host.notify("span", {"number": number, "name": name, "facts": plain})
+        text = ", ".join(f"{key}={value!r:.80}" for key, value in facts.items())
+        self.host.notify("span", {"number": number, "name": name, "facts": text})
         try:
             yield
         finally:
