@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 
 import pytest
 from cli.fixtures import on_a_terminal
 from end_to_end.small_models import chain, saved
-from epctx_cli.progress import Progress
 from installed import install_distribution
 
 ERASE = "\r\x1b[2K"
@@ -267,17 +265,3 @@ def test_lines_fit_a_narrow_terminal_and_have_no_colour_with_no_color(slow, mode
     assert not re.search(COLOUR, output)
     assert max(map(len, frames)) < 48
     assert any("━" in frame and " of 3 partitions" in frame for frame in frames)
-
-
-def test_the_time_left_is_estimated_from_what_this_stage_did(capfd):
-    """The conformance kit counts on from group to group, and each is a stage."""
-    progress = Progress(None)
-
-    progress("second group", 40, 50)
-    assert "left" not in progress.compose(80)
-    time.sleep(0.2)
-    progress("second group", 41, 50)
-    line = progress.compose(80)
-
-    assert re.search(r"41 of 50, about [2-9] s left", line)
-    assert capfd.readouterr() == ("", "")

@@ -57,6 +57,7 @@ class NodeExplanation:
         """Return its form in JSON."""
         fields = dict(vars(self))
         follows = fields.pop("follows")
+        fields["graph"] = [list(step) for step in self.graph]
         fields["refusals"] = [
             {"ep": ep, "reason": reason, "follows": follows.get(ep)}
             for ep, reason in self.refusals
