@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import Fail
@@ -32,32 +36,55 @@ def ask_child(request: Request, *, timeout: float) -> dict[str, Any]:
         Fail: the process failed, or did not end in time.
     """
     doing = f"{_WORDS[request.task]} {request.name}".rstrip()
-    try:
-        done = subprocess.run(  # noqa: S603 - this package's own module
+    # Files, as a service that an EP leaves running would keep pipes open.
+    with (
+        tempfile.TemporaryFile("w+") as question,
+        tempfile.TemporaryFile("w+") as answer,
+        tempfile.TemporaryFile("w+", errors="replace") as said,
+    ):
+        json.dump(request.as_dict(), question)
+        question.seek(0)
+        process = subprocess.Popen(  # noqa: S603 - this package's own module
             _COMMAND,
-            input=json.dumps(request.as_dict()),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
+            stdin=question,
+            stdout=answer,
+            stderr=said,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired as error:
-        raise Fail(
-            f"{doing} with {request.engine} did not end within {timeout:g} seconds.",
-            path=request.model,
-            hint="Give the measuring processes more time (child_timeout).",
-        ) from error
-    if done.returncode == 0:
-        result: dict[str, Any] = json.loads(done.stdout)
-        return result
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise Fail(
+                f"{doing} with {request.engine} did not end within {timeout:g} "
+                "seconds.",
+                path=request.model,
+                hint="Give the measuring processes more time (child_timeout).",
+            ) from error
+        finally:
+            _end_group(process)
 
-    reason = " ".join(done.stderr.split())[-_LONGEST_REASON:]
-    raise Fail(
-        f"{doing} with {request.engine} failed: its process "
-        f"{_describe_end(done.returncode)} and said: {reason or 'nothing'}",
-        path=request.model,
-    )
+        answer.seek(0)
+        if code == 0:
+            result: dict[str, Any] = json.load(answer)
+            return result
+
+        said.seek(0)
+        reason = " ".join(said.read().split())[-_LONGEST_REASON:]
+        raise Fail(
+            f"{doing} with {request.engine} failed: its process "
+            f"{_describe_end(code)} and said: {reason or 'nothing'}",
+            path=request.model,
+        )
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process and what it has started, whether it is over or not."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    process.wait()
 
 
 def _describe_end(code: int) -> str:

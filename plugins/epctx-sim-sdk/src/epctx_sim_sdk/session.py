@@ -74,7 +74,8 @@ class SimSession:
         compiled = []
         for done, partition in enumerate(partitions):
             self._report_step("compile", done, len(partitions))
-            graph = self._compiler.compile(partition)
+            with self._context.span("convert", partition=partition.name):
+                graph = self._compiler.compile(partition)
             self.graphs.append(graph)
             compiled.append(exported or self.device.compile(graph))
         self._context.progress("compile", len(partitions), len(partitions))
@@ -121,9 +122,14 @@ class SimSession:
         def before_weight(done: int, total: int) -> None:
             self._report_step("write", done, total)
 
-        return write_container(
-            payload, graphs, made_by, before_weight=before_weight, reference=reference
-        )
+        with self._context.span("lay out", graphs=len(graphs)):
+            return write_container(
+                payload,
+                graphs,
+                made_by,
+                before_weight=before_weight,
+                reference=reference,
+            )
 
     def _report_step(self, stage: str, done: int, total: int) -> None:
         self._context.cancel.raise_if_requested()
