@@ -10,7 +10,7 @@ from epctx_sim_sdk.device import open_device
 from epctx_sim_sdk.session import SimSession
 
 from epctx_core.errors import ModelLoadCanceled
-from epctx_core.plugin import Purpose, WeightlessMode
+from epctx_core.plugin import ProviderContext, Purpose, WeightlessMode
 
 X = np.ones((1, 400), np.float32)
 
@@ -26,6 +26,7 @@ def context(scene):
         steps=steps,
         progress=lambda *step: steps.append(step),
         workspace=scene.workspace(),
+        span=ProviderContext.span,
     )
 
 
