@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx.compile")
 
-ModelSink: TypeAlias = Callable[[Iterator[memoryview]], None]
+ModelSink: TypeAlias = "Callable[[Iterator[memoryview]], None]"
 """Function that takes the bytes of a context model, chunk by chunk."""
 
 

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -83,18 +84,26 @@ def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel
     markers = deque(
         (match.start(), contents[match.group()]) for match in _MARKER.finditer(model)
     )
-
-    def read(at: int, count: int) -> bytes:
-        return model[at : at + count]
-
-    def replace(extent: Extent) -> Pieces | None:
-        start, length = extent
-        if not markers or not start <= markers[0][0] < start + length:
-            return None
-        if length == _MARKER_BYTES:
-            # Fields are walked in the order of the markers.
-            return [markers.popleft()[1]]
-        return replace_fields(data, read, extent, replace)
-
-    pieces = replace_fields(data, read, (0, len(data)), replace)
+    pieces = _replace_markers(data, markers, (0, len(data))) or [data]
     return SerializedModel(pieces, sum(piece.nbytes for piece in pieces))
+
+
+def _replace_markers(
+    data: memoryview, markers: deque[tuple[int, Embeddable]], extent: Extent
+) -> Pieces | None:
+    """Return the pieces of a message, or of the field that a marker fills; None for one
+    without a marker. Takes its markers away.
+    """
+    start, length = extent
+    if not markers or not start <= markers[0][0] < start + length:
+        return None
+    if length == _MARKER_BYTES:
+        # Fields are walked in the order of the markers.
+        return [markers.popleft()[1]]
+    return replace_fields(
+        data,
+        lambda at, count: data[at : at + count].tobytes(),
+        extent,
+        # Not a closure that calls itself: such a cycle would keep the contents.
+        partial(_replace_markers, data, markers),
+    )

@@ -63,7 +63,7 @@ _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 ProviderRequest: TypeAlias = "tuple[str, Mapping[str, object]]"
 """An EP that a host asks for, by any of its names, with its options."""
-Progress = Callable[[str, int, int], None]
+Progress: TypeAlias = "Callable[[str, int, int], None]"
 """`progress(stage, done, total)`."""
 
 

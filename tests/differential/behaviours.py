@@ -163,10 +163,10 @@ def a_provider_that_nobody_has(s):
 
 
 @behaviour(differs="names of options and sessions that epctx does not have")
-def profiling(s):
+def names_that_epctx_lacks(s):
     o = s.options()
-    o.enable_profiling = False
-    return o.enable_profiling
+    o.optimized_model_filepath = ""
+    return o.optimized_model_filepath
 
 
 @behaviour()

@@ -67,6 +67,14 @@ def described_class(name: str, cls: type) -> Iterator[str]:
             yield f"{name}.{member}: {annotations.get(member, type(value).__name__)}"
 
 
+def without_address(parameter: inspect.Parameter) -> str:
+    """Return a parameter as text; a default that is a function by its name."""
+    if inspect.isfunction(parameter.default):
+        name = parameter.default.__name__
+        return f"{parameter.replace(default=inspect.Parameter.empty)} = {name}"
+    return str(parameter)
+
+
 def described_call(name: str, function: Callable[..., Any]) -> Iterator[str]:
     """Yield a line for each parameter, so that a further one changes no line."""
     signature = inspect.signature(function)
@@ -74,7 +82,7 @@ def described_call(name: str, function: Callable[..., Any]) -> Iterator[str]:
     for parameter in signature.parameters.values():
         keyword_only = "*, " if parameter.kind is parameter.KEYWORD_ONLY else ""
         if parameter.name not in {"self", "cls"}:
-            yield f"{name}({keyword_only}{parameter})"
+            yield f"{name}({keyword_only}{without_address(parameter)})"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import onnx
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN
 from packaged.distributions import (
+    BENCH,
     BLOBS,
     CACHE,
     CAMPAIGNS,
@@ -59,6 +60,10 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
+    BENCH: (
+        "options.enable_profiling = True; epctx.InferenceSession(model, options)",
+        "pip install epctx-bench",
+    ),
     ENGINE: (
         (
             "import logging; logging.basicConfig(stream=sys.stdout); "

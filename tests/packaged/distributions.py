@@ -23,6 +23,7 @@ CAMPAIGNS: Final = "epctx-campaigns"
 COMMANDS: Final = "epctx-cli"
 ISOLATION: Final = "epctx-isolation"
 CACHE: Final = "epctx-cache"
+BENCH: Final = "epctx-bench"
 ENGINE: Final = "epctx-onnxruntime"
 FOLDERS: Final = {CORE: ROOT} | {
     folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))

@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 from packaged.distributions import (
+    BENCH,
     CACHE,
     CAMPAIGNS,
     COMMANDS,
@@ -22,7 +23,7 @@ from packaged.distributions import (
 )
 
 NAMES = sorted(FOLDERS)
-EXACT = [CACHE, CAMPAIGNS, COMMANDS, ENGINE, ISOLATION, KIT]
+EXACT = [BENCH, CACHE, CAMPAIGNS, COMMANDS, ENGINE, ISOLATION, KIT]
 PACKAGES = {
     name: ROOT / "epctx_core"
     if name == CORE
@@ -103,6 +104,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
     ]
     assert set(said.get_all("Provides-Extra")) == {
         "all",
+        "bench",
         "ort",
         "cli",
         "cache",
