@@ -246,6 +246,7 @@ def test_cancelling_goes_before_the_limit(tmp_path):
         compiler.compile_to_file()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_compile_with_a_limit_and_its_processes(
     tmp_path, temporary, note
 ):
