@@ -21,7 +21,7 @@ exactly its own version of the core.
     putting a converted model in its place (epctx-onnxruntime).
 `ProviderSession`:
     the EPs that a compile will have, with options and versions; an EP instance in
-    another process (epctx-cache, epctx-isolation).
+    another process (epctx-bench, epctx-cache, epctx-isolation).
 `PrivatePayloads`:
     loading in a session what an EP compiled in another process (epctx-isolation).
 `ProviderChoice`:

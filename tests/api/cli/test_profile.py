@@ -28,7 +28,7 @@ def test_a_compile_and_a_run_write_their_profiles(epctx, model, tmp_path):
     done = epctx("run", tmp_path / "m_ctx.onnx", "--profile", ran)
     assert done.code == 0
 
-    assert categories(compiled) == {"stage", "hook"}
+    assert categories(compiled) == {"stage", "hook", "ep"}
     assert categories(ran) == {"stage", "hook", "run", "step"}
 
 

@@ -433,17 +433,15 @@ def _compare(
 
 def _find_other_settings(column: str, saved: _Side, now: _Side) -> str:
     """Return what was measured otherwise in a column; empty if nothing was."""
-    then, today = saved.columns[column], now.columns[column]
-    for ep in {**then.get("options", {}), **today.get("options", {})}:
-        if then["options"].get(ep) != today["options"].get(ep):
+    then, today = (side.columns[column].get("options", {}) for side in (saved, now))
+    for ep in {**then, **today}:
+        if (then.get(ep) or {}) != (today.get(ep) or {}):
             return f"its options of {ep} differ"
 
-    configs = (side.report.get("settings", {}).get("config") for side in (saved, now))
-    return (
-        ""
-        if len({str(config) for config in configs}) == 1
-        else ("the session options differ")
+    before, after = (
+        side.report.get("settings", {}).get("config") or {} for side in (saved, now)
     )
+    return "" if before == after else "the session options differ"
 
 
 def _compare_row(
