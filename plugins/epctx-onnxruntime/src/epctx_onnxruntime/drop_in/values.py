@@ -130,7 +130,8 @@ def to_ort_value(result: Any, kind: str = "") -> onnxruntime.OrtValue:
 def _make_tensor(array: np.ndarray) -> onnxruntime.OrtValue:
     # A value from `ortvalue_from_numpy` borrows the array's memory, so that what its
     # `numpy()` gives would be freed with the value; one from DLPack owns it.
-    if array.dtype.isbuiltin == 1 and array.flags.writeable:
+    # onnxruntime 1.31 takes no truth values by DLPack.
+    if array.dtype.isbuiltin == 1 and array.dtype.kind != "b" and array.flags.writeable:
         return onnxruntime.OrtValue.from_dlpack(array)
     element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
