@@ -5,6 +5,7 @@ mean something without it; `epctx_core` has them, too.
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 from epctx_core.errors import InvalidArgument
 
@@ -17,7 +18,9 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _log_without_effect(setting: str, reason: str) -> None:
+@cache
+def log_without_effect(setting: str, reason: str) -> None:
+    """Log, once in a process, that a setting is accepted and has no effect."""
     _log.info("%s is accepted and has no effect: %s.", setting, reason)
 
 
@@ -48,7 +51,7 @@ def set_default_logger_verbosity(verbosity: int) -> None:
         raise InvalidArgument(
             f"a logger's verbosity is a whole number, not {verbosity!r:.80}."
         )
-    _log_without_effect(
+    log_without_effect(
         "set_default_logger_verbosity",
         "the levels of the logger 'epctx' are all there are",
     )
@@ -56,9 +59,9 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 def enable_telemetry_events() -> None:
     """Do nothing; epctx collects nothing."""
-    _log_without_effect("enable_telemetry_events", _NO_TELEMETRY)
+    log_without_effect("enable_telemetry_events", _NO_TELEMETRY)
 
 
 def disable_telemetry_events() -> None:
     """Do nothing; epctx collects nothing."""
-    _log_without_effect("disable_telemetry_events", _NO_TELEMETRY)
+    log_without_effect("disable_telemetry_events", _NO_TELEMETRY)

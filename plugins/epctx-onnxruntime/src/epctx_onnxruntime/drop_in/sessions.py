@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from epctx_onnxruntime.drop_in.devices import (
 )
 from epctx_onnxruntime.drop_in.errors import adopt_methods, with_native_errors
 from epctx_onnxruntime.drop_in.options import SessionOptions, refuse
+from epctx_onnxruntime.drop_in.process import log_without_effect
 from epctx_onnxruntime.drop_in.values import to_ort_value
 from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import CPU_EP
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 Providers = Sequence[Any]
+_NO_FALLBACK = "a session never changes its EPs by itself"
 _TUNING = {
     "disabled_optimizers": "the CPU EP's optimisers are chosen as a whole",
-    "enable_fallback": "a session never changes its EPs by itself",
+    "enable_fallback": _NO_FALLBACK,
 }
 """Arguments of onnxruntime's sessions that are accepted, with the reason why they have
 no effect.
 """
-_log = logging.getLogger("epctx.options")
 _OF_OPTIMISED_MODELS = (
     "session.optimized_model_external_initializers_",
     "session.save_model_format",
@@ -85,9 +85,7 @@ class InferenceSession(epctx_core.InferenceSession):
                     f"{name!r}.{suggestion(name, _TUNING)}",
                     hint="See help(epctx_onnxruntime.InferenceSession).",
                 )
-            _log.info(
-                "InferenceSession(%s=...) has no effect: %s.", name, _TUNING[name]
-            )
+            log_without_effect(f"InferenceSession({name}=...)", _TUNING[name])
         if providers is not None:
             providers, provider_options = _leave_out(providers, provider_options)
         options = SessionOptions() if sess_options is None else sess_options
@@ -230,9 +228,11 @@ class InferenceSession(epctx_core.InferenceSession):
 
     def disable_fallback(self) -> None:
         """Do nothing: a session never changes its EPs by itself."""
+        log_without_effect("disable_fallback", _NO_FALLBACK)
 
     def enable_fallback(self) -> None:
         """Do nothing: a session never changes its EPs by itself."""
+        log_without_effect("enable_fallback", _NO_FALLBACK)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: runs capture no graphs."""
