@@ -74,7 +74,8 @@ class SimSession:
         compiled = []
         for done, partition in enumerate(partitions):
             self._report_step("compile", done, len(partitions))
-            with self._context.span("convert", partition=partition.name):
+            # Not by its name, which has to wait for the digests of all weights.
+            with self._context.span("convert", number=done, nodes=len(partition.nodes)):
                 graph = self._compiler.compile(partition)
             self.graphs.append(graph)
             compiled.append(exported or self.device.compile(graph))
