@@ -60,7 +60,7 @@ def measure_models(name: str, models: Sequence[Path], eps: Sequence[str]) -> Non
     """Measure models, save the report, and print its sentences."""
     from epctx_bench import BenchSettings, bench
     from epctx_bench.ratio import describe_ratio, estimate_ratio
-    from epctx_bench.saved import save
+    from epctx_bench.saved import save_report
 
     settings = BenchSettings(turns=TURNS, runs=3, time_limit=600.0)
     # A report has the paths, and is read on other machines.
@@ -68,7 +68,7 @@ def measure_models(name: str, models: Sequence[Path], eps: Sequence[str]) -> Non
     measured = bench(paths, eps=[tuple(eps)], settings=settings)
     report = measured.as_dict()
     REPORTS.mkdir(parents=True, exist_ok=True)
-    save(report, REPORTS / f"{name}.json")
+    save_report(report, REPORTS / f"{name}.json")
 
     columns = {column["name"]: column for column in report["columns"]}
     for column in columns.values():

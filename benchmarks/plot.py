@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_bench.columns import shorten
 from epctx_bench.ratio import Ratio, estimate_ratio, summarize
-from epctx_bench.saved import load
+from epctx_bench.saved import load_report
 from epctx_bench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def plot(kind: str, paths: Sequence[Path], target: Path) -> None:
     from matplotlib.lines import Line2D
 
     row, draw = KINDS[kind]
-    reports = [load(path) for path in paths]
+    reports = [load_report(path) for path in paths]
     pairs = find_pairs(reports, row)
     if not pairs:
         sys.exit(f"no report has {row} of a context model and of onnxruntime.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 from epctx_bench import BenchSettings, bench
-from epctx_bench.saved import save
+from epctx_bench.saved import save_report
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CHAIN = """
@@ -38,5 +38,5 @@ def report_of_chain(tmp_path_factory):
     onnx.save(onnx.parser.parse_model(CHAIN), folder / "chain_2.onnx")
     settings = BenchSettings(turns=2, runs=1, time_limit=1000.0)
     report = bench(folder / "chain_2.onnx", eps=["QNN"], settings=settings)
-    save(report.as_dict(), folder / "report.json")
+    save_report(report.as_dict(), folder / "report.json")
     return folder / "report.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from epctx_bench.saved import load, save
+from epctx_bench.saved import load_report, save_report
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "plot.py"
 KINDS = ("first-result", "load-time")
@@ -25,7 +25,7 @@ def draw(kind, target, *reports):
 def test_a_pair_has_the_samples_of_the_context_model_and_of_onnxruntime(
     plot, report_of_chain
 ):
-    report = load(report_of_chain)
+    report = load_report(report_of_chain)
     ours, peer = report["columns"]
 
     (pair,) = plot.find_pairs([report], "first_result")
@@ -39,7 +39,7 @@ def test_a_pair_has_the_samples_of_the_context_model_and_of_onnxruntime(
 def test_the_caption_says_what_is_simulated_and_whether_the_machine_was_busy(
     plot, report_of_chain
 ):
-    report = load(report_of_chain)
+    report = load_report(report_of_chain)
     pairs = plot.find_pairs([report], "load_warm")
     busy = report | {"noise": {"busy": True, "share": 0.25, "reason": "Busy."}}
     quiet = report | {"noise": {"busy": False, "share": 0.25, "reason": "Quiet."}}
@@ -69,7 +69,7 @@ def test_other_times_give_another_plot(report_of_chain, tmp_path, kind):
     for row in ("load_warm", "first_result"):
         samples = report["columns"][0]["rows"][row]["samples"]
         report["columns"][0]["rows"][row]["samples"] = [3 * each for each in samples]
-    save(report, tmp_path / "other.json")
+    save_report(report, tmp_path / "other.json")
 
     first = draw(kind, tmp_path / "first.svg", report_of_chain)
     second = draw(kind, tmp_path / "second.svg", tmp_path / "other.json")
@@ -81,7 +81,7 @@ def test_other_times_give_another_plot(report_of_chain, tmp_path, kind):
 def test_a_report_without_a_peer_cannot_be_drawn(report_of_chain, tmp_path):
     pytest.importorskip("matplotlib", reason="the group bench-plots is not installed")
     report = json.loads(report_of_chain.read_text())
-    save(report | {"columns": report["columns"][1:]}, tmp_path / "alone.json")
+    save_report(report | {"columns": report["columns"][1:]}, tmp_path / "alone.json")
 
     done = subprocess.run(
         [sys.executable, SCRIPT, KINDS[0], tmp_path / "a.svg", tmp_path / "alone.json"],

@@ -163,8 +163,7 @@ def test_two_spinning_processes_prevent_a_verdict(process, chain, tmp_path):  # 
 
     text = " ".join(said.out.split())
     assert said.code == 0
-    assert "The machine was busy: " in text
-    assert "; no verdict." in text
+    assert "The machine was too busy for a verdict: " in text
     assert "than onnxruntime" not in text
     assert "UNDECIDED, which is not passed. 1 row compared: 1 too noisy." in text
 

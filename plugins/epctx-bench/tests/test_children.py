@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 from epctx_bench import children
-from epctx_bench.children import ask_child
-from epctx_bench.request import Request
+from epctx_bench.children import Request, ask_child
+from epctx_bench.settings import BenchSettings
 
 from epctx_core.errors import Fail
 
@@ -19,7 +19,13 @@ started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]
 {end}
 print(json.dumps({{"started": started.pid}}))
 """
-REQUEST = Request(task="use", engine="epctx", model="m.onnx")
+
+
+def ask(timeout):
+    settings = BenchSettings(child_timeout=timeout)
+    return ask_child(
+        Request(task="use", engine="epctx", model="m.onnx", settings=settings)
+    )
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def test_a_process_that_an_ep_left_running_ends_with_the_measurement(script):
     script(SERVICE.format(end=""))
     begun = time.monotonic()
 
-    answer = ask_child(REQUEST, timeout=30)
+    answer = ask(timeout=30)
 
     assert time.monotonic() - begun < 20
     time.sleep(0.2)
@@ -59,7 +65,7 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started(
     with pytest.raises(
         Fail, match=r"running m\.onnx with epctx did not end within 3 s"
     ):
-        ask_child(REQUEST, timeout=3)
+        ask(timeout=3)
 
     time.sleep(0.2)
     assert not is_running(int(note.read_text()))

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import numpy as np
 import pytest
-from epctx_bench import BenchSettings, bench, judge, load, read_schema
+from epctx_bench import BenchSettings, bench, judge, load_report, read_schema
 from epctx_bench.columns import scan_columns
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
@@ -105,7 +105,7 @@ def test_the_report_says_whether_the_machine_was_busy(report):
 def test_a_saved_report_is_judged_against_a_new_one(report, tmp_path):
     report.save(tmp_path / "report.json")
 
-    judgement = judge(load(tmp_path / "report.json"), report.as_dict())
+    judgement = judge(load_report(tmp_path / "report.json"), report.as_dict())
 
     assert {row.peer for row in judgement.rows} == {PEER}
     assert not judgement.failed

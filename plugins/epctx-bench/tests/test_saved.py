@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from epctx_bench.saved import check_writable, load, save
+from epctx_bench.saved import check_writable, load_report, save_report
 from simulated_reports import report
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
@@ -10,10 +10,10 @@ from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 def test_a_saved_report_is_loaded_again(tmp_path):
     path = tmp_path / "report.json"
     original = report([0.25, 0.5], [1.0, 2.0])
-    save(report([1.0], [1.0]), path)
-    save(original, path)
+    save_report(report([1.0], [1.0]), path)
+    save_report(original, path)
 
-    assert load(path) == original
+    assert load_report(path) == original
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
@@ -21,22 +21,22 @@ def test_a_saved_report_is_loaded_again(tmp_path):
 def test_a_report_that_is_not_json_leaves_the_old_file(tmp_path, samples):
     path = tmp_path / "report.json"
     original = report([1.0], [1.0])
-    save(original, path)
+    save_report(original, path)
     wrong = report([1.0], [1.0], more=samples)
 
     with pytest.raises(InvalidArgument, match="is not JSON"):
-        save(wrong, path)
-    assert load(path) == original
+        save_report(wrong, path)
+    assert load_report(path) == original
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path):
     (tmp_path / "folder").mkdir()
 
     with pytest.raises(Fail, match="cannot be written"):
-        save(report([1.0], [1.0]), tmp_path / "folder")
+        save_report(report([1.0], [1.0]), tmp_path / "folder")
     (tmp_path / "file").touch()
     with pytest.raises(Fail, match="cannot be written"):
-        save(report([1.0], [1.0]), tmp_path / "file" / "report.json")
+        save_report(report([1.0], [1.0]), tmp_path / "file" / "report.json")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -45,8 +45,8 @@ def test_a_missing_folder_is_created(tmp_path):
     check_writable(path)
     assert not path.parent.exists()
 
-    save(report([1.0], [1.0]), path)
-    assert load(path) == report([1.0], [1.0])
+    save_report(report([1.0], [1.0]), path)
+    assert load_report(path) == report([1.0], [1.0])
 
 
 def test_what_cannot_be_written_is_said_before_it_is_measured(tmp_path):
@@ -62,14 +62,14 @@ def test_what_cannot_be_written_is_said_before_it_is_measured(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(NoSuchFile, match="does not exist") as raised:
-        load(tmp_path / "report.json")
+        load_report(tmp_path / "report.json")
 
     assert raised.value.path == tmp_path / "report.json"
 
 
 def test_a_folder_is_not_a_report(tmp_path):
     with pytest.raises(Fail, match="cannot be read"):
-        load(tmp_path)
+        load_report(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_json_is_refused(tmp_path, content):
     path.write_bytes(content)
 
     with pytest.raises(InvalidArgument, match="is not JSON"):
-        load(path)
+        load_report(path)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_report_of_another_schema_is_refused(tmp_path, content):
     path.write_text(json.dumps(content))
 
     with pytest.raises(InvalidArgument, match="expected 1"):
-        load(path)
+        load_report(path)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_columns_of_another_form_are_refused(tmp_path, columns):
     path.write_text(json.dumps({"schema": 1, "columns": columns}))
 
     with pytest.raises(InvalidArgument, match="column"):
-        load(path)
+        load_report(path)
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_facts_of_another_form_are_refused(tmp_path, part):
     path.write_text(json.dumps(report([1.0], [1.0]) | part))
 
     with pytest.raises(InvalidArgument, match=next(iter(part))):
-        load(path)
+        load_report(path)

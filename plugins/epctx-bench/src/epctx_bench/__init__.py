@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from epctx_bench.noise import Noise
     from epctx_bench.profile import Profile
     from epctx_bench.report import BenchReport, ColumnReport, Row, read_schema
-    from epctx_bench.saved import load
+    from epctx_bench.saved import load_report
     from epctx_bench.settings import BenchSettings
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "Verdict",
     "bench",
     "judge",
-    "load",
+    "load_report",
     "measure_first_results",
     "read_schema",
 ]
@@ -45,7 +45,7 @@ _HOME = {
     "Verdict": "gate",
     "judge": "gate",
     "Noise": "noise",
-    "load": "saved",
+    "load_report": "saved",
     "FirstResults": "first_results",
     "measure_first_results": "first_results",
     "Profile": "profile",

@@ -18,14 +18,15 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_bench.children import Request
 from epctx_bench.columns import ONNXRUNTIME, VENDOR, is_cpu
 from epctx_bench.inputs import has_open_batch, make_inputs
 from epctx_bench.page_cache import drop_files
 from epctx_bench.process_costs import CostMeter, read_peak
-from epctx_bench.request import Request
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
+    from epctx_bench.settings import BenchSettings
     from epctx_core import SessionOptions
     from epctx_core.plugin import ExecutionProvider
 
@@ -41,7 +42,7 @@ _ORT_ERRORS_ONLY = 3
 
 def main() -> int:
     """Answer the request; return the exit code."""
-    request = Request(**json.load(sys.stdin))
+    request = Request.from_dict(json.load(sys.stdin))
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Native libraries print too; a line of theirs must not get into the answer.
     os.dup2(2, 1)
@@ -73,7 +74,7 @@ def make_options(request: Request) -> SessionOptions:
     from epctx_core import SessionOptions
 
     options = SessionOptions()
-    for key, value in request.config.items():
+    for key, value in request.settings.config.items():
         options.add_session_config_entry(key, value)
     for ep, values in request.eps:
         options.add_provider(ep, values)
@@ -185,8 +186,9 @@ def use_model(request: Request) -> dict[str, Any]:
     session = prepare()
     load_seconds = time.perf_counter() - start
 
+    settings = request.settings
     arguments = session.get_inputs()
-    feeds = make_inputs(arguments, seed=request.seed, batch=request.batch_sizes[0])
+    feeds = make_inputs(arguments, seed=settings.seed, batch=settings.batch_sizes[0])
     start = time.perf_counter()
     session.run(None, feeds)
     first_run = time.perf_counter() - start
@@ -194,10 +196,10 @@ def use_model(request: Request) -> dict[str, Any]:
     open_batch = has_open_batch(arguments)
     runs = []
     peak = 0
-    for batch in request.batch_sizes if open_batch else request.batch_sizes[:1]:
-        feeds = make_inputs(arguments, seed=request.seed, batch=batch)
-        for threads in request.threads:
-            times, seconds = _run_steadily(session, feeds, threads, request)
+    for batch in settings.batch_sizes if open_batch else settings.batch_sizes[:1]:
+        feeds = make_inputs(arguments, seed=settings.seed, batch=batch)
+        for threads in settings.threads:
+            times, seconds = _run_steadily(session, feeds, threads, settings)
             runs.append(
                 {
                     "threads": threads,
@@ -222,8 +224,9 @@ def compute_outputs(request: Request) -> dict[str, Any]:
     import numpy as np
 
     session = _prepare(request)()
+    settings = request.settings
     feeds = make_inputs(
-        session.get_inputs(), seed=request.seed, batch=request.batch_sizes[0]
+        session.get_inputs(), seed=settings.seed, batch=settings.batch_sizes[0]
     )
     outputs: dict[str, Any] = {}
     for argument, value in zip(
@@ -261,12 +264,12 @@ def _prepare(request: Request) -> Callable[[], Any]:
 
 
 def _run_steadily(
-    session: Any, feeds: Mapping[str, Any], threads: int, request: Request
+    session: Any, feeds: Mapping[str, Any], threads: int, settings: BenchSettings
 ) -> tuple[list[float], float]:
     """Return the seconds of each run and of all together, after a warm-up."""
-    warm_up = time.perf_counter() + request.run_seconds * _WARM_UP_SHARE
+    warm_up = time.perf_counter() + settings.run_seconds * _WARM_UP_SHARE
     session.run(None, feeds)
-    while request.runs is None and time.perf_counter() < warm_up:
+    while settings.runs is None and time.perf_counter() < warm_up:
         session.run(None, feeds)
 
     times: list[list[float]] = [[] for _ in range(threads)]
@@ -275,9 +278,9 @@ def _run_steadily(
 
     def work(own: list[float]) -> None:
         ready.wait()
-        deadline = time.perf_counter() + request.run_seconds
+        deadline = time.perf_counter() + settings.run_seconds
         try:
-            while _goes_on(len(own), deadline, request.runs):
+            while _goes_on(len(own), deadline, settings.runs):
                 begun = time.perf_counter()
                 session.run(None, feeds)
                 own.append(time.perf_counter() - begun)

@@ -1,4 +1,6 @@
-"""Start of measuring processes, and the typed error of one that fails."""
+"""Measuring processes: the requests to them, which both sides read and write as JSON,
+their start, and the typed error of one that fails.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
 
+from epctx_bench.settings import BenchSettings
 from epctx_core.errors import Fail
-
-if TYPE_CHECKING:
-    from epctx_bench.request import Request
 
 _COMMAND = (sys.executable, "-P", "-m", "epctx_bench.child")
 """Without the current folder, which may hold a file named as a module."""
@@ -29,12 +32,58 @@ _WORDS = {
 }
 
 
-def ask_child(request: Request, *, timeout: float) -> dict[str, Any]:
+Task: TypeAlias = "Literal['describe', 'compile', 'load', 'use', 'compute']"
+"""Work of one process: describe EPs; compile; load only; load, run once, and go on
+running; or compute the outputs.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Work of one measuring process.
+
+    Attributes:
+        task: the work.
+        engine: see `Column.engine`.
+        model: path of the model that is compiled or loaded.
+        output: path of the context model, or of the `.npz` file with outputs.
+        eps: EP names, each with its options.
+        settings: settings of the measurement.
+        modules: modules to import before the clock runs.
+        dropped: files to drop from the page cache before the clock runs.
+    """
+
+    task: Task
+    engine: str
+    model: str = ""
+    output: str = ""
+    eps: Sequence[tuple[str, Mapping[str, str]]] = ()
+    settings: BenchSettings = field(default_factory=BenchSettings)
+    modules: Sequence[str] = ()
+    dropped: Sequence[str] = ()
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Return the request of `as_dict`."""
+        return cls(**{**written, "settings": BenchSettings(**written["settings"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the request as JSON."""
+        return asdict(self)
+
+    @property
+    def name(self) -> str:
+        """Name of the model's file."""
+        return Path(self.model).name
+
+
+def ask_child(request: Request) -> dict[str, Any]:
     """Return the result of a fresh measuring process.
 
     Raises:
         Fail: the process failed, or did not end in time.
     """
+    timeout = request.settings.child_timeout
     doing = f"{_WORDS[request.task]} {request.name}".rstrip()
     # Files, as a service that an EP leaves running would keep pipes open.
     with (

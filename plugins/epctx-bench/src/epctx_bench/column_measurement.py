@@ -7,18 +7,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epctx_bench.children import ask_child
+from epctx_bench.children import Request, Task, ask_child
 from epctx_bench.columns import ONNXRUNTIME, Column, is_cpu
 from epctx_bench.page_cache import read_files
 from epctx_bench.ratio import find_median, summarize
 from epctx_bench.report import Row
-from epctx_bench.request import Request, Task
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
@@ -101,7 +100,8 @@ class ColumnMeasurement:
         with self._give_up_on_error():
             if self.column.compiles:
                 self._rehearse_compile()
-            result = self._ask("use", model=str(self._model), runs=1)
+            once = replace(self._settings, runs=1)
+            result = self._ask("use", model=str(self._model), settings=once)
             self._modules["use"] = result["modules"]
             self.simulated = result["simulated"]
             if result["real"]:
@@ -159,8 +159,18 @@ class ColumnMeasurement:
             return {name: stored[name] for name in stored.files}
 
     def _ask(self, task: Task, **changes: Any) -> dict[str, Any]:
-        request = Request.of_column(task, self.column, self._settings, **changes)
-        return ask_child(request, timeout=self._settings.child_timeout)
+        """Return what a measuring process answers; `changes` are further attributes of
+        the request.
+        """
+        column = self.column
+        facts: dict[str, Any] = {
+            "task": task,
+            "engine": column.engine,
+            "model": str(column.model),
+            "eps": [(ep, column.options.get(ep, {})) for ep in column.eps],
+            "settings": self._settings,
+        }
+        return ask_child(Request(**{**facts, **changes}))
 
     def make_rows(self) -> dict[str, Row]:
         """Return the rows of all turns; none after an error."""

@@ -6,6 +6,7 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli.command import (
@@ -13,9 +14,11 @@ from epctx_cli.command import (
     Console,
     ExitCode,
     add_common,
+    add_config,
     counted,
     provider_options,
     require_plugin,
+    whole_number,
 )
 
 from epctx_bench.columns import EPCTX
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _DEFAULTS = BenchSettings()
+_POSITIVE = partial(whole_number, least=1)
 _COMMA = re.compile(r"(?<!\\),")
 """A comma between values; one behind a backslash is part of a value."""
 
@@ -84,7 +88,7 @@ def _add_columns(parser: CommandParser) -> None:
 def _add_amounts(parser: CommandParser) -> None:
     parser.add_argument(
         "--turns",
-        type=_positive,
+        type=_POSITIVE,
         default=_DEFAULTS.turns,
         metavar="N",
         help=f"measure every column N times (default: {_DEFAULTS.turns})",
@@ -101,7 +105,7 @@ def _add_amounts(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--runs",
-        type=_positive,
+        type=_POSITIVE,
         metavar="N",
         help=f"steady runs in a turn (default: {_DEFAULTS.run_seconds:g} seconds)",
     )
@@ -144,14 +148,8 @@ def _add_gate(parser: CommandParser) -> None:
     )
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
-
-
 def _positive_list(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
+    return tuple(dict.fromkeys(_POSITIVE(part) for part in text.split(",")))
 
 
 def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
@@ -171,7 +169,7 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
         ep: {key: _split_values(value) for key, value in values.items()}
         for ep, values in options.items()
     }
-    settings = _make_settings(arguments)
+    settings = _make_settings(arguments, console)
 
     with console.progress() as progress:
         report = bench(
@@ -214,7 +212,7 @@ def _read_gate(
 
     A file that cannot be read or written is refused here, before minutes of measuring.
     """
-    from epctx_bench.saved import check_writable, load
+    from epctx_bench.saved import check_writable, load_report
 
     if arguments.save is not None:
         check_writable(arguments.save)
@@ -230,13 +228,17 @@ def _read_gate(
 
     given = arguments.fail_above
     fail_above = None if given is None else parse_threshold(given)
-    saved = load(arguments.against)
+    saved = load_report(arguments.against)
     if arguments.no_onnxruntime:
         require_peers(saved)
     return saved, fail_above
 
 
-def _make_settings(arguments: argparse.Namespace) -> BenchSettings:
+def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSettings:
+    from epctx_core import SessionOptions
+
+    options = SessionOptions()
+    add_config(options, arguments.config, console)
     return BenchSettings(
         turns=arguments.turns,
         time_limit=arguments.time_limit,
@@ -246,15 +248,8 @@ def _make_settings(arguments: argparse.Namespace) -> BenchSettings:
         seed=arguments.seed,
         check=arguments.check,
         onnxruntime=not arguments.no_onnxruntime,
-        config=dict(_split_entry(entry) for entry in arguments.config),
+        config=dict(options.config_entries),
     )
-
-
-def _split_entry(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InvalidArgument(f"-c {text!r} is not of the form KEY=VALUE.")
-    return key, value
 
 
 def _split_values(text: str) -> list[str]:
@@ -290,7 +285,7 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
 
     console.say("\nMedians of the turns ± standard deviation, without imports.")
     if report.noise.busy:
-        _say_wrapped(str(report.noise), console)
+        _say_wrapped(report.noise.reason, console)
     console.note_simulated(name for c in report.columns for name in c.simulated)
     for column in report.columns:
         if column.error is not None:

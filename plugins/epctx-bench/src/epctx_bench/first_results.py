@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_bench.children import ask_child
+from epctx_bench.children import Request, ask_child
 from epctx_bench.columns import EPCTX, ONNXRUNTIME
-from epctx_bench.request import Request
+from epctx_bench.settings import BenchSettings
 from epctx_core.errors import InvalidArgument, NoSuchFile
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
-
-_CHILD_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,12 @@ def _order_turns(engines: list[str], turns: int) -> Iterator[list[str]]:
 
 
 def _use_once(engine: str, model: Path, modules: Sequence[str] = ()) -> dict[str, Any]:
-    request = Request(
-        task="use", engine=engine, model=str(model), modules=modules, runs=1
+    return ask_child(
+        Request(
+            task="use",
+            engine=engine,
+            model=str(model),
+            settings=BenchSettings(runs=1),
+            modules=modules,
+        )
     )
-    return ask_child(request, timeout=_CHILD_TIMEOUT)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from epctx_bench.checking import compare_outputs
-from epctx_bench.children import ask_child
+from epctx_bench.children import Request, ask_child
 from epctx_bench.column_measurement import ColumnMeasurement
 from epctx_bench.columns import (
     CPU_EP,
@@ -29,7 +29,6 @@ from epctx_bench.columns import (
 from epctx_bench.machine import describe_machine
 from epctx_bench.noise import Watcher
 from epctx_bench.report import BenchReport, ColumnReport
-from epctx_bench.request import Request
 from epctx_bench.settings import BenchSettings
 from epctx_core import get_available_providers, inspect_model
 from epctx_core.errors import InvalidArgument, NoSuchFile
@@ -180,13 +179,11 @@ def _describe_eps(
         task="describe",
         engine=EPCTX,
         eps=[(ep, {}) for ep in eps if not is_cpu(ep)],
-        config={},
+        settings=settings,
     )
     if not request.eps:
         return {}
-    described: Mapping[str, Mapping[str, Any]] = ask_child(
-        request, timeout=settings.child_timeout
-    )["eps"]
+    described: Mapping[str, Mapping[str, Any]] = ask_child(request)["eps"]
     return described
 
 

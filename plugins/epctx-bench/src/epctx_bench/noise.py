@@ -62,13 +62,6 @@ class Noise:
     reason: str
     share: float
 
-    def __str__(self) -> str:
-        if not self.busy:
-            return self.reason
-
-        _, _, facts = self.reason.partition(": ")
-        return f"The machine was busy: {facts.removesuffix('.')}; no verdict."
-
     def as_dict(self) -> dict[str, bool | str | float]:
         """Return the noise as JSON."""
         return asdict(self)
@@ -181,7 +174,7 @@ def assess_load(load: Load, *, limit: float = LIMIT) -> Noise:
     stolen = load.stolen / load.elapsed if load.elapsed else 0.0
     share = min(waiting + stolen, 1.0)
 
-    verdict = "was too busy" if share > limit else "was free enough"
+    verdict = "was too busy for a verdict" if share > limit else "was free enough"
     reason = (
         f"The machine {verdict}: for {waiting:.1%} of their time the measured "
         "processes waited for a processor that others used"
@@ -205,7 +198,7 @@ def assess_probe(lost: float, load: Load, *, limit: float = LIMIT) -> Noise:
     crowding = load.others / capacity if used > FULL else 0.0
     share = min(max(lost, crowding), 1.0)
 
-    verdict = "was too busy" if share > limit else "was free enough"
+    verdict = "was too busy for a verdict" if share > limit else "was free enough"
     reason = f"a thread that only computed had no processor for {lost:.1%} of its time"
     if crowding > lost:
         reason = f"all processors were in use, for {crowding:.1%} by others"

@@ -7,17 +7,19 @@ observes as events of a Chrome trace, such as Perfetto shows.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from epctx_core.plugin import hookimpl
+from epctx_core.ext import HOOKS
+from epctx_core.plugin import HookSpecs, hookimpl
 
 MOST_EVENTS: Final = 1_000_000
 """Events that a profile has at most, as in onnxruntime: those of later work are counted
@@ -31,8 +33,12 @@ _MOST_ITEMS = 1000
 _DEEPEST = 4
 """Bounds of each fact: what EPs say is kept as long as the session."""
 
-Call = Generator[None, Any, Any]
-"""Wrapper of a hook's call, for pluggy."""
+_DESCRIBED: Final[Mapping[str, Callable[[Any], tuple[str, object]]]] = {
+    "graph": lambda graph: ("left", len(graph.nodes)),
+    "partitions": lambda partitions: ("partitions", [each.name for each in partitions]),
+    "nodes": lambda nodes: ("nodes", [node.name for node in nodes]),
+}
+"""Facts about arguments of hooks, by the argument's name; others are not recorded."""
 
 
 class Profile:
@@ -62,6 +68,26 @@ class Profile:
         self._threads: dict[int, str] = {}
         self.lost = 0
         self._path: str | None = None
+        vars(self).update((hook, self._wrap(hook)) for hook in HOOKS)
+
+    def _wrap(self, hook: str) -> Callable[..., Generator[None, Any, Any]]:
+        """Return a wrapper that records each call of a hook."""
+        names = tuple(HOOKS[hook].arguments)
+
+        # pluggy passes the arguments of the function that is wrapped.
+        @functools.wraps(vars(HookSpecs)[hook])
+        def recorded(*values: Any) -> Generator[None, Any, Any]:
+            arguments = dict(zip(names, values, strict=True))
+            facts: dict[str, object] = {"ep": arguments["ep"]}
+            facts |= dict(
+                describe(arguments[name])
+                for name, describe in _DESCRIBED.items()
+                if name in arguments
+            )
+            with self.span(hook, "hook", facts):
+                return (yield)
+
+        return hookimpl(wrapper=True)(recorded)
 
     @contextmanager
     def span(
@@ -101,64 +127,6 @@ class Profile:
                 "args": {key: _to_json(value) for key, value in facts.items()},
             }
         )
-
-    def _record_hook(self, hook: str, ep: str, **facts: object) -> Call:
-        """Record one call of a hook around pluggy's `yield`."""
-        with self.span(hook, "hook", {"ep": ep, **facts}):
-            return (yield)
-
-    @hookimpl(wrapper=True)
-    def optimize_model(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("optimize_model", ep))
-
-    @hookimpl(wrapper=True)
-    def get_kernel_registry(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("get_kernel_registry", ep))
-
-    @hookimpl(wrapper=True)
-    def get_capability(self, ep: str, graph: Any) -> Call:
-        """Record a call, with the number of nodes that were left."""
-        call = self._record_hook("get_capability", ep, left=len(graph.nodes))
-        return (yield from call)
-
-    @hookimpl(wrapper=True)
-    def compile(self, ep: str, partitions: Sequence[Any]) -> Call:
-        """Record a call, with the partitions."""
-        names = [partition.name for partition in partitions]
-        return (yield from self._record_hook("compile", ep, partitions=names))
-
-    @hookimpl(wrapper=True)
-    def get_ep_context_nodes(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("get_ep_context_nodes", ep))
-
-    @hookimpl(wrapper=True)
-    def load_context(self, ep: str, nodes: Sequence[Any]) -> Call:
-        """Record a call, with the EPContext nodes."""
-        names = [node.name for node in nodes]
-        return (yield from self._record_hook("load_context", ep, nodes=names))
-
-    @hookimpl(wrapper=True)
-    def set_dynamic_options(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("set_dynamic_options", ep))
-
-    @hookimpl(wrapper=True)
-    def on_run_start(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("on_run_start", ep))
-
-    @hookimpl(wrapper=True)
-    def on_run_end(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("on_run_end", ep))
-
-    @hookimpl(wrapper=True)
-    def shutdown(self, ep: str) -> Call:
-        """Record a call."""
-        return (yield from self._record_hook("shutdown", ep))
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events of a Chrome trace: names of processes and threads, then

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from epctx_bench import saved
+from epctx_bench.saved import SCHEMA, save_report
 
 if TYPE_CHECKING:
     from epctx_bench.columns import Column
@@ -105,7 +105,7 @@ class BenchReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON, see `read_schema`."""
         return {
-            "schema": saved.SCHEMA,
+            "schema": SCHEMA,
             "machine": dict(self.machine),
             "settings": dict(self.settings),
             "noise": self.noise.as_dict(),
@@ -118,7 +118,7 @@ class BenchReport:
         Raises:
             Fail: the file cannot be written.
         """
-        saved.save(self.as_dict(), path)
+        save_report(self.as_dict(), path)
 
 
 def read_schema() -> dict[str, Any]:

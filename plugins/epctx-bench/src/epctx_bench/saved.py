@@ -36,7 +36,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     check_folder(target.parent)
 
 
-def save(report: Report, path: str | os.PathLike[str]) -> None:
+def save_report(report: Report, path: str | os.PathLike[str]) -> None:
     """Write a report to a file, which has the old or the new content at any moment; a
     missing folder is created.
 
@@ -61,7 +61,7 @@ def save(report: Report, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the report in a file.
 
     Raises:

@@ -233,10 +233,10 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def whole_number(text: str) -> int:
-    """Return the number from 0 that an argument is; argparse refuses any other."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+def whole_number(text: str, *, least: int = 0) -> int:
+    """Return the number that an argument is; argparse refuses any other."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
     return int(text)
 
 
@@ -252,17 +252,13 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     from epctx_core import SessionOptions
 
     session = SessionOptions()
-    for text in arguments.config:
-        key, value = _split(text, "-c")
-        session.add_session_config_entry(key, value)
+    add_config(session, arguments.config, console)
     for text in arguments.free_dimension:
         session.add_free_dimension_override_by_name(*_length(text))
     for path in arguments.custom_ops_library:
         session.register_custom_ops_library(path)
     for name in arguments.host_plugin:
         session.add_host_plugin(name)
-    for key in session.ignored_config_entries:
-        console.warn(f"the session option {key!r} has no effect.")
     options = provider_options(arguments.provider_option, arguments.ep)
     optional = {_stem(name) for name in session.config().optional_providers}
     for name in arguments.ep:
@@ -270,6 +266,20 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
             require_plugin(name)
         session.add_provider(name, options[name])
     return session
+
+
+def add_config(session: SessionOptions, texts: Iterable[str], console: Console) -> None:
+    """Add the entries of `-c` to session options; warn of those without an effect.
+
+    Raises:
+        InvalidArgument: one is malformed, unknown, or given twice.
+    """
+    for text in texts:
+        key, value = _split(text, "-c")
+        session.add_session_config_entry(key, value)
+
+    for key in session.ignored_config_entries:
+        console.warn(f"the session option {key!r} has no effect.")
 
 
 def _split(text: str, flag: str) -> tuple[str, str]:

@@ -24,16 +24,19 @@ from __future__ import annotations
 from epctx_cli.arguments import (
     CommandParser,
     add_common,
+    add_config,
     add_providers,
     provider_options,
     require_plugin,
     session_options,
+    whole_number,
 )
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode
 from epctx_cli.text import byte_size, counted
 
 __all__ = [
-    "CommandParser", "Console", "ExitCode", "add_common", "add_providers", "byte_size",
-    "counted", "provider_options", "require_plugin", "session_options",
+    "CommandParser", "Console", "ExitCode", "add_common", "add_config", "add_providers",
+    "byte_size", "counted", "provider_options", "require_plugin", "session_options",
+    "whole_number",
 ]  # fmt: skip
