@@ -142,9 +142,9 @@ def measured(process, site, chain):  # noqa: F811
     """Call `epctx bench` of the chain, in a process of its own."""
 
     def call(*arguments, slowdown=0.0):
-        option = ("-p", f"Slowed.slowdown={slowdown}")
-        command = ("bench", chain, "--ep", "Slowed", *option, *arguments)
-        return process(*command, path=(site,))
+        command = ("bench", chain, "--ep", "Slowed", *arguments)
+        added = {slowed_ep.SLOWDOWN: str(slowdown)}
+        return process(*command, path=(site,), timeout=700, **added)
 
     return call
 
@@ -187,9 +187,9 @@ def test_the_command_finds_a_slowdown_of_a_tenth(measured, tmp_path):
     judgement = run_gate(measured, path, SLOWDOWN)
 
     [row] = [row for row in judgement["rows"] if row["row"] == "run"]
-    assert row["verdict"] in {"slower", "too noisy"}, json.dumps(row)
-    if row["verdict"] == "slower":
-        assert row["pvalue"] < 0.01
+    # Wants a machine without other work: there, noise is no excuse.
+    assert row["verdict"] == "slower", json.dumps(row)
+    assert row["pvalue"] < 0.01
 
 
 @pytest.mark.stress

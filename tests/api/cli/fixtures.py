@@ -86,7 +86,7 @@ def process(tmp_path):
     import from.
     """
 
-    def call(*arguments, path=(), **environment) -> Said:
+    def call(*arguments, path=(), timeout=120, **environment) -> Said:
         # Unbuffered, the C library would print at once and hide what is left in its
         # buffer.
         clean = {
@@ -104,7 +104,7 @@ def process(tmp_path):
             text=True,
             env=env,
             cwd=tmp_path,
-            timeout=120,
+            timeout=timeout,
             check=False,
         )
         return Said(code=done.returncode, out=done.stdout, err=done.stderr)
