@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from epctx_cache import *
     from epctx_conformance.explanation import *
+    from epctx_files import *
     from epctx_onnxruntime.conversion import *
     from epctx_onnxruntime.drop_in.process import *
 
     from epctx_core.compiling.compiler import *
     from epctx_core.compiling.initializers import *
     from epctx_core.compiling.report import *
-    from epctx_core.compiling.sealing import *
     from epctx_core.context.callbacks import *
     from epctx_core.engines.cpu_engine import *
     from epctx_core.errors import *
@@ -50,7 +50,6 @@ _HOME = {
         "InitializerValue",
         "OrtExternalInitializerInfo",
     ),
-    "epctx_core.compiling.sealing": ("seal_model",),
     "epctx_core.context.callbacks": ("OrtEpContextData", "OrtEpContextDataBuffer"),
     "epctx_core.engines.cpu_engine": ("set_seed",),
     "epctx_core.errors": (
@@ -115,6 +114,7 @@ _HOME = {
     "epctx_core.session": ("InferenceSession",),
     "epctx_core.verify.findings": ("VerifyReport",),
     "epctx_core.verify.verification": ("verify_model",),
+    "epctx_files": ("seal_model",),
     "epctx_onnxruntime.conversion": ("convert_model",),
     "epctx_onnxruntime.drop_in.process": (
         "disable_telemetry_events",

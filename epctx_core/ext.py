@@ -10,15 +10,18 @@ exactly its own version of the core.
 `GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
     a copy of a model in another process (epctx-isolation).
 `HOOKS`:
-    giving an implementation a hook's whole signature (epctx-conformance,
-    epctx-isolation).
+    giving an implementation a hook's whole signature (epctx-bench,
+    epctx-conformance, epctx-isolation).
 `MappedFile`:
-    that copy's weights (epctx-isolation).
+    that copy's weights; a binary that is digested (epctx-files, epctx-isolation).
 `ModelFolder`:
     opening only what lies in a model's folder, and the state of a file there
-    (epctx-cache, epctx-cli).
+    (epctx-cache, epctx-cli, epctx-files).
+`PayloadEntry`, `dump_seal`:
+    a manifest for a model that another tool wrote (epctx-files).
 `Publication`:
-    putting a converted model in its place (epctx-onnxruntime).
+    putting a converted or a changed model in its place (epctx-files,
+    epctx-onnxruntime).
 `ProviderSession`:
     the EPs that a compile will have, with options and versions; an EP instance in
     another process (epctx-bench, epctx-cache, epctx-isolation).
@@ -68,8 +71,8 @@ exactly its own version of the core.
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).
 `Work`:
-    reading a model that is to be converted, and asking EPs for their claims
-    (epctx-conformance, epctx-onnxruntime).
+    reading a model that is to be converted or sealed, and asking EPs for their claims
+    (epctx-conformance, epctx-files, epctx-onnxruntime).
 """
 
 from __future__ import annotations
@@ -80,6 +83,8 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import *
+    from epctx_core.context.digests import *
+    from epctx_core.context.manifest import *
     from epctx_core.context.metadata import *
     from epctx_core.context.model_head import *
     from epctx_core.context.paths import *
@@ -108,6 +113,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "epctx_core.compiling.destination": ("check_folder",),
+    "epctx_core.context.digests": ("PayloadEntry",),
+    "epctx_core.context.manifest": ("dump_seal",),
     "epctx_core.context.model_head": ("check_required_files",),
     "epctx_core.context.metadata": ("parse_json",),
     "epctx_core.context.paths": ("ModelFolder",),

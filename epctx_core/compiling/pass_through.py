@@ -17,7 +17,7 @@ from onnx import NodeProto
 from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
-from epctx_core.context.digests import PayloadEntry, ReplacedBinaryError, digest_payload
+from epctx_core.context.digests import PayloadEntry, ReplacedBinaryError
 from epctx_core.context.embedding import make_marker
 from epctx_core.context.manifest import Manifest, find_manifest
 from epctx_core.context.node import ContextNodeRecord, find_wrong_types
@@ -201,7 +201,7 @@ class PassThrough:
         entry.
         """
         if not carried.stays:
-            entry = carried.verify() or digest_payload(
+            entry = carried.verify() or PayloadEntry.of(
                 name, carried.payload.view, carried.forget
             )
             carried.payload.copy_to(open_file(name))

@@ -185,6 +185,28 @@ class PayloadEntry:
     references: tuple[str, ...] = ()
     is_weights_file: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        view: memoryview,
+        forget: Forget | None = None,
+        *,
+        embedded: bool = False,
+    ) -> Self:
+        """Return the entry of a payload, computed from its bytes."""
+        blocks = [
+            Segment(start, min(BLOCK, len(view) - start), "")
+            for start in range(0, len(view), BLOCK)
+        ]
+        segments = [
+            block._replace(digest=compute_digest(view, block, forget))
+            for block in blocks
+        ]
+        return cls(
+            name=name, embedded=embedded, size=len(view), segments=tuple(segments)
+        )
+
     @cached_property
     def root(self) -> str:
         """One digest (hex) over the list of segments."""
@@ -263,26 +285,6 @@ class PayloadEntry:
 def get_view(content: Content) -> memoryview:
     """Return all bytes of a content."""
     return content.view if isinstance(content, MappedFile) else content
-
-
-def digest_payload(
-    name: str,
-    view: memoryview,
-    forget: Forget | None = None,
-    *,
-    embedded: bool = False,
-) -> PayloadEntry:
-    """Return the entry of a payload, computed from its bytes."""
-    blocks = [
-        Segment(start, min(BLOCK, len(view) - start), "")
-        for start in range(0, len(view), BLOCK)
-    ]
-    segments = [
-        block._replace(digest=compute_digest(view, block, forget)) for block in blocks
-    ]
-    return PayloadEntry(
-        name=name, embedded=embedded, size=len(view), segments=tuple(segments)
-    )
 
 
 @contextmanager

@@ -330,6 +330,19 @@ def dump_manifest(manifest: Manifest) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
+def dump_seal(payloads: Sequence[PayloadEntry], size: int, digest: str) -> str:
+    """Return the JSON text of a seal: a manifest of payloads alone.
+
+    Args:
+        payloads: their entries.
+        size, digest: length and SHA-256 (hex) of the model's file without the seal.
+    """
+    seal = Seal(f"epctx-core {__version__}", size, digest)
+    return dump_manifest(
+        Manifest(source_digest="", providers={}, payloads=payloads, sealed=seal)
+    )
+
+
 def encode_seal(text: str | bytes) -> bytes:
     """Return the manifest of a sealed model as it stands at the end of the model's
     file: a field of protobuf that may be appended to any model.

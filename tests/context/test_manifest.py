@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from epctx_core.context.digests import BLOCK, PayloadEntry, Segment, digest_payload
+from epctx_core.context.digests import BLOCK, PayloadEntry, Segment
 from epctx_core.context.manifest import Manifest
 from epctx_core.context.metadata import set_metadata
 from epctx_core.errors import InvalidGraph
@@ -85,7 +85,7 @@ def test_bytes_about_which_nothing_is_known_get_an_entry_that_holds_them(length,
     content = memoryview(bytes(length) + extra)
     forgotten = []
 
-    entry = digest_payload(
+    entry = PayloadEntry.of(
         "a.bin", content, lambda offset, size: forgotten.append((offset, size))
     )
 

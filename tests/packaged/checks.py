@@ -20,6 +20,7 @@ from packaged.distributions import (
     COMMANDS,
     CORE,
     ENGINE,
+    FILES,
     ISOLATION,
     KIT,
     SDK,
@@ -60,6 +61,7 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
+    FILES: ("epctx.seal_model", "pip install epctx-files"),
     BENCH: (
         "options.enable_profiling = True; epctx.InferenceSession(model, options)",
         "pip install epctx-bench",

@@ -24,6 +24,7 @@ COMMANDS: Final = "epctx-cli"
 ISOLATION: Final = "epctx-isolation"
 CACHE: Final = "epctx-cache"
 BENCH: Final = "epctx-bench"
+FILES: Final = "epctx-files"
 ENGINE: Final = "epctx-onnxruntime"
 FOLDERS: Final = {CORE: ROOT} | {
     folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))

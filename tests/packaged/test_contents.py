@@ -14,6 +14,7 @@ from packaged.distributions import (
     COMMANDS,
     CORE,
     ENGINE,
+    FILES,
     FOLDERS,
     ISOLATION,
     KIT,
@@ -23,7 +24,7 @@ from packaged.distributions import (
 )
 
 NAMES = sorted(FOLDERS)
-EXACT = [BENCH, CACHE, CAMPAIGNS, COMMANDS, ENGINE, ISOLATION, KIT]
+EXACT = [BENCH, CACHE, CAMPAIGNS, COMMANDS, ENGINE, FILES, ISOLATION, KIT]
 PACKAGES = {
     name: ROOT / "epctx_core"
     if name == CORE
@@ -108,6 +109,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
         "ort",
         "cli",
         "cache",
+        "files",
         "isolation",
         "openvino",
         "test",

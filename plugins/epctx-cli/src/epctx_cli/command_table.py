@@ -142,7 +142,8 @@ OWN = (
             "give a context model that another tool wrote digests, "
             "so that damage is found"
         ),
-        "epctx_cli.commands.seal:add_arguments",
+        "epctx_files.commands:add_seal_arguments",
+        "epctx-files",
     ),
     Command(
         "explain",

@@ -6,24 +6,24 @@ import shutil
 from pathlib import Path
 
 import pytest
+from epctx_files import sealing
 
-from epctx_core.compiling import sealing
 from epctx_core.errors import Fail
 
-REAL = Path(__file__).parents[1] / "real"
+REAL = Path(__file__).parents[3] / "tests" / "real"
 
 
 def test_a_model_that_is_replaced_while_its_payloads_are_digested_is_not_sealed(
     tmp_path, monkeypatch
 ):
     real = shutil.copytree(REAL, tmp_path / "real")
-    path, digest_payload = real / "qnn_ctx0.onnx", sealing.digest_payload
+    path, digest = real / "qnn_ctx0.onnx", sealing.PayloadEntry.of
 
     def digest_and_replace(*payload):
         shutil.copy(real / "share1_ctx.onnx", path)
-        return digest_payload(*payload)
+        return digest(*payload)
 
-    monkeypatch.setattr(sealing, "digest_payload", digest_and_replace)
+    monkeypatch.setattr(sealing.PayloadEntry, "of", digest_and_replace)
 
     with pytest.raises(Fail, match="was replaced while it was sealed"):
         sealing.seal_model(path, beside=True)

@@ -10,41 +10,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from onnx import ModelProto
 
-from epctx_core._version import __version__
-from epctx_core.context.digests import PayloadEntry, digest_payload
-from epctx_core.context.manifest import (
-    MANIFEST,
-    SEALED,
-    SIDECAR,
-    Manifest,
-    Seal,
-    dump_manifest,
-    encode_seal,
-)
-from epctx_core.context.metadata import get_text, remove_metadata
-from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payload_reader import BINARY, get_payload_key
+from epctx_core import SessionOptions, default_registry
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, convert_errors
-from epctx_core.graph.mapping import MappedFile, identify_file
-from epctx_core.graph.model_io import MOST_BYTES
-from epctx_core.options import SessionOptions
-from epctx_core.publish.publication import Publication
-from epctx_core.registry import default_registry
-from epctx_core.sessions.work import Work
+from epctx_core.ext import (
+    MappedFile,
+    ModelFolder,
+    PayloadEntry,
+    Publication,
+    Work,
+    dump_seal,
+)
 
-if TYPE_CHECKING:
-    from epctx_core.context.manifest import PayloadKey
-    from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.graph.mapping import PathInput
+_BINARY = "the context binary"
+_MANIFEST = "epctx.manifest"
+_SEALED = "epctx.sealed"
+_BESIDE = ".epctx.json"
+"""Keys of metadata, and the suffix of the file; see docs/context-model.md."""
+_MOST_BYTES = (1 << 31) - 1
+"""Length of the longest protobuf."""
 
+PathInput: TypeAlias = "str | os.PathLike[str]"
 _SPARSE_FROM = 1 << 28
 """Bytes of a binary from which it matters how many of them are on the disk."""
 _MOST_HOLES = 16
@@ -133,11 +127,11 @@ def seal_model(
         )
 
     # Before any of it is read; what is no file is refused then.
-    state = identify_file(path.stat()) if path.is_file() else None
+    state = _identify(path) if path.is_file() else None
     payloads = list(_list_payloads(path))
     data = path.read_bytes()
     if beside:
-        target = path.with_name(path.name + SIDECAR)
+        target = path.with_name(path.name + _BESIDE)
         content = _seal_beside(path, target, data, payloads, force=force)
     else:
         target = path if output is None else Path(output)
@@ -148,7 +142,7 @@ def seal_model(
     if written:
         with Publication(target.parent) as publication:
             publication.create(target.name).write(content)
-            if identify_file(path.stat()) != state:
+            if _identify(path) != state:
                 raise Fail(
                     f"{path.name} was replaced while it was sealed.",
                     path=path,
@@ -161,6 +155,12 @@ def seal_model(
         written=written,
         payloads={entry.name: (entry.size, entry.root) for entry in payloads},
     )
+
+
+def _identify(path: Path) -> tuple[int, ...]:
+    """Return the facts about a file by which a replacement is noticed."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _has_content(path: Path, content: bytes) -> bool:
@@ -180,10 +180,14 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
     """
     folder = ModelFolder(path.parent, path)
     model = Work(path, SessionOptions(), default_registry, ()).open()
-    records: dict[PayloadKey, ContextNodeRecord] = {}
+    records: dict[tuple[str, bool], Any] = {}
     for record in model.context_nodes:
-        if record.main_context:
-            records.setdefault(get_payload_key(record), record)
+        if not record.main_context:
+            continue
+        # A file has one key, however nodes spell its name (`./a.bin`).
+        name = posixpath.normpath(record.file_name) if record.file_name else ""
+        key = (record.name, True) if record.embed_mode else (name, False)
+        records.setdefault(key, record)
     if not records:
         raise InvalidArgument(
             f"{path.name} has no EPContext node with a payload: there is nothing to "
@@ -195,12 +199,12 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
     for (name, embedded), record in records.items():
         if embedded or not record.cache:
             view = memoryview(record.cache or b"")
-            entry = digest_payload(name, view, embedded=embedded)
+            entry = PayloadEntry.of(name, view, embedded=embedded)
         else:
-            with folder.open(name, what=BINARY, node=record.name) as file:
+            with folder.open(name, what=_BINARY, node=record.name) as file:
                 content = MappedFile(file.fileno(), file.path)
             _check_binary(content, record.name, path)
-            entry = digest_payload(name, content.view, content.forget)
+            entry = PayloadEntry.of(name, content.view, content.forget)
         if not entry.size:
             raise InvalidGraph(
                 f"the payload of EPContext node {record.name!r} is empty.",
@@ -221,7 +225,7 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
     # Blocks are of 512 bytes, whatever the file system; Windows does not count them.
     stored = getattr(content.status, "st_blocks", content.size) * 512
     name = os.path.basename(content.path)  # noqa: PTH119 - a name, as the model has it
-    if content.is_at(path) or content.is_at(path.with_name(path.name + SIDECAR)):
+    if content.is_at(path) or content.is_at(path.with_name(path.name + _BESIDE)):
         problem = "is the model itself or its manifest"
         hint = "Compile it again."
     elif content.size >= _SPARSE_FROM and stored * _MOST_HOLES < content.size:
@@ -242,12 +246,16 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
 
 def _make_text(plain: bytes, payloads: Sequence[PayloadEntry]) -> str:
     """Return the manifest of a model whose file has these bytes without it."""
-    seal = Seal(
-        f"epctx-core {__version__}", len(plain), hashlib.sha256(plain).hexdigest()
-    )
-    return dump_manifest(
-        Manifest(source_digest="", providers={}, payloads=payloads, sealed=seal)
-    )
+    return dump_seal(payloads, len(plain), hashlib.sha256(plain).hexdigest())
+
+
+def _encode_seal(text: str) -> bytes:
+    """Return the manifest as it lies at the end of a sealed model's file: a field of
+    protobuf that may be appended to any model.
+    """
+    model = ModelProto(metadata_props=[{"key": _SEALED, "value": text}])
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _seal_beside(
@@ -279,18 +287,20 @@ def _seal_inside(
     proto = ModelProto.FromString(data)
     manifests = _read_manifests(proto)
     plain = data
-    seal = encode_seal(manifests.get(SEALED, ""))
-    if SEALED in manifests and MANIFEST not in manifests and data.endswith(seal):
+    seal = _encode_seal(manifests.get(_SEALED, ""))
+    if _SEALED in manifests and _MANIFEST not in manifests and data.endswith(seal):
         plain = data.removesuffix(seal)
     elif manifests and force:
-        _check_replaceable(path, manifests.get(MANIFEST, ""))
-        remove_metadata(proto, manifests)
+        _check_replaceable(path, manifests.get(_MANIFEST, ""))
+        kept = [entry for entry in proto.metadata_props if entry.key not in manifests]
+        del proto.metadata_props[:]
+        proto.metadata_props.extend(kept)
         plain = proto.SerializeToString()
 
-    content = plain + encode_seal(_make_text(plain, payloads))
+    content = plain + _encode_seal(_make_text(plain, payloads))
     if not manifests or force or content == data:
         return content
-    if MANIFEST in manifests:
+    if _MANIFEST in manifests:
         raise InvalidArgument(
             f"{path.name} was compiled by epctx: its manifest has digests already.",
             path=path,
@@ -322,11 +332,14 @@ def _check_replaceable(path: Path, text: str) -> None:
 
 def _read_manifests(proto: ModelProto) -> dict[str, str]:
     """Return the manifests in a model's metadata, by key."""
-    return {
-        key: text
-        for key in (MANIFEST, SEALED)
-        if (text := get_text(proto, key)) is not None
-    }
+    found: dict[str, str] = {}
+    for entry in proto.metadata_props:
+        if entry.key in (_MANIFEST, _SEALED):
+            value = entry.value
+            # protobuf gives bytes for text that is not UTF-8.
+            text = value.decode(errors="replace") if isinstance(value, bytes) else value
+            found.setdefault(entry.key, text)
+    return found
 
 
 def _difference_error(name: str, path: Path) -> InvalidArgument:
@@ -354,9 +367,9 @@ def _check_target(
     missing = [
         entry.name
         for entry in payloads
-        if not entry.embedded and folder.status(entry.name, what=BINARY) is None
+        if not entry.embedded and folder.status(entry.name, what=_BINARY) is None
     ]
-    if len(content) > MOST_BYTES:
+    if len(content) > _MOST_BYTES:
         problem = "it would have more than the 2 GiB of a protobuf"
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"

@@ -1,24 +1,22 @@
-"""`epctx seal`: give a context model that another tool wrote digests, so that damage is
-found.
-"""
+"""Commands on files: `epctx seal`."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from epctx_cli import text
-from epctx_cli.arguments import CommandParser, add_common
-from epctx_cli.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from epctx_cli.console import Console
+from epctx_cli.command import (
+    CommandParser,
+    Console,
+    ExitCode,
+    add_common,
+    byte_size,
+)
 
 _SHOWN_DIGITS = 16
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Declare the command's options."""
+def add_seal_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx seal`."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -35,12 +33,12 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_flag("--force", "replace a manifest that says something else")
     add_common(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_seal)
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+def run_seal(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Seal the model, and print the digests."""
-    from epctx_core import seal_model
+    from epctx_files.sealing import seal_model
 
     with console.progress("computing digests"):
         report = seal_model(
@@ -54,7 +52,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.table(
         ("payload", "size", "digest"),
         [
-            (n, text.byte_size(size), root[:_SHOWN_DIGITS])
+            (n, byte_size(size), root[:_SHOWN_DIGITS])
             for n, (size, root) in report.payloads.items()
         ],
     )
