@@ -45,7 +45,7 @@ _TICK_NS = 20_000_000
 hundredth of a second.
 """
 
-_NO_HARD_LINKS = frozenset(
+NO_HARD_LINKS = frozenset(
     # EPERM: FAT and others; also Linux's protected_hardlinks for another user's file.
     {
         errno.EPERM,
@@ -292,7 +292,7 @@ def keep_copy(final: Path, kept: Path) -> None:
     try:
         os.link(content, kept)
     except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
+        if error.errno not in NO_HARD_LINKS:
             raise
         shutil.copyfile(content, kept)
         shutil.copymode(content, kept)
@@ -318,7 +318,7 @@ def claim(staged: Path, final: Path) -> None:
         if not is_same_file(staged, final):
             raise
     except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
+        if error.errno not in NO_HARD_LINKS:
             raise
         require_free(final)
         staged.replace(final)

@@ -228,7 +228,8 @@ class Publication:
     ) -> None:
         self.folder = Path(folder)
         self._before_writing = before_writing
-        self._files: dict[str, files.StagedFile] = {}
+        # None for a link.
+        self._files: dict[str, files.StagedFile | None] = {}
         self._free: dict[str, bool] = {}  # name to whether a file may be replaced
         self._is_over = False
 
@@ -277,20 +278,8 @@ class Publication:
             Fail: the disk is full, the folder was removed, the name was created
                 already, or must not be replaced.
         """
-        key = normalise_path(name)
         with files.report_errors(f"preparing {name!r}", self.folder):
-            if resolve_without_links(self.folder, key) is None:
-                raise InvalidArgument(
-                    f"The file {name!r} can't be published: a folder on its way is a "
-                    "link or no folder.",
-                    path=self.folder,
-                    hint="Use sub-folders that really lie in the output folder.",
-                )
-            if not replace:
-                files.require_free(self.folder / key)
-            if get_mode(self.folder / key) is None:
-                self._free[key] = replace
-            files.make_folders(self._staging / NEW, key)
+            key = self._prepare(name, replace=replace)
             file = files.StagedFile(
                 self._staging / NEW / key, self.folder, self._before_writing
             )
@@ -298,6 +287,48 @@ class Publication:
         self._stack.enter_context(file)
         self._files[key] = file
         return file
+
+    def link(self, name: str, path: Path) -> bool:
+        """Stage a hard link to a file that nobody writes to any more; return False, and
+        stage nothing, where the system has none between the folders.
+
+        Its bytes are not copied and its times stay, so it costs nothing, whatever its
+        size.
+
+        Raises:
+            InvalidArgument, Fail: as for `create`.
+        """
+        with files.report_errors(f"preparing {name!r}", self.folder):
+            key = self._prepare(name, replace=True)
+            try:
+                os.link(os.path.realpath(path), self._staging / NEW / key)
+            except OSError as error:
+                if error.errno not in files.NO_HARD_LINKS:
+                    raise
+                self._free.pop(key, None)
+                return False
+
+        self._files[key] = None
+        return True
+
+    def _prepare(self, name: str, *, replace: bool) -> str:
+        """Check a final name and make the folders for its staged file; return it as it
+        is spelt in the journal.
+        """
+        key = normalise_path(name)
+        if resolve_without_links(self.folder, key) is None:
+            raise InvalidArgument(
+                f"The file {name!r} can't be published: a folder on its way is a "
+                "link or no folder.",
+                path=self.folder,
+                hint="Use sub-folders that really lie in the output folder.",
+            )
+        if not replace:
+            files.require_free(self.folder / key)
+        if get_mode(self.folder / key) is None:
+            self._free[key] = replace
+        files.make_folders(self._staging / NEW, key)
+        return key
 
     def commit(self, models: Sequence[str]) -> dict[str, os.stat_result]:
         """Bring every staged file to its final name, all or none; the publication is
@@ -412,9 +443,15 @@ class Publication:
         folder = self.folder
         staging = self._staging
         with files.report_errors("writing the files to disk", folder):
-            for file in self._files.values():
+            for file in filter(None, self._files.values()):
                 file.close()
-            stamped = {name: files.backdate(staging / NEW / name) for name in journal}
+            # A link shares its times with other names.
+            stamped = {
+                name: files.backdate(staging / NEW / name)
+                if self._files[name]
+                else None
+                for name in journal
+            }
             for name in journal:
                 files.sync(staging / NEW / name)
             files.sync_folders(staging / NEW, journal)

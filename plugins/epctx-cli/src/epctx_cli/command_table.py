@@ -161,6 +161,36 @@ OWN = (
         "epctx_cli.commands.convert:add_arguments",
     ),
     Command(
+        "merge",
+        "make one model of several, joined where one goes on from the other",
+        "epctx_files.commands:add_merge_arguments",
+        "epctx-files",
+    ),
+    Command(
+        "extract",
+        "write a part of a model as a model of its own, such as one EPContext node",
+        "epctx_files.commands:add_extract_arguments",
+        "epctx-files",
+    ),
+    Command(
+        "embed",
+        "put context binaries and external weights into the model",
+        "epctx_files.commands:add_embed_arguments",
+        "epctx-files",
+    ),
+    Command(
+        "externalize",
+        "put payloads and weights of a model into files beside it",
+        "epctx_files.commands:add_externalize_arguments",
+        "epctx-files",
+    ),
+    Command(
+        "diff",
+        "show in which nodes, weights, payloads and EPs two models differ",
+        "epctx_files.commands:add_diff_arguments",
+        "epctx-files",
+    ),
+    Command(
         "bench",
         "measure how long compiling, loading and running models take",
         "epctx_bench.command:add_arguments",

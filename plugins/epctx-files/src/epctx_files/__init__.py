@@ -1,7 +1,9 @@
-"""Work on the files of models: sealing.
+"""Work on the files of models: merging, extracting, embedding, externalizing, comparing
+and sealing.
 
-Owns how files are put together and taken apart; `epctx_core` compiles, loads, verifies
-and publishes. Names are imported on first use.
+Owns how models and the files that they name are put together and taken apart, without
+reading weights; `epctx_core` compiles, loads, verifies and publishes. Names are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -10,11 +12,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_files.bundle import FilesReport, WrittenFile
+    from epctx_files.difference import Difference, DiffReport, diff
+    from epctx_files.embedding import embed, externalize
+    from epctx_files.extraction import extract
+    from epctx_files.merging import merge
     from epctx_files.sealing import SealReport, seal_model
 
-__all__ = ["SealReport", "seal_model"]
+__all__ = [
+    "DiffReport",
+    "Difference",
+    "FilesReport",
+    "SealReport",
+    "WrittenFile",
+    "diff",
+    "embed",
+    "externalize",
+    "extract",
+    "merge",
+    "seal_model",
+]
 
-_HOME = {"SealReport": "sealing", "seal_model": "sealing"}
+_HOME = {
+    "FilesReport": "bundle",
+    "WrittenFile": "bundle",
+    "DiffReport": "difference",
+    "Difference": "difference",
+    "diff": "difference",
+    "embed": "embedding",
+    "externalize": "embedding",
+    "extract": "extraction",
+    "merge": "merging",
+    "SealReport": "sealing",
+    "seal_model": "sealing",
+}
 
 
 def __getattr__(name: str) -> Any:

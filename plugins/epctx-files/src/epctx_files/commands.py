@@ -1,8 +1,12 @@
-"""Commands on files: `epctx seal`."""
+"""Commands on files: `epctx merge`, `extract`, `embed`, `externalize`, `diff` and
+`seal`.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from epctx_cli.command import (
     CommandParser,
@@ -10,9 +14,218 @@ from epctx_cli.command import (
     ExitCode,
     add_common,
     byte_size,
+    counted,
 )
 
+from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_files.bundle import FilesReport
+    from epctx_files.difference import Difference
+
 _SHOWN_DIGITS = 16
+
+
+def _add_output(parser: CommandParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        required=True,
+        help="the model to write; files that it names go into its folder",
+    )
+
+
+def add_merge_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx merge`."""
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="plain models and context models, in the order of their work",
+    )
+    parser.list_among_options = "models"
+    _add_output(parser)
+    parser.add_argument(
+        "--join",
+        action="append",
+        default=[],
+        metavar="A.OUT=B.IN",
+        help=(
+            "the output of one model that is the input of a later one, each with the "
+            "stem of its file, or its number from 1; may be repeated. Values of one "
+            "name are joined without it"
+        ),
+    )
+    parser.add_argument(
+        "--prefix",
+        action="append",
+        default=[],
+        metavar="MODEL=PREFIX",
+        help="a prefix for the names of all values of a model; may be repeated",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run_merge)
+
+
+def run_merge(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Merge the models, and list the files."""
+    from epctx_files.merging import merge
+
+    with console.progress("merging"):
+        report = merge(
+            arguments.models,
+            arguments.output,
+            joins=_split_pairs("--join", arguments.join, "A.OUT=B.IN"),
+            prefixes=_split_pairs("--prefix", arguments.prefix, "MODEL=PREFIX"),
+        )
+    return _show_files(report, console)
+
+
+def _split_pairs(flag: str, texts: Iterable[str], form: str) -> Mapping[str, str]:
+    """Return the two sides of each text.
+
+    Raises:
+        InvalidArgument: one has no two sides, or its left side occurs twice.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        left, equals, right = text.partition("=")
+        if not (left and equals and right):
+            raise InvalidArgument(f"{flag} {text!r} is not of the form {form}.")
+        if left in pairs:
+            raise InvalidArgument(f"{flag} was given twice for {left!r}.")
+        pairs[left] = right
+    return pairs
+
+
+def add_extract_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx extract`."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a plain model or a context model"
+    )
+    _add_output(parser)
+    parser.add_argument(
+        "--node", metavar="NAME", help="a node, such as an EPContext node"
+    )
+    for flag, meaning in (
+        ("--inputs", "values where the part begins (default: the model's inputs)"),
+        ("--outputs", "values where it ends (default: the model's outputs)"),
+    ):
+        parser.add_argument(flag, metavar="NAME", nargs="+", default=[], help=meaning)
+    parser.add_argument(
+        "--source",
+        metavar="MODEL",
+        help=(
+            "the model that MODEL was compiled from: write what the EPContext node "
+            "replaced there"
+        ),
+    )
+    add_common(parser)
+    parser.set_defaults(run=run_extract)
+
+
+def run_extract(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Extract the part, and list the files."""
+    from epctx_files.extraction import extract
+
+    report = extract(
+        arguments.model,
+        arguments.output,
+        node=arguments.node,
+        inputs=arguments.inputs,
+        outputs=arguments.outputs,
+        source=arguments.source,
+    )
+    return _show_files(report, console)
+
+
+def add_embed_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx embed`."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model with context binaries or weights beside"
+    )
+    _add_output(parser)
+    add_common(parser)
+    parser.set_defaults(run=run_embed)
+
+
+def run_embed(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Write the model with all that it names."""
+    from epctx_files.embedding import embed
+
+    with console.progress("embedding"):
+        report = embed(arguments.model, arguments.output)
+    return _show_files(report, console)
+
+
+def add_externalize_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx externalize`."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model with embedded payloads or weights"
+    )
+    _add_output(parser)
+    add_common(parser)
+    parser.set_defaults(run=run_externalize)
+
+
+def run_externalize(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Write the model and the files for what was in it."""
+    from epctx_files.embedding import externalize
+
+    with console.progress("writing files"):
+        report = externalize(arguments.model, arguments.output)
+    return _show_files(report, console)
+
+
+def _show_files(report: FilesReport, console: Console) -> ExitCode:
+    """List what was written, and how."""
+    console.say(f"wrote {report.model}")
+    console.table(
+        ("file", "size", "how"),
+        [(file.name, byte_size(file.bytes), file.how) for file in report.files],
+    )
+    for note in report.notes:
+        console.warn(f"{note}.")
+    console.result(report.as_dict())
+    return ExitCode.DONE
+
+
+def add_diff_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx diff`."""
+    parser.add_argument("first", metavar="FIRST", help="a model")
+    parser.add_argument("second", metavar="SECOND", help="a model to compare with it")
+    parser.add_flag(
+        "--weights", "compare the bytes of weights in files, too, which reads them"
+    )
+    add_common(parser)
+    parser.set_defaults(run=run_diff)
+
+
+def run_diff(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Print the differences; 1 if there are any."""
+    from epctx_files.difference import diff
+
+    with console.progress("comparing"):
+        report = diff(arguments.first, arguments.second, weights=arguments.weights)
+    for difference in report.differences:
+        for line in _list_lines(difference):
+            console.say(line)
+    count = counted(len(report.differences), "difference")
+    console.say(f"{count}." if report.differences else "no differences.")
+    for note in report.notes:
+        console.warn(f"{note} (--weights compares them).")
+    console.result(report.as_dict())
+    return ExitCode.FAILED if report.differences else ExitCode.DONE
+
+
+def _list_lines(difference: Difference) -> Iterable[str]:
+    """Yield the lines for a difference, marked as in a patch."""
+    yield f"{difference.part} {difference.name}"
+    if difference.first is not None:
+        yield f"  - {difference.first}"
+    if difference.second is not None:
+        yield f"  + {difference.second}"
 
 
 def add_seal_arguments(parser: CommandParser) -> None:

@@ -1,0 +1,246 @@
+"""`embed` and `externalize`: payloads and weights in the model, or in files of their
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto, helper
+
+from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_files.bundle import (
+    MOST_BYTES,
+    Bundle,
+    FilesReport,
+    PathInput,
+    SourceFile,
+    find_range,
+    normalise,
+    publish,
+    read_bundle,
+)
+from epctx_files.manifests import find_payloads
+from epctx_files.structure import (
+    INITIALIZERS,
+    find_attribute,
+    find_file_name,
+    find_location,
+    is_embedded,
+    is_primary,
+    remove_metadata,
+)
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+SMALLEST = 1024
+"""Bytes from which `externalize` moves a weight: shape inference reads smaller ones."""
+_ALIGNMENT = 4096
+_SUFFIX = re.compile("executionprovider$", re.IGNORECASE)
+
+
+def embed(model: PathInput, output: PathInput) -> FilesReport:
+    """Write a model with all that it names: context binaries become payloads of their
+    nodes, external weights initializers with their data.
+
+    Args:
+        model: a plain model or a context model.
+        output: the model that needs no other file.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model, or a file of it, is
+            missing or damaged.
+        InvalidArgument: the result would have more than 2 GiB, or needs its source
+            model.
+        Fail: the file cannot be written.
+    """
+    with ExitStack() as stack:
+        bundle = read_bundle(model, stack)
+        if bundle.manifest.get("source_weights"):
+            raise InvalidArgument(
+                f"{bundle.path.name} cannot be one file: it needs weights of its "
+                "source model.",
+                path=bundle.path,
+                hint="Compile without weightless mode.",
+            )
+        _check_size(bundle, Path(output))
+        for node in bundle.parts.contexts:
+            _embed_payload(bundle, node)
+        for tensor in bundle.parts.tensors:
+            _embed_tensor(bundle, tensor)
+
+        bundle.files.clear()
+        remove_metadata(bundle.model, {INITIALIZERS})
+        return publish(bundle, output)
+
+
+def _check_size(bundle: Bundle, target: Path) -> None:
+    """Raise InvalidArgument, before any byte is read, if a model with all that it names
+    has more than 2 GiB.
+    """
+    payloads = [
+        bundle.get_file(cache.s.decode()).status.st_size
+        for cache in map(find_file_name, bundle.parts.contexts)
+        if cache is not None
+    ]
+    weights = [
+        find_range(bundle, tensor)[2]
+        for tensor in bundle.parts.tensors
+        if find_location(tensor) is not None
+    ]
+    size = bundle.model.ByteSize() + sum(payloads) + sum(weights)
+    if size > MOST_BYTES:
+        raise InvalidArgument(
+            f"{target} would have {size:,} bytes, and a protobuf has at most "
+            f"{MOST_BYTES:,} (2 GiB).",
+            path=target,
+            hint="Leave payloads and weights in files of their own.",
+        )
+
+
+def _embed_payload(bundle: Bundle, node: NodeProto) -> None:
+    """Move the payload of an EPContext node from its file into the node; a reference
+    only says that there is no file.
+    """
+    mode = find_attribute(node, "embed_mode")
+    cache = find_attribute(node, "ep_cache_context")
+    if is_embedded(node) or mode is None:
+        return
+    mode.i = 1
+    if cache is None:
+        return
+    if not is_primary(node):
+        node.attribute.remove(cache)
+        return
+
+    name = normalise(cache.s.decode())
+    file = bundle.get_file(name)
+    cache.s = _read(file, 0, file.status.st_size)
+    for payload in find_payloads(bundle.manifest, name, embedded=False):
+        bundle.manifest["payloads"].append(
+            {**payload, "name": node.name, "embedded": True}
+        )
+    _drop_payload_of_file(bundle, name)
+
+
+def _drop_payload_of_file(bundle: Bundle, name: str) -> None:
+    """Remove the manifest's entry of a file that no node names any more."""
+    named = {known for known, _, _ in bundle.list_names()}
+    if name not in named and bundle.manifest:
+        gone = find_payloads(bundle.manifest, name, embedded=False)
+        bundle.manifest["payloads"] = [
+            payload for payload in bundle.manifest["payloads"] if payload not in gone
+        ]
+
+
+def _embed_tensor(bundle: Bundle, tensor: TensorProto) -> None:
+    location = find_location(tensor)
+    if location is not None:
+        file, offset, length = find_range(bundle, tensor)
+        tensor.raw_data = _read(file, offset, length)
+        del tensor.external_data[:]
+        tensor.data_location = TensorProto.DEFAULT
+
+
+def _read(file: SourceFile, offset: int, length: int) -> bytes:
+    """Return bytes of a file.
+
+    Raises:
+        InvalidGraph: it was truncated since it was opened.
+    """
+    # One call of the system gives at most 2 GiB, and no fewer here than there are.
+    data = os.pread(file.descriptor, length, offset)
+    if len(data) < length:
+        raise InvalidGraph(
+            f"{file.path} was truncated while it was read.",
+            path=file.path,
+            hint="Let whatever writes it finish, then start again.",
+        )
+    return data
+
+
+def externalize(model: PathInput, output: PathInput) -> FilesReport:
+    """Write a model whose payloads and weights lie in files beside it.
+
+    Payloads of nodes go into `<stem>_<EP>.bin`, initializers of 1 KiB and more into
+    `<name>.data`; what lies in files already stays in files.
+
+    Args:
+        model: a plain model or a context model.
+        output: the model; the files go into its folder.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph: the model, or a file of it, is
+            missing or damaged.
+        Fail: the files cannot be written.
+    """
+    target = Path(output)
+    with ExitStack() as stack:
+        bundle = read_bundle(model, stack)
+        for node in bundle.parts.contexts:
+            _externalize_payload(bundle, node, target)
+        data = _find_free(f"{target.stem}.data", bundle.files)
+        weights = list(_move_weights(bundle, data))
+        if weights:
+            bundle.files[data] = weights
+        return publish(bundle, output)
+
+
+def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:
+    """Move the payload of an EPContext node into a file of its own."""
+    if not is_embedded(node):
+        return
+    mode = find_attribute(node, "embed_mode")
+    if mode is None:
+        node.attribute.append(helper.make_attribute("embed_mode", 0))
+    else:
+        mode.i = 0
+    cache = find_attribute(node, "ep_cache_context")
+    if cache is None or not is_primary(node):
+        return
+
+    source = find_attribute(node, "source")
+    ep = _SUFFIX.sub("", "" if source is None else source.s.decode()).lower()
+    name = f"{target.stem.removesuffix('_ctx')}_{ep or 'ep'}.bin"
+    name = _find_free(name, bundle.files)
+    bundle.files[name] = [memoryview(cache.s)]
+    cache.s = name.encode()
+    for payload in find_payloads(bundle.manifest, node.name, embedded=True):
+        payload |= {"name": name, "embedded": False}
+
+
+def _find_free(name: str, taken: Mapping[str, object]) -> str:
+    stem, dot, suffix = name.rpartition(".")
+    numbers = (f"{stem}_{number}{dot}{suffix}" for number in range(2, len(taken) + 3))
+    return next(each for each in (name, *numbers) if each not in taken)
+
+
+def _move_weights(bundle: Bundle, name: str) -> Iterator[memoryview]:
+    """Yield the bytes of a file of initializers, which then refer to it."""
+    position = 0
+    for tensor in bundle.model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.HasField("segment"):
+            continue
+        data = tensor.raw_data
+        if len(data) < SMALLEST:
+            continue
+        padding = -position % _ALIGNMENT
+        if padding:
+            yield memoryview(bytes(padding))
+        offset = position + padding
+        position = offset + len(data)
+        yield memoryview(data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (
+            ("location", name),
+            ("offset", str(offset)),
+            ("length", str(len(data))),
+        ):
+            tensor.external_data.add(key=key, value=value)

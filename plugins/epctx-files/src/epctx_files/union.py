@@ -1,0 +1,337 @@
+"""Union of several models: the graph, the files, the functions and the metadata of one
+after the other are added to those of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import helper
+
+from epctx_core.errors import InvalidArgument
+from epctx_files.contexts import list_contexts, separate_contexts
+from epctx_files.manifests import find_payloads, merge_manifests
+from epctx_files.names import (
+    get_key,
+    list_bound_values,
+    list_nodes,
+    list_values,
+    make_free,
+    rename_functions,
+    rename_nodes,
+    rename_values,
+)
+from epctx_files.structure import (
+    COMPATIBILITY,
+    INITIALIZERS,
+    remove_metadata,
+    spell_type,
+)
+
+if TYPE_CHECKING:
+    from onnx import TypeProto, ValueInfoProto
+
+    from epctx_files.bundle import Bundle
+    from epctx_files.structure import FunctionKey
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def get_opsets(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the version of each domain, ONNX's under the empty one."""
+    return {
+        "" if each.domain in DEFAULT_DOMAINS else each.domain: each.version
+        for each in model.opset_import
+    }
+
+
+class Union:
+    """Union of models, which begins as the first one.
+
+    Args:
+        whole: the first model; it is changed.
+
+    Attributes:
+        notes: sentences about what was left out.
+    """
+
+    def __init__(self, whole: Bundle) -> None:
+        self.notes: list[str] = []
+        self._whole = whole
+        self._graph = whole.model.graph
+        self._graphs = whole.parts.graphs
+        self._values = set(list_values(self._graphs))
+        self._nodes = set(list_nodes(self._graphs))
+        self._manifests = [(whole.path.name, whole.manifest)]
+        self._contexts = list_contexts(whole)
+        self._joined: set[str] = set()
+        """Outputs of models that are inputs of later ones."""
+
+    def add(self, part: Bundle, joins: Mapping[str, str]) -> None:
+        """Add a model, which is changed.
+
+        Args:
+            part: the model.
+            joins: inputs of the model, each with the value of the union that it is.
+
+        Raises:
+            InvalidArgument: types of a join exclude each other, a name cannot be
+                changed, or EPs compiled the models unlike.
+        """
+        for target, source in joins.items():
+            self._give_one_name(part, source, target)
+        self._note_joins(part)
+        self._rename_clashes(part)
+        self._rename_nodes(part)
+
+        self._add_files(part)
+        self._add_functions(part)
+        self._add_metadata(part)
+        self._add_graph(part)
+        self._manifests.append((part.path.name, part.manifest))
+        self._contexts += list_contexts(part)
+
+    def finish(self) -> Bundle:
+        """Return the union."""
+        outputs = self._graph.output
+        for index in reversed(range(len(outputs))):
+            if self._is_joined(outputs[index]):
+                del outputs[index]
+        separate_contexts(self._whole, self._contexts)
+        self._whole.manifest = merge_manifests(self._manifests)
+        return self._whole
+
+    def _is_joined(self, value: ValueInfoProto) -> bool:
+        return value.name in self._joined
+
+    def _give_one_name(self, part: Bundle, source: str, target: str) -> None:
+        """Have an input of a model and what it is have one name: that of the latter if
+        the input's may change, else that of the input, else an Identity gives it.
+        """
+        graphs = part.parts.graphs
+        theirs = set(list_values(graphs))
+        if source == target:
+            return
+
+        if target not in list_bound_values(graphs) and source not in theirs:
+            rename_values(graphs, {target: source})
+            return
+
+        if target in self._values:
+            raise InvalidArgument(
+                f"{source!r} cannot be the input {target!r} of {part.path.name}: the "
+                f"models before it have another value {target!r}.",
+                path=part.path,
+                hint="Give one of the models a prefix.",
+            )
+        if source not in list_bound_values(self._graphs):
+            rename_values(self._graphs, {source: target})
+        else:
+            name = make_free(f"{source}_is_{target}", "", self._nodes)
+            bridge = helper.make_node("Identity", [source], [target], name=name)
+            self._graph.node.append(bridge)
+            given = next(each for each in self._graph.output if each.name == source)
+            added = self._graph.output.add()
+            added.CopyFrom(given)
+            added.name = target
+            self._joined.add(source)
+        self._values = set(list_values(self._graphs))
+
+    def _note_joins(self, part: Bundle) -> None:
+        """Check the types of values that inputs of a model are."""
+        outputs = {value.name: value for value in self._graph.output}
+        inputs = {value.name: value for value in self._graph.input}
+        for value in part.model.graph.input:
+            known = outputs.get(value.name) or inputs.get(value.name)
+            if known is not None:
+                _check_types(known, value, part)
+            if value.name in outputs:
+                self._joined.add(value.name)
+
+    def _rename_clashes(self, part: Bundle) -> None:
+        """Change names that both have and that do not mean one value: in the model, or
+        in the union where it cannot be done there.
+        """
+        graph = part.model.graph
+        graphs = part.parts.graphs
+        inputs = {value.name for value in graph.input}
+        mine = {v.name for v in chain(self._graph.input, self._graph.output)}
+        apart = self._values - (inputs & mine)
+        theirs = dict.fromkeys(list_values(graphs))
+        clashes = [each for each in theirs if each in apart]
+
+        fixed = list_bound_values(graphs) | inputs | {v.name for v in graph.output}
+        mine = (mine - self._joined) | list_bound_values(self._graphs)
+        stuck = next((name for name in clashes if name in fixed & mine), None)
+        if stuck is not None:
+            raise InvalidArgument(
+                f"{stuck!r} is a value of {part.path.name} and another one of a model "
+                "before it, and neither can get another name: each is an input, an "
+                "output, or at an EPContext node, whose binary may know its name.",
+                path=part.path,
+                hint=(
+                    "Give one of the models a prefix, or rename the value before the "
+                    "model is compiled."
+                ),
+            )
+
+        taken = self._values | theirs.keys()
+        for owner, stem, is_fixed in (
+            (graphs, part.stem, False),
+            (self._graphs, self._whole.stem, True),
+        ):
+            names = [name for name in clashes if (name in fixed) is is_fixed]
+            free = {name: make_free(name, f"{stem}_", taken) for name in names}
+            rename_values(owner, free)
+
+    def _rename_nodes(self, part: Bundle) -> None:
+        """Change names of a model's nodes that the union has; its manifest knows
+        embedded payloads by them.
+        """
+        graphs = part.parts.graphs
+        taken = self._nodes | set(list_nodes(graphs))
+        names = {
+            name: make_free(name, f"{part.stem}_", taken)
+            for name in dict.fromkeys(list_nodes(graphs))
+            if name in self._nodes
+        }
+        rename_nodes(graphs, names)
+        for name, new in names.items():
+            for payload in find_payloads(part.manifest, name, embedded=True):
+                payload["name"] = new
+
+    def _add_files(self, part: Bundle) -> None:
+        """Take over the files of a model, renamed where the union has another one of
+        that name.
+        """
+        mine = self._whole.files
+        for name in list(part.files):
+            new = name
+            while new in mine and not part.get_file(name).is_same(mine[new]):
+                new = f"{part.stem}_{new}"
+            if new != name:
+                part.rename_file(name, new)
+        mine |= part.files
+
+    def _add_functions(self, part: Bundle) -> None:
+        """Take over the functions of a model, renamed where the union has another one
+        of that name.
+        """
+        functions = self._whole.model.functions
+        mine = {get_key(each): each for each in functions}
+        taken = {function.name for function in functions}
+        names: dict[FunctionKey, str] = {
+            get_key(each): make_free(each.name, f"{part.stem}_", taken)
+            for each in part.model.functions
+            if mine.get(get_key(each), each) != each
+        }
+        rename_functions(part.model, names)
+        for function in part.model.functions:
+            if get_key(function) not in mine:
+                functions.add().CopyFrom(function)
+
+    def _add_metadata(self, part: Bundle) -> None:
+        """Take over the opsets and the metadata of a model.
+
+        Raises:
+            InvalidArgument: an EP compiled the models for different targets.
+        """
+        whole = self._whole.model
+        known = get_opsets(whole)
+        for domain, version in get_opsets(part.model).items():
+            if domain not in known:
+                whole.opset_import.add(domain=domain, version=version)
+        whole.ir_version = max(whole.ir_version, part.model.ir_version)
+
+        stated = {entry.key: entry.value for entry in whole.metadata_props}
+        for entry in part.model.metadata_props:
+            if entry.key not in stated:
+                whole.metadata_props.add(key=entry.key, value=entry.value)
+            elif stated[entry.key] != entry.value:
+                self._settle(part, entry.key, entry.value, stated[entry.key])
+
+    def _settle(self, part: Bundle, key: str, text: str, mine: str) -> None:
+        """Note that a metadata entry is of one model alone, or refuse that."""
+        if key.startswith(COMPATIBILITY):
+            raise InvalidArgument(
+                f"{part.path.name} and a model before it were compiled unlike by "
+                f"{key.removeprefix(COMPATIBILITY)}: {text!r:.80} and {mine!r:.80}.",
+                path=part.path,
+                hint="Compile both with the same versions and options.",
+            )
+        if key == INITIALIZERS:
+            # The key has room for one file.
+            remove_metadata(self._whole.model, {INITIALIZERS})
+            self.notes.append(
+                "the files of initializers lose their checksum: a model has room for "
+                "that of one file"
+            )
+        elif key != "external_dependencies":
+            self.notes.append(f"the metadata {key!r} of {part.path.name} is left out")
+
+    def _add_graph(self, part: Bundle) -> None:
+        """Append the graph of a model."""
+        graph = part.model.graph
+        mine = self._graph
+        known = {value.name for value in chain(mine.input, mine.output)}
+        mine.node.MergeFrom(graph.node)
+        mine.initializer.MergeFrom(graph.initializer)
+        mine.sparse_initializer.MergeFrom(graph.sparse_initializer)
+        mine.quantization_annotation.MergeFrom(graph.quantization_annotation)
+        mine.value_info.MergeFrom(graph.value_info)
+        mine.input.extend(value for value in graph.input if value.name not in known)
+        mine.output.extend(graph.output)
+
+        # What is no output any more keeps its type, which EPContext nodes need.
+        typed = {value.name for value in mine.value_info}
+        mine.value_info.extend(
+            value
+            for value in mine.output
+            if self._is_joined(value) and value.name not in typed
+        )
+        self._whole.refresh()
+        self._graphs = self._whole.parts.graphs
+        self._values.update(list_values(part.parts.graphs))
+        self._nodes.update(list_nodes(part.parts.graphs))
+
+
+def _check_types(given: ValueInfoProto, taken: ValueInfoProto, part: Bundle) -> None:
+    """Check that a value can be an input.
+
+    Raises:
+        InvalidArgument: types or shapes exclude each other.
+    """
+    one, other = given.type, taken.type
+    kinds = (one.WhichOneof("value"), other.WhichOneof("value"))
+    if None in kinds:
+        return
+    alike = kinds[0] == kinds[1]
+    if alike and one.HasField("tensor_type"):
+        alike = _fit(one.tensor_type, other.tensor_type)
+    if not alike:
+        raise InvalidArgument(
+            f"the input {taken.name!r} of {part.path.name} is {spell_type(other)}, and "
+            f"a model before it has {spell_type(one)} under that name.",
+            path=part.path,
+            hint="Give one of the models a prefix, or join other values.",
+        )
+
+
+def _fit(one: TypeProto.Tensor, other: TypeProto.Tensor) -> bool:
+    """Return whether a tensor of one type can be of the other; open dimensions fit
+    every length.
+    """
+    if one.elem_type != other.elem_type:
+        return False
+    if not (one.HasField("shape") and other.HasField("shape")):
+        return True
+    if len(one.shape.dim) != len(other.shape.dim):
+        return False
+    return all(
+        a.dim_value == b.dim_value
+        for a, b in zip(one.shape.dim, other.shape.dim, strict=True)
+        if a.HasField("dim_value") and b.HasField("dim_value")
+    )
