@@ -133,6 +133,27 @@ def test_a_node_that_the_second_ep_takes_has_the_first_ones_reason(annotate, mod
     assert node["epctx.reason"].startswith("QNNExecutionProvider: ")
 
 
+def test_calls_of_functions_are_inlined_in_the_copy_as_the_eps_saw_them(
+    annotate, model
+):
+    path = model(
+        """
+        <ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[3] x) => (float[3] y) { a = own.both(x) y = Relu(a) }
+        <domain: "own", opset_import: ["" : 17]>
+        both (x) => (y) { r = Relu(x) y = Erf(r) }
+        """
+    )
+
+    copy, _ = annotate(path, "QNN")
+
+    assert [(n.op_type, metadata(n)["epctx.ep"]) for n in copy.graph.node] == [
+        ("Relu", "QNNExecutionProvider"),
+        ("Erf", "CPUExecutionProvider"),
+        ("Relu", "QNNExecutionProvider"),
+    ]
+
+
 def test_nodes_of_subgraphs_have_the_ep_of_the_node_that_is_taken_whole(
     annotate, branches
 ):
@@ -226,6 +247,33 @@ def test_the_models_own_nesting_stays_inside_that_of_eps(annotate, branches):
     assert metadata(copy.graph.node[3])["namespace"] == (
         "CPUExecutionProvider/encoder/layer.0"
     )
+
+
+def test_entries_of_an_earlier_annotation_are_replaced(annotate, branches):
+    proto = onnx.load(branches)
+    proto.ir_version = 10
+    proto.graph.node[0].metadata_props.add(key="epctx.reason", value="of another EP")
+    onnx.save(proto, branches)
+
+    copy, _ = annotate(branches, "QNN")
+
+    assert "epctx.reason" not in metadata(copy.graph.node[0])
+
+
+def test_metadata_that_are_not_utf8_stay_as_they_are(annotate, branches):
+    proto = onnx.load(branches)
+    proto.ir_version = 10
+    for key in ("namespace", "author"):
+        proto.graph.node[0].metadata_props.add(key=key, value="not_utf8")
+    branches.write_bytes(
+        proto.SerializeToString().replace(b"not_utf8", b"not_\xff\xff\xff\xff")
+    )
+
+    copy, _ = annotate(branches, "QNN")
+
+    first = metadata(copy.graph.node[0])
+    assert first["namespace"].startswith("QNNExecutionProvider/partition 0/not_")
+    assert first["author"] == b"not_\xff\xff\xff\xff"
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 10), (10, 10), (11, 11)])

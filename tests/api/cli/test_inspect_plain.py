@@ -250,7 +250,7 @@ def test_a_model_of_another_format_is_described_without_them(epctx, tmp_path):
 
 
 def test_names_of_a_plain_model_cannot_steer_the_terminal(epctx, tmp_path):
-    forged = "x\n\x1b[2J\u202e"
+    forged = "x\nIR version 99\x1b[2J\u202e"
     proto = chain(["Add"])
     proto.graph.node[0].input[1] = proto.graph.initializer[0].name = forged
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = forged
@@ -262,6 +262,7 @@ def test_names_of_a_plain_model_cannot_steer_the_terminal(epctx, tmp_path):
     assert said.code == 0
     assert "\\x1b[2J" in said.out
     assert all(line.isprintable() for line in said.out.split("\n"))
+    assert not any(line.startswith("IR version 99") for line in said.out.split("\n"))
 
 
 def test_the_report_of_a_small_network_fits_80_columns(epctx, quantized, monkeypatch):

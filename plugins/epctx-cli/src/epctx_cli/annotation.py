@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_cli import text
 from epctx_cli.arguments import CPU_EP
-from epctx_cli.graphs import OF_ONNX, get_initializers, iter_subgraphs, walk_graphs
+from epctx_cli.graphs import (
+    OF_ONNX,
+    decode_text,
+    get_initializers,
+    iter_subgraphs,
+    walk_graphs,
+)
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -23,8 +29,9 @@ if TYPE_CHECKING:
 SESSION = "session"
 """Taker of an If, Loop or Scan around an EP's work."""
 LEFT_OUT = "left-out-by-epctx-explain"
-"""Name of the file, which does not exist, of the weights that a copy has not."""
+"""Name of the file, which does not exist, of the weights that a copy leaves out."""
 _BECAUSE_OF_SUBGRAPHS = "EPs take nodes of its subgraphs, so the session runs it"
+_WRITTEN = frozenset({"epctx.ep", "epctx.partition", "epctx.reason", "namespace"})
 _PAYLOAD = "ep_cache_context"
 _LARGEST_TENSOR = 1024
 """Bytes of a tensor that a copy keeps: viewers show the values of small ones."""
@@ -197,17 +204,18 @@ def _write_metadata(placed: PlacedNode) -> None:
             values["epctx.reason"] = reason
 
     # The model's own nesting stays inside: the exporter's, or that of the node's name.
-    kept = [entry for entry in node.metadata_props if entry.key not in values]
-    own = next((e.value for e in kept if e.key == "namespace"), None)
-    if own is None:
-        own = node.name.rpartition("/")[0]
-    groups += filter(None, own.split("/"))
+    own = node.name.rpartition("/")[0]
+    entries = node.metadata_props
+    for index in reversed(range(len(entries))):
+        if entries[index].key == "namespace":
+            own = decode_text(entries[index].value)
+        if entries[index].key in _WRITTEN:
+            del entries[index]
 
+    groups += filter(None, own.split("/"))
     values["namespace"] = "/".join(groups)
-    others = [(entry.key, entry.value) for entry in kept if entry.key != "namespace"]
-    node.ClearField("metadata_props")
-    for key, value in [*values.items(), *others]:
-        node.metadata_props.add(key=key, value=value)
+    for key, value in values.items():
+        entries.add(key=key, value=value)
 
 
 def _leave_out_weights(model: ModelProto) -> None:

@@ -1,4 +1,4 @@
-"""Walks over the graphs of a model, at any depth. Knows no command."""
+"""Walks over the graphs of a model, at any depth, and its texts. Knows no command."""
 
 from __future__ import annotations
 
@@ -47,3 +47,8 @@ def get_initializers(graph: AnyGraph) -> Sequence[TensorProto]:
     sparse = getattr(graph, "sparse_initializer", ())
     dense: Sequence[TensorProto] = getattr(graph, "initializer", ())
     return [*dense, *(tensor.values for tensor in sparse)]
+
+
+def decode_text(value: str | bytes) -> str:
+    """Return a text of the model; protobuf gives bytes for what is not UTF-8."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

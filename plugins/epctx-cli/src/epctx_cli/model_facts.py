@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from epctx_cli.graphs import OF_ONNX, get_initializers, walk_graphs
+from epctx_cli.graphs import OF_ONNX, decode_text, get_initializers, walk_graphs
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -49,10 +49,6 @@ class WeightFacts(NamedTuple):
     def parameters(self) -> int:
         """The number of its elements."""
         return math.prod(self.shape)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
-        return self._asdict()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +88,7 @@ class ModelFacts:
         """Return the form that `epctx inspect --json` prints."""
         return {
             **vars(self),
-            "largest_weights": [each.as_dict() for each in self.largest_weights],
+            "largest_weights": [each._asdict() for each in self.largest_weights],
         }
 
 
@@ -108,7 +104,7 @@ def read_facts(path: Path) -> ModelFacts | None:
         model = ModelProto.FromString(path.read_bytes())
     except DecodeError:
         return None
-    return _describe(model)
+    return _describe(model) if model.HasField("graph") else None
 
 
 def _describe(model: ModelProto) -> ModelFacts:
@@ -132,7 +128,8 @@ def _describe(model: ModelProto) -> ModelFacts:
     return ModelFacts(
         ir_version=model.ir_version,
         opsets={
-            _text(each.domain) or "ai.onnx": each.version for each in model.opset_import
+            decode_text(each.domain) or "ai.onnx": each.version
+            for each in model.opset_import
         },
         operators=dict(operators.most_common()),
         functions=len(model.functions),
@@ -154,25 +151,20 @@ def _describe(model: ModelProto) -> ModelFacts:
 
 
 def _join(domain: str, operator: str) -> str:
-    own = _text(domain)
-    name = _text(operator)
+    own = decode_text(domain)
+    name = decode_text(operator)
     return name if own in OF_ONNX else f"{own}::{name}"
-
-
-def _text(value: str | bytes) -> str:
-    """Return a text of the model; protobuf gives bytes for what is not UTF-8."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _list_weights(graph: AnyGraph) -> Iterator[tuple[str, TensorProto]]:
     """Yield the initializers and the tensors of Constant nodes, with their names."""
     for tensor in get_initializers(graph):
-        yield _text(tensor.name), tensor
+        yield decode_text(tensor.name), tensor
     for node in graph.node:
         if node.op_type == "Constant" and node.domain in OF_ONNX:
             for attribute in node.attribute:
                 if attribute.HasField("t") and node.output:
-                    yield _text(node.output[0]), attribute.t
+                    yield decode_text(node.output[0]), attribute.t
 
 
 def _measure(name: str, tensor: TensorProto) -> WeightFacts:
@@ -203,7 +195,7 @@ def _list_open_dimensions(model: ModelProto) -> list[str]:
         if value.name not in initialized
     )
     names = (
-        _text(length.dim_param) or "?"
+        decode_text(length.dim_param) or "?"
         for length in lengths
         if not length.HasField("dim_value")
     )

@@ -145,16 +145,13 @@ def _print_inspect(
 
 def _print_facts(facts: ModelFacts, console: Console) -> None:
     """Print the facts of a plain model."""
-    opsets = ", ".join(f"{domain} {n}" for domain, n in facts.opsets.items())
+    opsets = ", ".join(f"{one_line(name)} {n}" for name, n in facts.opsets.items())
     console.say(f"\nIR version {facts.ir_version}, opsets: {opsets or 'none'}")
     if facts.open_dimensions:
         names = ", ".join(map(one_line, facts.open_dimensions))
         console.say(f"Open dimensions of inputs: {names}")
-    parts = (
-        text.counted(facts.subgraphs, "subgraph"),
-        text.counted(facts.functions, "function"),
-    )
-    if facts.subgraphs or facts.functions:
+    others = {"subgraph": facts.subgraphs, "function": facts.functions}
+    if parts := [text.counted(count, noun) for noun, count in others.items() if count]:
         console.say(f"Counted with the main graph: {' and '.join(parts)}")
 
     shown = len(facts.operators) if console.verbose else _MOST_OPERATORS
@@ -447,8 +444,9 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
 
     if not arguments.ep:
         raise no_ep("explain")
-    annotated = _check_output(arguments, "--annotate", ".onnx")
-    node_data = _check_output(arguments, "--node-data", ".json")
+    model = Path(arguments.model)
+    annotated = _check_output("--annotate", arguments.annotate, ".onnx", model)
+    node_data = _check_output("--node-data", arguments.node_data, ".json", model)
     session = session_options(arguments, console)
     with console.progress("asking the EPs") as progress:
         progress.watch(session)
@@ -467,7 +465,7 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _check_output(
-    arguments: argparse.Namespace, option: str, ending: str
+    option: str, name: str | None, ending: str, model: Path
 ) -> Path | None:
     """Return the path of a file to write, None if the option was not given.
 
@@ -477,7 +475,6 @@ def _check_output(
     """
     from epctx_core.ext import check_folder
 
-    name = vars(arguments)[option.removeprefix("--").replace("-", "_")]
     if name is None:
         return None
     path = Path(name)
@@ -488,7 +485,6 @@ def _check_output(
             path=path,
             hint=f"Choose a name such as explained{ending}.",
         )
-    model = Path(arguments.model)
     if path.exists() and model.exists() and path.samefile(model):
         raise InvalidArgument(
             f"{option} {name!r} is the model itself, which would lose its weights.",
