@@ -79,7 +79,7 @@ lint: .venv/.installed
 	.venv/bin/lint-imports
 	PYTHONPATH=plugins/epctx-openvino/src .venv/bin/lint-imports --config plugins/epctx-openvino/pyproject.toml
 
-stress: .venv/.installed
+stress: .venv/.viewers
 	.venv/bin/python $(STRESS)
 	$(MAKE) stress-vendors
 
@@ -114,9 +114,14 @@ clean:
 	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Drawing needs no part of epctx; the group is read from pyproject.toml by pip 25.1 and newer.
+# Drawing needs no part of epctx, nor does Model Explorer; groups are read from pyproject.toml by pip 25.1 and newer.
 .venv/.plots: .venv/.installed
 	.venv/bin/python -m pip install --quiet --group bench-plots
+	@touch $@
+
+# Without it one test is skipped.
+.venv/.viewers: .venv/.installed
+	.venv/bin/python -m pip install --quiet --group viewers || echo "Model Explorer was not installed; its test is skipped."
 	@touch $@
 
 .venv/.installed .venv-min/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py

@@ -20,8 +20,8 @@ exactly its own version of the core.
 `PayloadEntry`, `dump_seal`:
     a manifest for a model that another tool wrote (epctx-files).
 `Publication`:
-    putting a converted or a changed model in its place (epctx-files,
-    epctx-onnxruntime).
+    putting a converted, annotated or changed model in its place (epctx-cli,
+    epctx-files, epctx-onnxruntime).
 `ProviderSession`:
     the EPs that a compile will have, with options and versions; an EP instance in
     another process (epctx-bench, epctx-cache, epctx-isolation).

@@ -128,7 +128,7 @@ OWN = (
     ),
     Command(
         "inspect",
-        "show what is in a context model, without loading it",
+        "show what is in a model, plain or compiled, without loading it",
         "epctx_cli.commands.inspect:add_inspect_arguments",
     ),
     Command(

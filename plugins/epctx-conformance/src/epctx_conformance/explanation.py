@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epctx_core import (
     GraphOptimizationLevel,
@@ -18,6 +18,9 @@ from epctx_core import (
 )
 from epctx_core.ext import CpuEngine, Work, host_call, read_request
 from epctx_core.plugin import EnginePolicy, Purpose
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 CPU_EP = "CPUExecutionProvider"
 
@@ -74,10 +77,14 @@ class Explanation:
         nodes: of the main graph, then of each subgraph that a session runs itself. An
             If, Loop or Scan around an EP's work is not among them: the session itself
             runs it.
+        model: the model as the EPs saw it, which graph and index of each node refer to:
+            calls of functions are inlined, graph transformers have changed it, and it
+            has no large weights.
     """
 
     eps: tuple[str, ...]
     nodes: tuple[NodeExplanation, ...]
+    model: ModelProto = field(repr=False, compare=False)
 
     @property
     def left(self) -> tuple[NodeExplanation, ...]:
@@ -129,7 +136,9 @@ def explain_model(
             work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
             work.assign()
             return Explanation(
-                eps=tuple(work.providers.choices), nodes=tuple(_explain_nodes(work))
+                eps=tuple(work.providers.choices),
+                nodes=tuple(_explain_nodes(work)),
+                model=work.model.source.proto,
             )
 
 

@@ -5,8 +5,10 @@ compiling or running it.
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -20,10 +22,11 @@ from epctx_cli.arguments import (
     whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_core.errors import one_line
+from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
+    from epctx_cli.model_facts import ModelFacts
     from epctx_core import (
         ContextNodeInfo,
         Explanation,
@@ -36,6 +39,7 @@ _IN_OTHER_TABLES = ("main_context", "embed_mode", "source", "partition_name")
 _COMPILER = ("distribution", "version", "sdk", "driver", "target")
 _COMPILER_IN_DETAIL = ("plugin_api", "options")
 _LONGEST_VALUE = 100
+_MOST_OPERATORS = 20
 
 
 def add_inspect_arguments(parser: CommandParser) -> None:
@@ -47,13 +51,21 @@ def add_inspect_arguments(parser: CommandParser) -> None:
 
 def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the model."""
+    from epctx_cli.model_facts import read_facts
     from epctx_core import inspect_model
 
+    facts = None
     with console.progress("reading the model"):
         info = inspect_model(arguments.model)
+        if info.path is not None and not info.ep_contexts:
+            facts = read_facts(info.path)
     files = _files(info)
     _print_inspect(arguments.model, info, files, console)
+    if facts is not None:
+        _print_facts(facts, console)
+    _warn(info, files, console)
     added = {
+        **({} if facts is None else facts.as_dict()),
         "sealed_by": _sealer(info),
         "graph_transformers": list(_transformers(info)),
         "files": files,
@@ -102,9 +114,11 @@ def _print_inspect(
     model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console
 ) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
-    nodes = text.counted(len(info.ep_contexts), "EPContext node")
-    others = text.counted(info.other_nodes, "other node")
-    console.say(f"{model}: {nodes}, {others}{made_by}")
+    nodes = f"{text.counted(info.other_nodes, 'node')}, no EPContext node"
+    if count := len(info.ep_contexts):
+        others = text.counted(info.other_nodes, "other node")
+        nodes = f"{text.counted(count, 'EPContext node')}, {others}"
+    console.say(f"{model}: {nodes}{made_by}")
     values = [("input", name, kind) for name, kind in info.inputs.items()]
     values += [("output", name, kind) for name, kind in info.outputs.items()]
     console.table(("", "", ""), values)
@@ -127,7 +141,48 @@ def _print_inspect(
             f"the source model {one_line(' and '.join(info.source_files))}, needed "
             "beside this one or where session options say."
         )
-    _warn(info, files, console)
+
+
+def _print_facts(facts: ModelFacts, console: Console) -> None:
+    """Print the facts of a plain model."""
+    opsets = ", ".join(f"{one_line(name)} {n}" for name, n in facts.opsets.items())
+    console.say(f"\nIR version {facts.ir_version}, opsets: {opsets or 'none'}")
+    if facts.open_dimensions:
+        names = ", ".join(map(one_line, facts.open_dimensions))
+        console.say(f"Open dimensions of inputs: {names}")
+    others = {"subgraph": facts.subgraphs, "function": facts.functions}
+    if parts := [text.counted(count, noun) for noun, count in others.items() if count]:
+        console.say(f"Counted with the main graph: {' and '.join(parts)}")
+
+    shown = len(facts.operators) if console.verbose else _MOST_OPERATORS
+    operators = [*facts.operators.items()]
+    console.table(("operator", "nodes"), operators[:shown])
+    if left := operators[shown:]:
+        nodes = text.counted(sum(count for _, count in left), "node")
+        console.say(f"  and {text.counted(len(left), 'operator')} of {nodes}; see -v")
+    console.table(("quantization", "nodes"), [*facts.quantization.items()])
+    _print_weights(facts, console)
+
+
+def _print_weights(facts: ModelFacts, console: Console) -> None:
+    size = text.byte_size(facts.weight_bytes)
+    outside = facts.external_weights
+    where = f" ({outside:,} in files of their own)" if outside else ""
+    weights = sum(total["weights"] for total in facts.weight_types.values())
+    console.say(
+        f"\n{text.counted(weights, 'weight')}{where}: "
+        f"{text.counted(facts.parameters, 'parameter')}, {size}"
+    )
+    rows = [
+        (name, total["weights"], total["parameters"], text.byte_size(total["bytes"]))
+        for name, total in facts.weight_types.items()
+    ]
+    console.table(("type", "weights", "parameters", "size"), rows)
+    largest = [
+        (each.name, f"{each.type}[{','.join(map(str, each.shape))}]", _size(each.bytes))
+        for each in facts.largest_weights
+    ]
+    console.table(("largest weights", "type", "size"), largest)
 
 
 def _print_compilers(info: ModelInfo, console: Console) -> None:
@@ -363,6 +418,22 @@ def add_explain_arguments(parser: CommandParser) -> None:
             "without this option)"
         ),
     )
+    parser.add_argument(
+        "--annotate",
+        metavar="OUT.onnx",
+        help=(
+            "write a copy of the model, without weights and of IR version 10 at least, "
+            "whose nodes name EP, partition and refusals, for Netron and Model Explorer"
+        ),
+    )
+    parser.add_argument(
+        "--node-data",
+        metavar="OUT.json",
+        help=(
+            "write the EP of each node, with colours, for Model Explorer to show over "
+            "the model or its annotated copy"
+        ),
+    )
     add_common(parser)
     parser.set_defaults(run=run_explain)
 
@@ -373,15 +444,78 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
 
     if not arguments.ep:
         raise no_ep("explain")
+    model = Path(arguments.model)
+    annotated = _check_output("--annotate", arguments.annotate, ".onnx", model)
+    node_data = _check_output("--node-data", arguments.node_data, ".json", model)
     session = session_options(arguments, console)
     with console.progress("asking the EPs") as progress:
         progress.watch(session)
         explanation = explain_model(arguments.model, session)
     _print_explain(arguments.model, explanation, console)
-    console.result({"model": arguments.model, **explanation.as_dict()})
+    written = _write_for_viewers(explanation, annotated, node_data)
+    if written:
+        console.say()
+    for path in written:
+        console.say(f"wrote {path} ({text.byte_size(path.stat().st_size)})")
+    result = {"model": arguments.model, **explanation.as_dict()}
+    console.result({**result, "written": [str(path) for path in written]})
     if len(explanation.left) > arguments.fail_on_cpu:
         return ExitCode.FAILED
     return ExitCode.DONE
+
+
+def _check_output(
+    option: str, name: str | None, ending: str, model: Path
+) -> Path | None:
+    """Return the path of a file to write, None if the option was not given.
+
+    Raises:
+        InvalidArgument: it has another ending, or is the model itself.
+        Fail: its folder cannot be written.
+    """
+    from epctx_core.ext import check_folder
+
+    if name is None:
+        return None
+    path = Path(name)
+    # Viewers choose by the ending, and no file of weights is replaced by mistake.
+    if path.suffix.lower() != ending or path.is_dir():
+        raise InvalidArgument(
+            f"{option} {name!r} is not the name of a file that ends in {ending}.",
+            path=path,
+            hint=f"Choose a name such as explained{ending}.",
+        )
+    if path.exists() and model.exists() and path.samefile(model):
+        raise InvalidArgument(
+            f"{option} {name!r} is the model itself, which would lose its weights.",
+            path=path,
+            hint="Choose another name.",
+        )
+    check_folder(path.parent)
+    return path
+
+
+def _write_for_viewers(
+    explanation: Explanation, annotated: Path | None, node_data: Path | None
+) -> list[Path]:
+    """Write the annotated copy and the node data; return the paths."""
+    if annotated is None and node_data is None:
+        return []
+    from epctx_cli.annotation import annotate, make_node_data
+    from epctx_core.ext import Publication
+
+    contents: dict[Path, bytes] = {}
+    if annotated is not None:
+        contents[annotated] = annotate(explanation).SerializeToString(
+            deterministic=True
+        )
+    if node_data is not None:
+        contents[node_data] = json.dumps(make_node_data(explanation)).encode()
+    for path, content in contents.items():
+        with Publication(path.parent) as publication:
+            publication.create(path.name).write(content)
+            publication.commit([path.name])
+    return list(contents)
 
 
 def _print_explain(model: str, explanation: Explanation, console: Console) -> None:
@@ -406,18 +540,14 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
 
 def _describe_node(node: NodeExplanation) -> tuple[str, str, str, str, str]:
     """Return the row of a node in the table of `-v`."""
-    refusals = []
-    for ep, reason in node.refusals:
-        refusal = f"{ep}: {reason}"
-        if ep in node.follows:
-            refusal += f" (follows from {node.follows[ep]!r})"
-        refusals.append(refusal)
+    from epctx_cli.annotation import describe_refusals
+
     return (
         node.name,
         node.operator,
         node.ep,
         "-" if node.partition is None else f"{node.partition}",
-        "; ".join(refusals),
+        describe_refusals(node),
     )
 
 

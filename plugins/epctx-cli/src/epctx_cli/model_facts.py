@@ -1,0 +1,211 @@
+"""Facts of a plain model by its structure: operators, versions, weights, quantization.
+
+Knows no command.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from epctx_cli.graphs import OF_ONNX, decode_text, get_initializers, walk_graphs
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
+
+    from epctx_cli.graphs import AnyGraph
+
+_SHOWN_WEIGHTS = 5
+_BITS_OF_PACKED = {
+    "uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2, "float6e2m3": 6,
+    "float6e3m2": 6,
+}  # fmt: skip
+"""Bits of an element where it is no whole number of bytes."""
+_OF_QUANTIZATION = ("QLinear", "QGemm", "QAttention", "QMoE")
+
+
+class WeightFacts(NamedTuple):
+    """One weight.
+
+    Attributes:
+        name: of the initializer, or of the Constant node's result.
+        type: its element type.
+        shape: its lengths.
+        bytes: what its data take, or would if they were dense.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    bytes: int
+
+    @property
+    def parameters(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Facts of a model.
+
+    Attributes:
+        ir_version: of the file.
+        opsets: version by domain; ONNX's own is `ai.onnx`.
+        operators: number of nodes by operator, the most frequent first: of all graphs,
+            and of functions, each of which counts once.
+        functions: the number of functions that the model defines.
+        subgraphs: the number of graphs in nodes, such as the branches of an If.
+        open_dimensions: names of the inputs' open lengths.
+        parameters, weight_bytes: of all weights, those in files of their own included.
+        weight_types: by element type the number of weights, their elements and bytes.
+        largest_weights: a few.
+        external_weights: the number of weights in files of their own.
+        quantization: the operators that quantize or compute on quantized values, with
+            the number of nodes of each.
+    """
+
+    ir_version: int
+    opsets: Mapping[str, int]
+    operators: Mapping[str, int]
+    functions: int
+    subgraphs: int
+    open_dimensions: Sequence[str]
+    parameters: int
+    weight_bytes: int
+    weight_types: Mapping[str, Mapping[str, int]]
+    largest_weights: Sequence[WeightFacts]
+    external_weights: int
+    quantization: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `epctx inspect --json` prints."""
+        return {
+            **vars(self),
+            "largest_weights": [each._asdict() for each in self.largest_weights],
+        }
+
+
+def read_facts(path: Path) -> ModelFacts | None:
+    """Return the facts of a file; None if it is no ONNX model but of another format.
+
+    Files of external weights are not opened.
+    """
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        model = ModelProto.FromString(path.read_bytes())
+    except DecodeError:
+        return None
+    return _describe(model) if model.HasField("graph") else None
+
+
+def _describe(model: ModelProto) -> ModelFacts:
+    from onnx import TensorProto
+
+    graphs = list(walk_graphs(model))
+    operators = Counter(
+        _join(node.domain, node.op_type) for graph in graphs for node in graph.node
+    )
+    external = 0
+    weights = []
+    types: dict[str, Counter[str]] = {}
+    for name, tensor in chain.from_iterable(map(_list_weights, graphs)):
+        weight = _measure(name, tensor)
+        weights.append(weight)
+        external += tensor.data_location == TensorProto.EXTERNAL
+        types.setdefault(weight.type, Counter()).update(
+            weights=1, parameters=weight.parameters, bytes=weight.bytes
+        )
+
+    return ModelFacts(
+        ir_version=model.ir_version,
+        opsets={
+            decode_text(each.domain) or "ai.onnx": each.version
+            for each in model.opset_import
+        },
+        operators=dict(operators.most_common()),
+        functions=len(model.functions),
+        subgraphs=len(graphs) - len(model.functions) - 1,
+        open_dimensions=_list_open_dimensions(model),
+        parameters=sum(total["parameters"] for total in types.values()),
+        weight_bytes=sum(total["bytes"] for total in types.values()),
+        weight_types=types,
+        largest_weights=heapq.nlargest(
+            _SHOWN_WEIGHTS, weights, key=lambda weight: weight.bytes
+        ),
+        external_weights=external,
+        quantization={
+            name: count
+            for name, count in operators.most_common()
+            if _is_of_quantization(name)
+        },
+    )
+
+
+def _join(domain: str, operator: str) -> str:
+    own = decode_text(domain)
+    name = decode_text(operator)
+    return name if own in OF_ONNX else f"{own}::{name}"
+
+
+def _list_weights(graph: AnyGraph) -> Iterator[tuple[str, TensorProto]]:
+    """Yield the initializers and the tensors of Constant nodes, with their names."""
+    for tensor in get_initializers(graph):
+        yield decode_text(tensor.name), tensor
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in OF_ONNX:
+            for attribute in node.attribute:
+                if attribute.HasField("t") and node.output:
+                    yield decode_text(node.output[0]), attribute.t
+
+
+def _measure(name: str, tensor: TensorProto) -> WeightFacts:
+    from onnx import TensorProto, helper
+
+    kind = tensor.data_type
+    shape = tuple(max(0, length) for length in tensor.dims)
+    count = math.prod(shape)
+    try:
+        label = TensorProto.DataType.Name(kind).lower()
+        bits = _BITS_OF_PACKED.get(label) or (
+            8 * helper.tensor_dtype_to_np_dtype(kind).itemsize
+        )
+    except (KeyError, ValueError):
+        # A type that this onnx does not know.
+        return WeightFacts(name, f"type {kind}", shape, len(tensor.raw_data))
+    if kind == TensorProto.STRING:
+        return WeightFacts(name, label, shape, sum(map(len, tensor.string_data)))
+    return WeightFacts(name, label, shape, -(-count * bits // 8))
+
+
+def _list_open_dimensions(model: ModelProto) -> list[str]:
+    """Return the names of open lengths of inputs; one without a name is `?`."""
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    lengths = chain.from_iterable(
+        value.type.tensor_type.shape.dim
+        for value in model.graph.input
+        if value.name not in initialized
+    )
+    names = (
+        decode_text(length.dim_param) or "?"
+        for length in lengths
+        if not length.HasField("dim_value")
+    )
+    return list(dict.fromkeys(names))
+
+
+def _is_of_quantization(operator: str) -> bool:
+    name = operator.rpartition("::")[2]
+    return (
+        "quantize" in name.lower()
+        or name.startswith(_OF_QUANTIZATION)
+        or name.endswith(("Integer", "NBits"))
+    )
