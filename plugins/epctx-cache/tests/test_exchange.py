@@ -10,6 +10,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 
 import numpy as np
@@ -440,3 +442,23 @@ def test_secret_options_and_the_secret_are_not_in_an_archive(cache, models, tmp_
     exported(cache, tmp_path / "entries.tar")
 
     assert secret not in (tmp_path / "entries.tar").read_bytes()
+
+
+def test_two_processes_that_import_one_file_publish_each_entry_once(
+    archive, cache, other
+):
+    command = [sys.executable, "-m", "epctx_core", "cache", "import", str(archive)]
+    processes = [
+        subprocess.Popen(
+            [*command, "--cache-dir", str(other.folder), "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [json.loads(process.communicate(timeout=300)[0]) for process in processes]
+
+    entries = [entry for answer in said for entry in answer["entries"]]
+    assert [entry["fault"] for entry in entries] == [None] * 6
+    assert sum(not entry["existed"] for entry in entries) == 3
+    assert other.keys == cache.keys

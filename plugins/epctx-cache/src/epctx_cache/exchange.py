@@ -34,7 +34,7 @@ from epctx_cache.store import (
     parse_record,
 )
 from epctx_core import SessionOptions
-from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+from epctx_core.errors import InvalidArgument, NoSuchFile
 
 INDEX = "index.json"
 MAX_MEMBERS = 100_000
@@ -316,46 +316,42 @@ def _read_index(tar: tarfile.TarFile, member: tarfile.TarInfo) -> list[str] | No
 def _import(
     store: EntryStore, tar: tarfile.TarFile, key: str, packed: _Packed, limit: int
 ) -> Exchanged:
-    records: list[EntryRecord] = []
+    written = False
 
     def write(folder: Path) -> EntryRecord:
-        record = _read_record(tar, key, packed.members)
-        if (size := _sum_bytes(record)) > limit:
-            raise CorruptEntryError(
-                f"it has {size:,} bytes, and the limit of the cache is {limit:,}"
-            )
+        nonlocal written
         for file in record.files:
             _extract(tar, packed.members[file.path], folder / file.path)
         check_whole(folder, record)
-        records.append(record)
+        written = True
         return record
 
-    if packed.fault:
-        return Exchanged(key=key, fault=packed.fault)
     try:
+        record = _read_record(tar, key, packed, limit)
         lease = store.create(
             key,
-            model="an entry that is imported",
+            model=f"{record.model} (an import)",
             cancel=SessionOptions().cancellation,
             write=write,
         )
     except CorruptEntryError as fault:
         return Exchanged(key=key, fault=str(fault))
-    if lease is None:
-        raise Fail(f"the entry {key[:12]} cannot be stored.", path=store.folder)
-    with lease:
-        size = _sum_bytes(lease.record)
-        return Exchanged(key=key, bytes=size, existed=not records)
+    if lease is not None:
+        lease.held.close()
+    return Exchanged(key=key, bytes=_sum_bytes(record), existed=not written)
 
 
 def _read_record(
-    tar: tarfile.TarFile, key: str, members: Mapping[str, tarfile.TarInfo]
+    tar: tarfile.TarFile, key: str, packed: _Packed, limit: int
 ) -> EntryRecord:
-    """Return the record of an entry in an archive, if it is that of its members.
+    """Return the record of an entry in an archive, if all but its bytes is sound.
 
     Raises:
-        CorruptEntryError: it is not.
+        CorruptEntryError: it is not, or the entry has more bytes than the limit.
     """
+    members = packed.members
+    if packed.fault:
+        raise CorruptEntryError(packed.fault)
     if RECORD not in members:
         raise CorruptEntryError("it has no record")
     record = parse_record(_read(tar, members[RECORD]), key)
@@ -363,6 +359,20 @@ def _read_record(
         raise CorruptEntryError("its record has fields of another form")
     if keys.key_of(record.ingredients) != key:
         raise CorruptEntryError("its key is not that of its record")
+    _check_files(record, members)
+    if (size := _sum_bytes(record)) > limit:
+        raise CorruptEntryError(
+            f"it has {size:,} bytes, and the limit of the cache is {limit:,}"
+        )
+    return record
+
+
+def _check_files(record: EntryRecord, members: Mapping[str, tarfile.TarInfo]) -> None:
+    """Check that the members of an entry are the files of its record.
+
+    Raises:
+        CorruptEntryError: they are not.
+    """
     sizes = {file.path: file.bytes for file in record.files}
     if len(sizes) != len(record.files) or RECORD in sizes:
         raise CorruptEntryError("its record names a file twice")
@@ -373,7 +383,6 @@ def _read_record(
             raise CorruptEntryError(f"{path!r:.80} is not in its record")
         if members[path].size != sizes[path]:
             raise CorruptEntryError(f"{path!r:.80} has another length")
-    return record
 
 
 def _has_sound_fields(record: EntryRecord) -> bool:
