@@ -462,3 +462,26 @@ def test_two_processes_that_import_one_file_publish_each_entry_once(
     assert [entry["fault"] for entry in entries] == [None] * 6
     assert sum(not entry["existed"] for entry in entries) == 3
     assert other.keys == cache.keys
+
+
+@pytest.mark.parametrize("size", [-(1 << 40), -1024, 1 << 62, (1 << 63) + 7])
+def test_a_size_that_points_outside_the_file_ends_the_archive(
+    archive, other, tmp_path, size
+):
+    data = bytearray(archive.read_bytes())
+    start = data.index(b"/model_qnn.bin") // 512 * 512
+    data[start + 124 : start + 136] = bytes([0xFF if size < 0 else 0x80]) + (
+        size % (1 << 88)
+    ).to_bytes(11)
+    data[start + 148 : start + 156] = b" " * 8
+    total = sum(data[start : start + 512])
+    data[start + 148 : start + 156] = b"%06o\x00 " % total
+    (tmp_path / "evil.tar").write_bytes(data)
+
+    try:
+        results = imported(other, tmp_path / "evil.tar")
+    except epctx.InvalidArgument as error:
+        assert "more than 100,000 members" in str(error)
+    else:
+        assert any(result.fault for result in results)
+    assert other.keys == set()

@@ -71,12 +71,20 @@ class Exchanged:
 
 
 class _BoundedFile(io.FileIO):
-    """File of which tarfile reads no more at once than a header may have."""
+    """File of which tarfile reads no more at once than a header may have, and whose
+    errors of position are those of a damaged archive.
+    """
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= max(_MAX_HEADER, _CHUNK):
             raise tarfile.ReadError("a header is too large")
         return super().read(size) or b""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (OSError, OverflowError) as error:
+            raise tarfile.ReadError("a header leads out of the file") from error
 
 
 # -- export
