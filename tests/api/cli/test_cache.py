@@ -188,3 +188,263 @@ def test_who_compiles_is_listed(epctx, cache, tmp_path):
     (holder,) = for_programs.json["compiling"]
     assert "which compiles slow.onnx since" in holder
     assert epctx("cache", "ls", "--json").json["compiling"] == []
+
+
+@pytest.fixture
+def model(tmp_path, cache):
+    """The model of one of the entries."""
+    return tmp_path / "new.onnx"
+
+
+def test_stats_of_an_empty_cache_are_no_error(epctx, tmp_path):
+    said = epctx("cache", "stats", "--cache-dir", tmp_path / "none")
+
+    assert said.code == 0
+    assert said.out == (
+        f"{tmp_path / 'none'}: 0 hits, 0 misses, 0.0 s saved; 0 entries, 0 bytes\n"
+    )
+    assert not (tmp_path / "none").exists()
+
+
+def test_stats_show_hits_and_misses_of_each_ep(epctx, cache, model):
+    options = SessionOptions()
+    options.add_provider("QNN")
+    for _ in range(3):
+        compile_cached(model, options)
+    options = SessionOptions()
+    options.add_provider("OpenVINO")
+    compile_cached(model, options)
+
+    lines = epctx("cache", "stats").out.splitlines()
+
+    assert lines[0].split() == [
+        "EPs", "hits", "misses", "time", "saved", "entries", "size",
+    ]  # fmt: skip
+    assert lines[1].split()[:3] == ["OpenVINOExecutionProvider", "0", "1"]
+    assert lines[2].split()[:3] == ["QNNExecutionProvider", "3", "2"]
+    assert "3 hits, 3 misses, " in lines[-1]
+    assert "3 entries, " in lines[-1]
+
+
+def test_stats_for_programs_have_numbers(epctx, cache, model):
+    options = SessionOptions()
+    options.add_provider("QNN")
+    compile_cached(model, options)
+
+    found = epctx("cache", "stats", "--json").json
+
+    assert (found["schema"], found["hits"], found["misses"]) == (1, 1, 2)
+    assert found["seconds_saved"] > 0
+    assert found["by_eps"] == [
+        {
+            key: found[key]
+            for key in ("hits", "misses", "seconds_saved", "entries", "bytes")
+        }
+        | {"eps": ["QNNExecutionProvider"]}
+    ]
+
+
+def test_stats_say_which_entries_are_not_counted(epctx, cache):
+    (cache["old"].parent / "entry.json").write_text("{")
+
+    said = epctx("cache", "stats")
+
+    assert said.code == 0
+    assert "1 entry cannot be read" in said.out
+
+
+def test_lookup_prints_the_path_of_a_hit(epctx, cache, model):
+    said = epctx("cache", "lookup", model, "--ep", "QNN")
+
+    assert said.code == 0
+    assert said.out == f"{cache['new']}\n"
+
+
+def test_lookup_of_a_miss_exits_with_1_and_compiles_nothing(epctx, cache, model):
+    said = epctx("cache", "lookup", model, "--ep", "QNN", "-p", "QNN.htp_arch=75")
+
+    assert said.code == 1
+    assert "epctx cache why" in said.out
+    assert len(epctx("cache", "ls", "--json").json["entries"]) == 2
+
+
+def test_lookup_in_a_cache_that_does_not_exist_makes_none(epctx, model, tmp_path):
+    folder = tmp_path / "none"
+
+    said = epctx("cache", "lookup", model, "--ep", "QNN", "--cache-dir", folder)
+
+    assert said.code == 1
+    assert not folder.exists()
+
+
+def test_lookup_for_programs_has_path_and_key(epctx, cache, model):
+    hit = epctx("cache", "lookup", model, "--ep", "QNN", "--json")
+    miss = epctx("cache", "lookup", model, "--ep", "OpenVINO", "--json")
+
+    assert (hit.json["hit"], hit.json["path"]) == (True, str(cache["new"]))
+    assert hit.json["key"] == cache["new"].parent.name
+    assert (miss.code, miss.json["hit"], miss.json["path"]) == (1, False, None)
+
+
+def test_lookup_of_a_damaged_entry_is_a_miss_that_says_so(epctx, cache, model):
+    cache["new"].write_bytes(b"x")
+
+    said = epctx("cache", "lookup", model, "--ep", "QNN")
+
+    assert said.code == 1
+    assert "is damaged: model_ctx.onnx has another length" in said.out
+
+
+@pytest.mark.parametrize("command", ["lookup", "why"])
+def test_a_model_that_is_not_there_is_said(epctx, cache, command):
+    said = epctx("cache", command, "none.onnx", "--ep", "QNN")
+
+    assert said.code == 2
+    assert said.err == "error: there is no model file 'none.onnx'.\n"
+
+
+@pytest.mark.parametrize("command", ["lookup", "why"])
+def test_a_context_model_has_no_entry(epctx, cache, command):
+    said = epctx("cache", command, cache["new"], "--ep", "QNN")
+
+    assert said.code == 2
+    assert "is a context model already" in said.err
+
+
+def test_why_names_the_nearest_entry_and_what_differs(epctx, cache, model):
+    said = epctx("cache", "why", model, "--ep", "QNN", "-p", "QNN.htp_arch=75")
+
+    assert said.code == 0
+    assert f"Nearest entry: {cache['new'].parent.name[:12]}, new.onnx" in said.out
+    assert "Its key differs in 2 parts:" in said.out
+    assert (
+        "  option htp_arch of QNNExecutionProvider\n    now    75\n    entry  73\n"
+    ) in said.out
+
+
+def test_why_of_a_hit_says_that_the_model_is_there(epctx, cache, model):
+    said = epctx("cache", "why", model, "--ep", "QNN")
+
+    assert said.out.endswith(f"entry {cache['new'].parent.name[:12]}.\n")
+
+
+def test_why_for_programs_has_both_values(epctx, cache, model):
+    found = epctx(
+        "cache", "why", model, "--ep", "QNN", "-c", "ep.partition_min_nodes=2", "--json"
+    ).json
+
+    assert (found["schema"], found["hit"], found["entries"]) == (1, False, 2)
+    assert found["nearest"]["key"] == cache["new"].parent.name
+    assert found["nearest"]["differences"] == [
+        {
+            "part": "session option ep.partition_min_nodes",
+            "now": "2",
+            "entry": "1",
+        }
+    ]
+
+
+def test_why_says_which_entries_are_not_compared(epctx, cache, model):
+    (cache["new"].parent / "entry.json").write_text("{}")
+    (cache["old"].parent / "entry.json").write_text("{}")
+
+    said = epctx("cache", "why", model, "--ep", "QNN")
+
+    assert said.code == 0
+    assert "no entry is comparable" in said.out
+    assert "2 entries are not compared: damaged, or of an earlier version" in said.out
+
+
+def test_entries_go_from_cache_to_cache_in_one_file(epctx, cache, model, tmp_path):
+    file, other = tmp_path / "entries.tar", tmp_path / "other"
+
+    out = epctx("cache", "export", file)
+    into = epctx("cache", "import", file, "--cache-dir", other)
+
+    assert (out.code, into.code) == (0, 0)
+    assert out.out.startswith(f"{file}: 2 entries, ")
+    assert into.out.startswith(f"{other}: 2 entries imported, ")
+    there = epctx("cache", "lookup", model, "--ep", "QNN", "--cache-dir", other)
+    assert there.code == 0
+    assert there.out.startswith(str(other))
+
+
+def test_an_entry_is_exported_by_the_first_digits_of_its_key(epctx, cache, tmp_path):
+    key = cache["old"].parent.name
+
+    said = epctx("cache", "export", tmp_path / "one.tar", key[:12], key, "--json")
+
+    assert [entry["key"] for entry in said.json["entries"]] == [key]
+
+
+@pytest.mark.parametrize(
+    ("digits", "message"), [("xyz", "no entry has"), ("", "no entry has")]
+)
+def test_digits_of_no_entry_are_refused(epctx, cache, tmp_path, digits, message):
+    said = epctx("cache", "export", tmp_path / "one.tar", digits)
+
+    assert said.code == 2
+    assert message in said.err
+    assert not (tmp_path / "one.tar").exists()
+
+
+def test_a_damaged_entry_is_left_out_of_an_export_which_exits_with_1(
+    epctx, cache, tmp_path
+):
+    cache["old"].write_bytes(b"x")
+
+    said = epctx("cache", "export", tmp_path / "some.tar")
+
+    assert said.code == 1
+    assert f"{cache['old'].parent.name[:12]} is left out: " in said.out
+    assert f"{tmp_path / 'some.tar'}: 1 entry, " in said.out
+
+
+def test_a_damaged_entry_is_left_out_of_an_import_which_exits_with_1(
+    epctx, cache, tmp_path
+):
+    file, other = tmp_path / "entries.tar", tmp_path / "other"
+    epctx("cache", "export", file)
+    data = cache["old"].with_name("model_qnn.bin").read_bytes()
+    file.write_bytes(file.read_bytes().replace(data, data[:-1] + b"?"))
+
+    said = epctx("cache", "import", file, "--cache-dir", other, "--json")
+
+    assert said.code == 1
+    assert said.json["ok"] is False
+    assert {e["key"]: e["fault"] is None for e in said.json["entries"]} == {
+        cache["new"].parent.name: True, cache["old"].parent.name: False,
+    }  # fmt: skip
+    assert (
+        len(epctx("cache", "ls", "--cache-dir", other, "--json").json["entries"]) == 1
+    )
+
+
+def test_an_import_keeps_the_limit(epctx, cache, tmp_path, monkeypatch):
+    file, other = tmp_path / "entries.tar", tmp_path / "other"
+    epctx("cache", "export", file)
+    monkeypatch.setenv("EPCTX_CACHE_SIZE", "6K")
+
+    said = epctx("cache", "import", file, "--cache-dir", other)
+
+    assert said.code == 0
+    assert "1 entry removed to keep the limit of 6.0 KiB" in said.out
+
+
+@pytest.mark.parametrize("data", [None, b"no tar file"])
+def test_a_file_that_is_no_archive_is_wrong_usage(epctx, tmp_path, data):
+    file = tmp_path / "file.tar"
+    if data is not None:
+        file.write_bytes(data)
+
+    said = epctx("cache", "import", file, "--cache-dir", tmp_path / "cache")
+
+    assert said.code == 2
+    assert str(file) in said.err
+
+
+def test_an_archive_that_cannot_be_written_is_said(epctx, cache, tmp_path):
+    said = epctx("cache", "export", tmp_path / "none" / "x.tar")
+
+    assert said.code == 2
+    assert said.err.endswith("cannot be written: No such file or directory.\n")

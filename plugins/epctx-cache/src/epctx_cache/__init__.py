@@ -7,6 +7,6 @@ Owns keys, entries, locks and the size limit of a cache folder.
 
 from __future__ import annotations
 
-from epctx_cache.caching import compile_cached, load_or_compile
+from epctx_cache.caching import cache_statistics, compile_cached, load_or_compile
 
-__all__ = ["compile_cached", "load_or_compile"]
+__all__ = ["cache_statistics", "compile_cached", "load_or_compile"]

@@ -1,7 +1,8 @@
 """`load_or_compile` and `compile_cached`: the compiled form of a model from the cache,
 compiled first if necessary.
 
-Also the settings of the cache, from arguments, environment variables and defaults.
+Also `cache_statistics`, and the settings of the cache, from arguments, environment
+variables and defaults.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from epctx_core import (
     SessionOptions,
     default_registry,
 )
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.ext import get_user_folder
 
 if TYPE_CHECKING:
+    from epctx_cache.counters import CacheStatistics
     from epctx_cache.request import Request
     from epctx_core import InferenceSession
 
@@ -227,3 +229,30 @@ def compile_cached(request: Request) -> Path:
         EpctxError: see `load_or_compile`.
     """
     return request.path()
+
+
+def cache_statistics(
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> CacheStatistics:
+    """Return hits, misses, the time that hits saved, and the size of a cache.
+
+    Args:
+        cache_dir: the cache's folder; None for EPCTX_CACHE_DIR or the user's cache
+            folder. One that does not exist has no use.
+
+    Raises:
+        InvalidArgument: the folder is not a path.
+        Fail: the cache's folder cannot be read.
+
+    Example:
+        >>> cache_statistics().seconds_saved
+    """
+    from epctx_cache.store import EntryStore
+
+    folder = cache_settings(cache_dir).folder
+    try:
+        return EntryStore(folder).statistics()
+    except OSError as error:
+        raise Fail(
+            f"the cache in {str(folder)!r} cannot be read: {error}.", path=folder
+        ) from error

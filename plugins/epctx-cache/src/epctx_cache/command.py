@@ -1,27 +1,45 @@
-"""`epctx cache`: list, check and clear the cache of `load_or_compile`."""
+"""`epctx cache`: list, count, check, exchange and clear the entries of
+`load_or_compile`, and find the one of a model.
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_cli.command import (
     CommandParser,
     Console,
     ExitCode,
     add_common,
+    add_providers,
     byte_size,
     counted,
+    session_options,
 )
 
 from epctx_cache.caching import CacheSettings, cache_settings, parse_size
 from epctx_cache.lock import holders
-from epctx_cache.store import Collected, EntryStore, Stored, clear, collect, verify
-from epctx_core.errors import Fail
+from epctx_cache.store import (
+    Collected,
+    EntryStore,
+    Stored,
+    clear,
+    collect,
+    is_key,
+    verify,
+)
+from epctx_core.errors import EpctxError, Fail, InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_cache.differences import Nearest
+    from epctx_cache.exchange import Exchanged
+    from epctx_cache.request import Request
 
 Result = TypeVar("Result")
 _SHORT = 12
@@ -29,6 +47,47 @@ _SHORT = 12
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
+
+
+def add_lookup_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache lookup`."""
+    _add_model_arguments(parser, run=run_lookup)
+
+
+def add_why_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache why`."""
+    _add_model_arguments(parser, run=run_why)
+
+
+def _add_model_arguments(
+    parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]
+) -> None:
+    """Declare the arguments that the key of an entry depends on."""
+    parser.add_argument("model", metavar="MODEL", help="the ONNX model to look up")
+    add_providers(
+        parser,
+        ep_help="an EP of the entry; may be repeated, in order of priority",
+    )
+    _add_arguments(parser, run=run)
+
+
+def add_export_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache export`."""
+    parser.add_argument("file", metavar="FILE.tar", help="the tar file to write")
+    parser.add_argument(
+        "entries",
+        metavar="ENTRY",
+        nargs="*",
+        help="a key, or its first digits as `epctx cache ls` shows them (default: all)",
+    )
+    _add_arguments(parser, run=run_export)
+
+
+def add_import_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx cache import`."""
+    meaning = "a tar file that `epctx cache export` wrote"
+    parser.add_argument("file", metavar="FILE.tar", help=meaning)
+    _add_arguments(parser, run=run_import)
 
 
 def add_gc_arguments(parser: CommandParser) -> None:
@@ -74,6 +133,263 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
         }
     )
     return ExitCode.DONE
+
+
+def run_stats(arguments: argparse.Namespace, console: Console) -> int:
+    """Show hits, misses and the time that hits saved."""
+    settings, store = _open_store(arguments)
+    statistics = _try(settings, store.statistics)
+    console.table(
+        ("EPs", "hits", "misses", "time saved", "entries", "size"),
+        [
+            (
+                ", ".join(usage.eps) or "none",
+                usage.hits,
+                usage.misses,
+                _format_seconds(usage.seconds_saved),
+                usage.entries,
+                byte_size(usage.bytes),
+            )
+            for usage in statistics.by_eps
+        ],
+    )
+    gap = "\n" if statistics.by_eps else ""
+    console.say(
+        f"{gap}{settings.folder}: {counted(statistics.hits, 'hit')}, "
+        f"{_count_misses(statistics.misses)}, "
+        f"{_format_seconds(statistics.seconds_saved)} saved; "
+        f"{_count_entries(statistics.entries)}, {byte_size(statistics.bytes)}"
+    )
+    if statistics.damaged:
+        console.note(
+            f"{_count_entries(statistics.damaged)} cannot be read, and the hits are "
+            "not counted. See `epctx cache verify`."
+        )
+    console.result(statistics.as_dict())
+    return ExitCode.DONE
+
+
+def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
+    """Print the context model of a model in the cache; 1 if there is none."""
+    from epctx_cache.store import CorruptEntryError
+
+    settings, store = _open_store(arguments)
+    key, _ = _try(settings, _make_request(arguments, settings, console).identify)
+    fault = ""
+    model: Path | None = None
+    try:
+        if lease := _try(settings, lambda: store.open(key)):
+            with lease:
+                model = lease.model
+    except CorruptEntryError as error:
+        fault = str(error)
+    if model is not None:
+        console.say(str(model))
+    elif fault:
+        console.note(f"The entry {key[:_SHORT]} is damaged: {fault}.")
+    else:
+        console.note(
+            f"{arguments.model} is not in {settings.folder} with these options. "
+            "`epctx cache why` shows the nearest entry."
+        )
+    console.result(
+        {
+            "cache": str(settings.folder),
+            "hit": model is not None,
+            "key": key,
+            "path": None if model is None else str(model),
+            "fault": fault or None,
+        }
+    )
+    return ExitCode.FAILED if model is None else ExitCode.DONE
+
+
+def run_why(arguments: argparse.Namespace, console: Console) -> int:
+    """Show how the key of a model differs from that of the nearest entry."""
+    from epctx_cache.differences import find_nearest
+
+    settings, store = _open_store(arguments)
+    key, parts = _try(settings, _make_request(arguments, settings, console).identify)
+    entries = _try(settings, lambda: list(store.entries()))
+    unreadable = sum(entry.record is None for entry in entries)
+    nearest = find_nearest(parts, Path(arguments.model).name, entries)
+    _print_nearest(arguments.model, settings, key, nearest, console)
+    if unreadable:
+        are = "is" if unreadable == 1 else "are"
+        console.note(
+            f"\n{_count_entries(unreadable)} {are} not compared: damaged, or of an "
+            "earlier version that recorded no parts of keys."
+        )
+    console.result(
+        {
+            "cache": str(settings.folder),
+            "hit": nearest is not None and nearest.entry.key == key,
+            "key": key,
+            "entries": len(entries),
+            "not_compared": unreadable,
+            "nearest": None
+            if nearest is None
+            else {
+                **_describe_entry(nearest.entry),
+                "differences": [asdict(each) for each in nearest.differences],
+            },
+        }
+    )
+    return ExitCode.DONE
+
+
+def _print_nearest(
+    model: str,
+    settings: CacheSettings,
+    key: str,
+    nearest: Nearest | None,
+    console: Console,
+) -> None:
+    if nearest is None:
+        console.say(f"{model} is not in {settings.folder}, and no entry is comparable.")
+        return
+    record = nearest.record
+    if nearest.entry.key == key:
+        console.say(f"{model} is in {settings.folder}: entry {key[:_SHORT]}.")
+        return
+    console.say(f"{model} is not in {settings.folder} with these options.")
+    eps = ", ".join(record.eps) or "no EP"
+    age = _format_age(time.time() - record.created)
+    console.say(
+        f"Nearest entry: {nearest.entry.key[:_SHORT]}, {record.model} for {eps}, "
+        f"compiled {age}."
+    )
+    verb = "part" if len(nearest.differences) == 1 else "parts"
+    console.say(f"Its key differs in {len(nearest.differences)} {verb}:")
+    for each in nearest.differences:
+        console.say(f"\n  {each.part}")
+        console.say(f"    now    {_shorten(each.now)}")
+        console.say(f"    entry  {_shorten(each.entry)}")
+
+
+def _shorten(value: str | None) -> str:
+    """Return the value of a part of a key as a line; a digest with its first digits."""
+    if value is None:
+        return "(none)"
+    if not value:
+        return "(empty)"
+    return f"{value[:_SHORT]}…" if is_key(value) else value
+
+
+def _make_request(
+    arguments: argparse.Namespace, settings: CacheSettings, console: Console
+) -> Request:
+    """Return the request that a host with the arguments of a command would make."""
+    from epctx_cache.request import Request, cacheable
+    from epctx_core import GraphOptimizationLevel, default_registry
+
+    session = session_options(arguments, console)
+    return Request(
+        model=arguments.model,
+        options=cacheable(session, None, None),
+        level=GraphOptimizationLevel.ORT_DISABLE_ALL,
+        settings=settings,
+        progress=None,
+        registry=default_registry,
+    )
+
+
+def run_export(arguments: argparse.Namespace, console: Console) -> int:
+    """Write entries into a tar file; 1 if one was left out."""
+    from epctx_cache.exchange import export_entries
+
+    settings, store = _open_store(arguments)
+    file = Path(arguments.file)
+    keys = _try(settings, lambda: [entry.key for entry in store.entries()])
+    if arguments.entries:
+        keys = [_find_key(text, keys) for text in dict.fromkeys(arguments.entries)]
+    try:
+        with console.progress() as progress:
+            results = export_entries(store, file, sorted(set(keys)), progress)
+    except OSError as error:
+        why = error.strerror or error
+        raise Fail(f"{str(file)!r} cannot be written: {why}.", path=file) from error
+
+    faults = _print_faults(results, console)
+    done = [result for result in results if not result.fault]
+    console.say(
+        f"{file}: {_count_entries(len(done))}, "
+        f"{byte_size(sum(result.bytes for result in done))}"
+    )
+    console.result(
+        {
+            "cache": str(settings.folder),
+            "file": str(file),
+            "ok": not faults,
+            "entries": [_describe_exchanged(result) for result in results],
+        }
+    )
+    return ExitCode.FAILED if faults else ExitCode.DONE
+
+
+def _find_key(text: str, keys: Sequence[str]) -> str:
+    """Return the key that begins with the digits of an argument."""
+    found = [key for key in keys if text and key.startswith(text.lower())]
+    if len(found) == 1:
+        return found[0]
+    number = f"{len(found)} entries have" if found else "no entry has"
+    raise InvalidArgument(
+        f"{number} a key that begins with {text!r:.80}.",
+        hint="Give more digits; `epctx cache ls --json` shows all of them."
+        if found
+        else "See `epctx cache ls`.",
+    )
+
+
+def run_import(arguments: argparse.Namespace, console: Console) -> int:
+    """Add the entries of a tar file to the cache; 1 if one was refused."""
+    from epctx_cache.exchange import import_entries
+
+    settings, store = _open_store(arguments)
+    file = Path(arguments.file)
+    with console.progress() as progress:
+        results = _try(
+            settings,
+            lambda: list(import_entries(store, file, settings.size, progress)),
+        )
+        collected = _try(settings, lambda: collect(store, settings.size))
+
+    faults = _print_faults(results, console)
+    existed = sum(result.existed for result in results)
+    new = [result for result in results if not (result.fault or result.existed)]
+    console.say(
+        f"{settings.folder}: {_count_entries(len(new))} imported, "
+        f"{byte_size(sum(result.bytes for result in new))}; {existed} existed, "
+        f"{faults} refused"
+    )
+    if collected.removed:
+        console.note(
+            f"{_count_entries(len(collected.removed))} removed to keep the limit of "
+            f"{byte_size(settings.size)}; EPCTX_CACHE_SIZE sets another one."
+        )
+    console.result(
+        {
+            "cache": str(settings.folder),
+            "file": str(file),
+            "ok": not faults,
+            "entries": [_describe_exchanged(result) for result in results],
+            "removed": list(collected.removed),
+        }
+    )
+    return ExitCode.FAILED if faults else ExitCode.DONE
+
+
+def _print_faults(results: Sequence[Exchanged], console: Console) -> int:
+    """Show what was left out; return the number."""
+    faults = [result for result in results if result.fault]
+    for result in faults:
+        name = result.key[:_SHORT] if is_key(result.key) else repr(result.key)[:80]
+        console.say(f"{name} is left out: {result.fault}")
+    return len(faults)
+
+
+def _describe_exchanged(result: Exchanged) -> dict[str, Any]:
+    return {**asdict(result), "fault": result.fault or None}
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
@@ -141,6 +457,8 @@ def _open_store(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStor
 def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
     try:
         return work()
+    except EpctxError:
+        raise  # some are an OSError, too
     except OSError as error:
         raise Fail(
             f"the cache in {str(settings.folder)!r} cannot be used: {error}.",
@@ -166,6 +484,19 @@ def _make_row(entry: Stored) -> tuple[str, str, str, str, str]:
 
 def _count_entries(number: int) -> str:
     return "1 entry" if number == 1 else f"{number:,} entries"
+
+
+def _count_misses(number: int) -> str:
+    return "1 miss" if number == 1 else f"{number:,} misses"
+
+
+def _format_seconds(seconds: float) -> str:
+    """Return a duration in words."""
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    if seconds < _HOUR:
+        return f"{seconds / _MINUTE:.1f} min"
+    return f"{seconds / _HOUR:,.1f} h"
 
 
 def _format_age(seconds: float) -> str:
@@ -196,5 +527,6 @@ def _describe_entry(entry: Stored) -> dict[str, Any]:
 
 
 add_ls_arguments = partial(_add_arguments, run=run_ls)
+add_stats_arguments = partial(_add_arguments, run=run_stats)
 add_verify_arguments = partial(_add_arguments, run=run_verify)
 add_clear_arguments = partial(_add_arguments, run=run_clear)

@@ -27,6 +27,7 @@ from importlib_metadata import (
 )
 
 import epctx_core
+from epctx_core.errors import PluginError
 from epctx_core.ext import SESSION_OPTIONS
 from epctx_core.plugin import PLUGIN_API
 
@@ -188,12 +189,39 @@ def _describe_provider(
         "code": newest_change(Path(file))
         if file and choice.record.distribution is None
         else "",
+        **_describe_environment(choice, seal),
         "options": {name: repr(value) for name, value in public.items()},
         "secrets": {
             name: seal(f"{choice.name}.{name}={value!r}".encode())
             for name, value in hidden.items()
         },
     }
+
+
+def _describe_environment(
+    choice: ProviderChoice, seal: Callable[[bytes], str]
+) -> dict[str, Any]:
+    """Return the environment variables that an EP reads; nothing if it names none, so
+    that the keys of such EPs stay.
+
+    Its class names them in a tuple `environment`. A value may be secret: it is hidden.
+    """
+    names = getattr(choice.cls, "environment", ())
+    if not isinstance(names, tuple) or not all(isinstance(n, str) for n in names):
+        raise PluginError(
+            f"the attribute `environment` of {choice.name} is {names!r:.80}, not a "
+            "tuple of names of environment variables.",
+            ep=choice.name,
+            distribution=choice.record.distribution,
+            hint='Write it as environment = ("NAME",), or remove it.',
+        )
+    sealed = {
+        name: seal(os.fsencode(f"{name}={os.environ[name]}"))
+        if name in os.environ
+        else None
+        for name in names
+    }
+    return {"environment": sealed} if sealed else {}
 
 
 def _digest_array(array: np.ndarray) -> str:

@@ -180,6 +180,7 @@ class Request:
                         )
                         self._store.drop(lease)
                     else:
+                        self._count_hit(lease)
                         _log.info("%s", _describe_share(lease.record))
                         return loaded
         except _UnusableError as error:
@@ -211,6 +212,7 @@ class Request:
         try:
             for lease in self._lease_entries():
                 with lease:
+                    self._count_hit(lease)
                     return lease.model
         except _UnusableError as error:
             raise errors.Fail(
@@ -220,13 +222,49 @@ class Request:
                 hint="Set cache_dir or EPCTX_CACHE_DIR to a writable folder.",
             ) from error.__cause__
         if self._content.has_context_nodes:
-            raise errors.InvalidArgument(
-                f"{self._source.name} is a context model already.",
-                hint="Load it as it is.",
-            )
+            raise self._is_context_model()
         raise errors.Fail(
             f"{self._source.name} was changed each time it was compiled.",
             hint="Wait until nothing writes to it, then try again.",
+        )
+
+    def _count_hit(self, lease: store.Lease) -> None:
+        """Count a use of an entry, unless this call compiled it."""
+        if not self.compiled:
+            self._store.count_hit(lease)
+
+    def identify(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the key of the model, and its ingredients; nothing is compiled, and no
+        cache is made.
+
+        Raises:
+            InvalidArgument: it is a context model.
+            EpctxError: the model cannot be read, or an EP cannot be used.
+            OSError: the cache cannot be read.
+        """
+        entries = store.EntryStore(self.settings.folder)
+        exists = self.settings.folder.is_dir()
+        content = content_of(
+            self._source,
+            entries.index_folder,
+            trust_stat=self.settings.trust_stat and exists,
+        )
+        if content.has_context_nodes:
+            raise self._is_context_model()
+        # Without a cache there is no secret, and no entry that the key could be of.
+        return self._make_key(content.digest, entries.secret if exists else bytes)
+
+    def _make_key(
+        self, digest: str, secret: Callable[[], bytes]
+    ) -> tuple[str, Mapping[str, Any]]:
+        parts = keys.ingredients(digest, self.choices, self.options, self.level, secret)
+        return keys.key_of(parts), parts
+
+    def _is_context_model(self) -> errors.InvalidArgument:
+        """Return the error for a model that is compiled already."""
+        return errors.InvalidArgument(
+            f"{self._source.name} is a context model already.",
+            hint="Load it as it is.",
         )
 
     def _lease_entries(self) -> Iterator[store.Lease]:
@@ -258,10 +296,7 @@ class Request:
         """Return the entry of the model's content; None if the model changed while it
         was compiled.
         """
-        digest = self._content.digest
-        secret = self._store.secret
-        parts = keys.ingredients(digest, self.choices, self.options, self.level, secret)
-        key = keys.key_of(parts)
+        key, parts = self._make_key(self._content.digest, self._store.secret)
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
                 return lease
@@ -290,6 +325,7 @@ class Request:
             self._check_may_compile()
             self.compiled = True
             report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
+            self._store.count_miss([choice.name for choice in self.choices])
             nodes = inspect_model(
                 folder / store.CONTEXT_MODEL,
                 registry=self.registry,

@@ -3,10 +3,12 @@
 Entries are added and removed whole, and a lock keeps them while they are in use.
 
     <folder>/v1/<aa>/<key>/     an entry: context model, binaries, `entry.json`, `used`
-    (whose time is the last use) <folder>/v1/index/          content of files by their
-    state <folder>/v1/locks/<key>     description of the process that compiles
+                                (whose time is the last use), `hits` (their number)
+    <folder>/v1/index/          content of files by their state
+    <folder>/v1/locks/<key>     description of the process that compiles
     <folder>/v1/staging/        entries that are being added or removed
     <folder>/v1/secret          bytes that hide secret options in keys
+    <folder>/v1/counters.jsonl  misses, and hits of removed entries
 
 Knows neither models nor EPs. An OSError means that the cache cannot be used; callers
 continue without it.
@@ -22,7 +24,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,6 +32,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_cache.content import forget_older
+from epctx_cache.counters import (
+    CacheStatistics,
+    add_up,
+    count_hit,
+    count_miss,
+    keep_hits,
+)
 from epctx_cache.lock import FileLock, key_lock
 from epctx_core.errors import EpctxError
 from epctx_core.ext import check_required_files, make_private_folder, remove_tree
@@ -40,6 +49,12 @@ if TYPE_CHECKING:
 RECORD = "entry.json"
 CONTEXT_MODEL = "model_ctx.onnx"
 _VERSION = 3
+_KEY = re.compile("[0-9a-f]{64}")
+
+
+def is_key(text: str) -> bool:
+    """Return whether a text has the form of a key."""
+    return _KEY.fullmatch(text) is not None
 
 
 class CorruptEntryError(Exception):
@@ -110,9 +125,23 @@ def read_record(folder: Path) -> EntryRecord | None:
             return None
         raise CorruptEntryError("it has no record")
     try:
-        return _parse(path.read_bytes(), folder.name)
+        data = path.read_bytes()
+    except OSError as error:
+        raise CorruptEntryError(
+            f"its record is damaged ({type(error).__name__})"
+        ) from error
+    return parse_record(data, folder.name)
+
+
+def parse_record(data: bytes, key: str | None = None) -> EntryRecord:
+    """Return a record; with a key, of the entry of this key.
+
+    Raises:
+        CorruptEntryError: the record is damaged.
+    """
+    try:
+        return _parse(data, key)
     except (
-        OSError,
         ValueError,
         KeyError,
         TypeError,
@@ -124,13 +153,13 @@ def read_record(folder: Path) -> EntryRecord | None:
         ) from error
 
 
-def _parse(data: bytes, key: str) -> EntryRecord:
+def _parse(data: bytes, key: str | None) -> EntryRecord:
     fields = json.loads(data)
     digest = fields.pop("record")
     if (
         digest != _digest(fields)
         or fields.pop("version") != _VERSION
-        or fields["key"] != key
+        or key not in {None, fields["key"]}
     ):
         raise ValueError("another record")
     fields["files"] = tuple(EntryFile(**file) for file in fields["files"])
@@ -187,7 +216,6 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
         raise CorruptEntryError(f"it cannot be read: {error}") from error
 
 
-_KEY = re.compile("[0-9a-f]{64}")
 _USED = "used"
 _STAMPED_EVERY = 60
 """Seconds between two stamps of an entry's use."""
@@ -258,6 +286,7 @@ class EntryStore:
         self._staging = self._root / "staging"
         self.index_folder = self._root / "index"
         self.locks_folder = self._root / "locks"
+        self._counters = self._root / "counters.jsonl"
 
     def entry_folder(self, key: str) -> Path:
         """Return the folder of the entry of a key, which may not exist."""
@@ -299,12 +328,31 @@ class EntryStore:
         """Yield the entries; those that are removed meanwhile are left out."""
         for folder in sorted(self._root.glob("??/*")):
             if (
-                _KEY.fullmatch(folder.name)
+                is_key(folder.name)
                 and folder.name[:2] == folder.parent.name
                 and folder.is_dir()
             ):
                 with suppress(FileNotFoundError):
                     yield _describe_entry(folder)
+
+    # -- counting
+    # --------------------------------------------------------------------------------
+
+    def count_hit(self, lease: Lease) -> None:
+        """Count a use of an entry that was not compiled for it."""
+        count_hit(lease.folder)
+
+    def count_miss(self, eps: Sequence[str]) -> None:
+        """Count a compile for EPs into the cache."""
+        count_miss(self._counters, eps)
+
+    def statistics(self) -> CacheStatistics:
+        """Return the counters.
+
+        Raises:
+            OSError: the cache cannot be read.
+        """
+        return add_up(self.folder, self._counters, self.entries())
 
     # -- writing
     # ---------------------------------------------------------------------------------
@@ -450,7 +498,14 @@ class EntryStore:
         make_private_folder(self._staging)
         with suppress(FileNotFoundError):
             folder.rename(outgoing)
-            remove_tree(outgoing)
+            self._remove_outgoing(outgoing)
+
+    def _remove_outgoing(self, outgoing: Path) -> None:
+        """Remove the files of an entry that was moved out; its hits stay counted."""
+        with suppress(CorruptEntryError, OSError):
+            record = parse_record((outgoing / RECORD).read_bytes())
+            keep_hits(self._counters, outgoing, record)
+        remove_tree(outgoing)
 
     def sweep(self) -> None:
         """Remove leftovers of killed processes: entries in staging without a lock, and
@@ -459,12 +514,12 @@ class EntryStore:
         staging = self._staging
         locks = self.locks_folder
         for outgoing in staging.glob(f"{_OUTGOING}*"):
-            remove_tree(outgoing)
+            self._remove_outgoing(outgoing)
         for key in {
             path.name for folder in (staging, locks) for path in folder.glob("*")
         }:
             if (
-                _KEY.fullmatch(key)
+                is_key(key)
                 and (lock := FileLock.take(locks / key, create=True)) is not None
             ):
                 with lock:

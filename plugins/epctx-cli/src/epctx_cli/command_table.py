@@ -196,11 +196,41 @@ OWN = (
         "epctx_bench.command:add_arguments",
         "epctx-bench",
     ),
-    Command("cache", "list, check and clear the cache of load_or_compile"),
+    Command("cache", "list, count, check and exchange what load_or_compile keeps"),
     Command(
         "cache ls",
         "list the entries, the last used one first",
         "epctx_cache.command:add_ls_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache stats",
+        "show hits, misses, and the time that hits saved, by EP",
+        "epctx_cache.command:add_stats_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache lookup",
+        "print the path of a model's entry; exit with 1 if there is none",
+        "epctx_cache.command:add_lookup_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache why",
+        "show why a model is not in the cache: how the nearest entry's key differs",
+        "epctx_cache.command:add_why_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache export",
+        "write entries into a tar file",
+        "epctx_cache.command:add_export_arguments",
+        "epctx-cache",
+    ),
+    Command(
+        "cache import",
+        "add the entries of a tar file, each after a check of every byte",
+        "epctx_cache.command:add_import_arguments",
         "epctx-cache",
     ),
     Command(

@@ -1,0 +1,199 @@
+"""Counters of a cache: hits, misses and the time that hits saved.
+
+Nothing is locked and nothing is forced to disk. Each hit appends one byte to the file
+`hits` of its entry, whose length is their number. A miss, and an entry that is removed
+with its hits, append a line to a log. Knows neither keys nor locks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from epctx_cache.store import EntryRecord, Stored
+
+_HITS = "hits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Use of the entries that were compiled for the same EPs, removed ones included.
+
+    Attributes:
+        eps: names of the EPs, in order of priority; none for plain models.
+        hits: number of loads, and of paths given, without a compile.
+        misses: number of compiles into the cache.
+        seconds_saved: for each hit the duration of the compile of its entry, added up.
+        entries: number of entries now.
+        bytes: of all their files.
+    """
+
+    eps: tuple[str, ...]
+    hits: int = 0
+    misses: int = 0
+    seconds_saved: float = 0.0
+    entries: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheStatistics:
+    """Use of a cache since its folder was made.
+
+    Attributes:
+        folder: of the cache.
+        hits, misses, seconds_saved: as in `Usage`, of all EPs together.
+        entries, bytes: as in `Usage`, damaged entries included.
+        damaged: number of entries without a readable record.
+        by_eps: use by EPs, ordered by their names.
+    """
+
+    folder: Path
+    hits: int
+    misses: int
+    seconds_saved: float
+    entries: int
+    bytes: int
+    damaged: int
+    by_eps: tuple[Usage, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the statistics as JSON can hold them."""
+        return {
+            "cache": str(self.folder),
+            **{k: v for k, v in asdict(self).items() if k not in {"folder", "by_eps"}},
+            "by_eps": [{**asdict(u), "eps": list(u.eps)} for u in self.by_eps],
+        }
+
+
+def count_hit(entry: Path) -> None:
+    """Count a use of the entry in a folder; a failure is ignored."""
+    with suppress(OSError):
+        _append(entry / _HITS, b"+")
+
+
+def count_miss(log: Path, eps: Sequence[str]) -> None:
+    """Count a compile into the cache; a failure is ignored."""
+    with suppress(OSError):
+        _append_line(log, {"miss": list(eps)})
+
+
+def keep_hits(log: Path, entry: Path, record: EntryRecord) -> None:
+    """Log the hits of an entry that is being removed; a failure is ignored.
+
+    The name of its folder is unique then, and part of the line: if a process is killed
+    before the folder is gone, a second line of it is not counted.
+    """
+    with suppress(OSError):
+        if hits := _count_hits(entry):
+            _append_line(
+                log,
+                {
+                    "removed": entry.name,
+                    "eps": list(record.eps),
+                    "hits": hits,
+                    "seconds": record.seconds,
+                },
+            )
+
+
+def add_up(folder: Path, log: Path, entries: Iterable[Stored]) -> CacheStatistics:
+    """Return the statistics of a cache.
+
+    Args:
+        folder: of the cache.
+        log: its log.
+        entries: all that are in it now.
+    """
+    usages: dict[tuple[str, ...], Usage] = {}
+    for usage in _read_log(log):
+        _add(usages, usage)
+
+    damaged = damaged_bytes = 0
+    for entry in entries:
+        if entry.record is None:
+            damaged += 1
+            damaged_bytes += entry.bytes
+            continue
+        hits = _count_hits(entry.folder)
+        usage = Usage(
+            eps=entry.record.eps,
+            hits=hits,
+            seconds_saved=hits * entry.record.seconds,
+            entries=1,
+            bytes=entry.bytes,
+        )
+        _add(usages, usage)
+
+    rows = [
+        replace(usage, seconds_saved=round(usage.seconds_saved, 3))
+        for _, usage in sorted(usages.items())
+    ]
+    return CacheStatistics(
+        folder=folder,
+        hits=sum(usage.hits for usage in rows),
+        misses=sum(usage.misses for usage in rows),
+        seconds_saved=round(sum((usage.seconds_saved for usage in rows), 0.0), 3),
+        entries=sum(usage.entries for usage in rows) + damaged,
+        bytes=sum(usage.bytes for usage in rows) + damaged_bytes,
+        damaged=damaged,
+        by_eps=tuple(rows),
+    )
+
+
+def _add(usages: dict[tuple[str, ...], Usage], more: Usage) -> None:
+    before = usages.get(more.eps, Usage(eps=more.eps))
+    usages[more.eps] = Usage(
+        eps=more.eps,
+        hits=before.hits + more.hits,
+        misses=before.misses + more.misses,
+        seconds_saved=before.seconds_saved + more.seconds_saved,
+        entries=before.entries + more.entries,
+        bytes=before.bytes + more.bytes,
+    )
+
+
+def _count_hits(entry: Path) -> int:
+    try:
+        return (entry / _HITS).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _read_log(log: Path) -> Iterator[Usage]:
+    """Yield what each line counts; a damaged line is ignored."""
+    seen: set[str] = set()
+    try:
+        lines = log.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            fields = json.loads(line)
+            if "miss" in fields:
+                yield Usage(eps=tuple(map(str, fields["miss"])), misses=1)
+            elif (removed := str(fields["removed"])) not in seen:
+                hits = int(fields["hits"])
+                usage = Usage(
+                    eps=tuple(map(str, fields["eps"])),
+                    hits=hits,
+                    seconds_saved=hits * float(fields["seconds"]),
+                )
+                seen.add(removed)
+                yield usage
+
+
+def _append_line(log: Path, fields: Mapping[str, Any]) -> None:
+    # It begins with a line break, so that a line that a crash cut costs no other one.
+    _append(log, f"\n{json.dumps(fields)}\n".encode())
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append data in one call: the system keeps writers of one file apart."""
+    with path.open("ab", buffering=0) as file:
+        file.write(data)
