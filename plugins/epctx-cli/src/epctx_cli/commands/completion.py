@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     script = _write_fish(words) if arguments.shell == "fish" else _write_bash(words)
     if arguments.shell == "zsh":
         script = _ZSH + script
-    console.say(script.rstrip())
+    console.say(script.rstrip(), wrap=False)
     console.result({"shell": arguments.shell, "script": script})
     return ExitCode.DONE
 
