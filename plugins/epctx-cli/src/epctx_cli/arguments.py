@@ -154,7 +154,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_common(parser: CommandParser) -> None:
-    """Add `--json`, `-v` and `-q`."""
+    """Add `--json`, `-v`, `-q` and `--traceback`."""
     parser.add_flag("--json", "print one JSON object instead of the report")
     add_verbosity(parser, default=argparse.SUPPRESS)
 
@@ -185,10 +185,17 @@ def add_timeout(parser: CommandParser) -> None:
 
 
 def add_verbosity(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """Add `-v` and `-q`, which may stand before or after the command's name."""
+    """Add `-v`, `-q` and `--traceback`, which may stand before or after the command's
+    name.
+    """
     more = "print more details, and the traceback of an error"
     less = "show no progress, and print no notes"
-    for names, meaning in ((("-v", "--verbose"), more), (("-q", "--quiet"), less)):
+    trace = "print the traceback of an error"
+    for names, meaning in (
+        (("-v", "--verbose"), more),
+        (("-q", "--quiet"), less),
+        (("--traceback",), trace),
+    ):
         parser.add_argument(*names, action="store_true", default=default, help=meaning)
 
 

@@ -43,13 +43,20 @@ class Console:
         as_json: True to write the result as JSON, and no report.
         verbose: True with `-v`.
         quiet: True with `-q`.
+        tracebacks: True with `--traceback`; `-v` shows tracebacks, too.
     """
 
     def __init__(
-        self, *, as_json: bool = False, verbose: bool = False, quiet: bool = False
+        self,
+        *,
+        as_json: bool = False,
+        verbose: bool = False,
+        quiet: bool = False,
+        tracebacks: bool = False,
     ) -> None:
         self.as_json = as_json
         self.verbose = verbose
+        self.tracebacks = tracebacks or verbose
         self.quiet = quiet
         self._out = sys.stdout
         self._err = sys.stderr

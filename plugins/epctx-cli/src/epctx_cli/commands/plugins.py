@@ -228,10 +228,10 @@ def _print_entry(trial: EntryTrial, console: Console) -> None:
     if not trial.reason:
         return
     console.say(f"\nFix or reinstall {entry['distribution']}.")
-    if trial.traceback and console.verbose:
+    if trial.traceback and console.tracebacks:
         console.say("\n" + text.indent(trial.traceback.rstrip()), wrap=False)
     elif trial.traceback:
-        console.say("-v shows the traceback.")
+        console.say("--traceback shows the traceback.")
 
 
 def _find_records(name: str) -> list[PluginRecord]:
@@ -297,15 +297,15 @@ def _print_report(trial: Trial, console: Console) -> None:
             console.say(f"\n{title}")
         for option in about.get(key, ()):
             _print_option(option, console)
-    if trial.traceback and console.verbose:
+    if trial.traceback and console.tracebacks:
         console.say("\n" + text.indent(trial.traceback.rstrip()), wrap=False)
     if record.usable:
         return
     _, advice = default_registry.explain_unusable(record)
     if advice:
         console.say(f"\n{advice}")
-    if trial.traceback and not console.verbose:
-        console.say("-v shows the traceback.")
+    if trial.traceback and not console.tracebacks:
+        console.say("--traceback shows the traceback.")
 
 
 def _describe_availability(availability: Availability) -> str:
