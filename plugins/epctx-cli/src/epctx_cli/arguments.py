@@ -28,10 +28,18 @@ _SUFFIX = "executionprovider"
 
 
 class Words(NamedTuple):
-    """Words that may follow a command: names of commands, and long options."""
+    """Words that may follow a command.
+
+    Attributes:
+        commands: names of commands, and choices of arguments.
+        options: the long ones.
+        values: words that may follow each option with a value, by all its names; none
+            where files do.
+    """
 
     commands: tuple[str, ...]
     options: tuple[str, ...]
+    values: dict[str, tuple[str, ...]]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -82,13 +90,20 @@ class CommandParser(argparse.ArgumentParser):
             for name in action.option_strings
             if name.startswith("--")
         ]
-        choices: dict[str, CommandParser] = {}
+        commands: list[str] = []
+        parsers: dict[str, CommandParser] = {}
+        values: dict[str, tuple[str, ...]] = {}
         for action in self._actions:
+            words = _list_values(action)
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public name for it
-                choices |= action.choices
+                parsers |= action.choices
+            if not action.option_strings:
+                commands += words
+            elif action.nargs != 0:
+                values |= dict.fromkeys(action.option_strings, words)
 
-        words_by_path = {path: Words(tuple(choices), tuple(options))}
-        for name, parser in choices.items():
+        words_by_path = {path: Words(tuple(commands), tuple(options), values)}
+        for name, parser in parsers.items():
             words_by_path |= parser.list_words((*path, name))
         return words_by_path
 
@@ -151,6 +166,18 @@ class CommandParser(argparse.ArgumentParser):
                 "KEY=VALUE"
             )
         self.error(f"unexpected argument {extras[0]!r}")
+
+
+def _list_values(action: argparse.Action) -> tuple[str, ...]:
+    """Return the values that an argument may have, as far as they are known."""
+    if action.choices is not None:
+        return tuple(map(str, action.choices))
+    if action.metavar == "EP":
+        from epctx_core import get_available_providers
+
+        names = get_available_providers()
+        return tuple(name.removesuffix("ExecutionProvider") for name in names)
+    return ()
 
 
 def add_common(parser: CommandParser) -> None:
