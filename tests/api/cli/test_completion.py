@@ -47,6 +47,7 @@ def script():
         (["epctx", "compile", "m.onnx", "--ep", "Q"], {"QNN"}),
         (["epctx", "compile", "m.onnx", "--ep", "=", "Vi"], {"VitisAI"}),
         (["epctx", "share", "-e", "Open"], {"OpenVINO"}),
+        (["epctx", "bench", "m.onnx", "--ep", "Q"], {"QNN"}),
         (["epctx", "compile", "m.onnx", "-o", "out"], set()),
         (["epctx", "completion", "f"], {"fish"}),
         (["epctx", "plugins", "new", "acme", "--kind", "eng"], {"engine"}),

@@ -87,6 +87,7 @@ EXPLAIN = "explain MODEL --ep QNN --ep VitisAI -v"
         ("compare COMPILED MODEL", 60),
         ("plugins list", 60),
         ("plugins info QNN", 60),
+        ("plugins check QNN --only signatures", 60),
         ("doctor", 60),
     ],
 )

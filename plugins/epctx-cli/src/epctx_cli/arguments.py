@@ -172,7 +172,8 @@ def _list_values(action: argparse.Action) -> tuple[str, ...]:
     """Return the values that an argument may have, as far as they are known."""
     if action.choices is not None:
         return tuple(map(str, action.choices))
-    if action.metavar == "EP":
+    # A column of `epctx bench` takes EP[+EP…].
+    if str(action.metavar).partition("[")[0] == "EP":
         from epctx_core import get_available_providers
 
         names = get_available_providers()

@@ -26,6 +26,7 @@ _OF_EP = re.compile(rf"(?<![\w.-])([^\W_]+){_EP_ENDING}(?![\w.-])")
 """Name of an EP; files and partitions have longer ones."""
 _QUANTITY = re.compile(r"[-+]?\d.{,14}|-?")
 """Number, size or version, which has no middle that could be left out."""
+_LABEL = re.compile(r" +\S{1,10} {2,}")
 _NO_NAMES = ("", "-")
 _SHORTEST_PREFIX = 8
 """Characters of a common beginning that is worth a line of its own."""
@@ -199,13 +200,16 @@ def wrap(line: str, width: int, *, hang: int = 0) -> list[str]:
     Args:
         line: the prose.
         width: columns of the terminal.
-        hang: further indentation, if the first line is indented.
+        hang: further indentation, if the first line is indented; after a label in a
+            column of its own, lines go on below the text.
     """
     if cell_len(line) <= width:
         return [line]
     text = line.lstrip(" ")
     indent = line[: len(line) - len(text)]
     further = f"{indent}{' ' * hang}" if indent else ""
+    if hang and (label := _LABEL.match(line)):
+        further = " " * cell_len(label[0])
     # Not by rich, which breaks long words, nor by textwrap, which counts characters.
     rows: list[str] = []
     for word in text.split(" "):

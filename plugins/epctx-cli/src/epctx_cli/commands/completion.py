@@ -50,15 +50,18 @@ _ZSH = """\
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
 autoload -Uz bashcompinit && bashcompinit
 """
+_EPILOG = """\
+Add the line of your shell to its start-up file:
+  ~/.bashrc                   eval "$(epctx completion bash)"
+  ~/.zshrc                    eval "$(epctx completion zsh)"
+  ~/.config/fish/config.fish  epctx completion fish | source
+"""
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Declare the command's arguments."""
-    parser.epilog = (
-        'For bash: eval "$(epctx completion bash)" in ~/.bashrc; for zsh: eval '
-        '"$(epctx completion zsh)" in ~/.zshrc; for fish: epctx completion fish | '
-        "source in ~/.config/fish/config.fish."
-    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
     parser.add_argument("shell", choices=SHELLS, help="the shell")
     add_common(parser)
     parser.set_defaults(run=run)
