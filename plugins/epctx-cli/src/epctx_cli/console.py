@@ -139,9 +139,10 @@ class Console:
             )
             for index, name in enumerate(header)
         ]
-        remarks = []
+        remarks: list[str] = []
         if self.width is not None:
-            columns, common, left_out = layout.fit(columns, self.width)
+            columns, equal, common, left_out = layout.fit(columns, self.width)
+            remarks += [f"{c.name}, in every row: {c.cells[0]}" for c in equal]
             # A report has several tables of the same EPs.
             if news := [each for each in common if each not in self._said]:
                 remarks.append(f"Shortened: {', '.join(news)}")

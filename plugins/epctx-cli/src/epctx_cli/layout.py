@@ -30,6 +30,8 @@ _LABEL = re.compile(r" +\S{1,10} {2,}")
 _NO_NAMES = ("", "-")
 _SHORTEST_PREFIX = 8
 """Characters of a common beginning that is worth a line of its own."""
+_SHORTEST_EQUAL = 12
+"""Columns of equal cells that are worth a line of their own."""
 _FLOORS = (24, 16, 10)
 """Columns that each column of text keeps, and where that is too much, the next."""
 
@@ -61,17 +63,29 @@ class Column:
         """True if its cells can be neither shortened nor wrapped."""
         return self.is_number or all(map(_QUANTITY.fullmatch, self.cells))
 
+    @property
+    def is_equal(self) -> bool:
+        """True if it has the same long text in each of several rows."""
+        return (
+            bool(self.name)
+            and len(self.cells) > 1
+            and len({*self.cells}) == 1
+            and cell_len(self.cells[0]) >= _SHORTEST_EQUAL
+        )
+
 
 class Fitted(NamedTuple):
     """Table that fits.
 
     Attributes:
         columns: each with its room.
+        equal: columns of which every cell is equal, to be said once.
         common: parts of names that the cells lack, to be said once.
         left_out: headers of the columns without room.
     """
 
     columns: list[Column]
+    equal: list[Column]
     common: list[str]
     left_out: list[str]
 
@@ -86,7 +100,10 @@ def fit(columns: Sequence[Column], width: int) -> Fitted:
     fitted = list(columns)
     available = width - INDENT
     if _measure(fitted) <= available:
-        return Fitted(fitted, [], [])
+        return Fitted(fitted, [], [], [])
+
+    equal = [column for column in fitted[1:] if column.is_equal]
+    fitted[1:] = [column for column in fitted[1:] if not column.is_equal]
 
     remarks: list[str] = []
     for index, column in enumerate(fitted):
@@ -102,7 +119,7 @@ def fit(columns: Sequence[Column], width: int) -> Fitted:
                 column.room -= min(excess, max(0, column.room - floor))
     for column in fitted:
         column.cells = [_fit_cell(cell, column) for cell in column.cells]
-    return Fitted(fitted, list(dict.fromkeys(remarks)), left_out)
+    return Fitted(fitted, equal, list(dict.fromkeys(remarks)), left_out)
 
 
 def _measure(columns: Sequence[Column], most: int | None = None) -> int:
