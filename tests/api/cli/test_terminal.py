@@ -165,6 +165,14 @@ def test_a_column_with_the_same_text_in_every_row_is_said_once(model):
     assert "in every row" not in wide
 
 
+def test_a_fact_is_wrapped_and_keeps_its_names_whole():
+    _, shown = on_a_terminal("plugins", "info", "QNN", width=40)
+
+    words = " ".join(" ".join(lines_of(shown)).split())
+    assert "sources QNNExecutionProvider, QNN, QnnExecutionProvider" in words
+    assert "Shortened" not in words
+
+
 def test_a_column_without_room_is_left_out_and_named(compiled):
     _, shown = on_a_terminal("run", compiled, width=40)
 

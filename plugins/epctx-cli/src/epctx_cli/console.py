@@ -148,7 +148,8 @@ class Console:
                 remarks.append(f"Shortened: {', '.join(news)}")
             self._said.update(common)
             if left_out:
-                remarks.append(f"Left out, for lack of room: {', '.join(left_out)}")
+                names = ", ".join(filter(None, left_out)) or "the last column"
+                remarks.append(f"Left out, for lack of room: {names}")
         if self._begun:
             self.say()
         for line in filter(None, [title, *remarks]):

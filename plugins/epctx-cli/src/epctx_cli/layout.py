@@ -135,6 +135,8 @@ def _say_once(column: Column) -> tuple[Column, list[str]]:
     """Return a column without the part that its names have in common, and words for
     that part, if there is one.
     """
+    if column.folds:
+        return column, []
     names = {cell for cell in column.cells if cell not in _NO_NAMES}
     label = f"{column.name} " if column.name else ""
     is_prose = any(" " in name for name in names)
@@ -144,7 +146,7 @@ def _say_once(column: Column) -> tuple[Column, list[str]]:
         cells = [_OF_EP.sub(r"\1", cell) for cell in column.cells]
         return replace(column, cells=cells), [f"{_ELLIPSIS}{_EP_ENDING}"]
 
-    if column.folds or is_prose or len(names) <= 1:
+    if is_prose or len(names) <= 1:
         return column, []
     # By characters, and then cut between the parts of names: not all are paths.
     prefix = commonprefix(sorted(names))  # noqa: RUF071
