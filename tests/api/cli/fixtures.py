@@ -4,12 +4,15 @@ small models.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,20 +196,20 @@ def model(tmp_path):
     return write
 
 
-def on_a_terminal(*arguments, **environment):
-    """Run the command line in a pseudo-terminal; return exit code and everything that
-    it shows.
+def on_a_terminal(*arguments, width=160, **environment):
+    """Run the command line in a pseudo-terminal of some columns, which `COLUMNS`
+    overrides; return exit code and everything that it shows.
     """
     command = [sys.executable, "-m", "epctx_core", *map(str, arguments)]
-    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    env = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS"}}
     env |= {
         "TERM": "xterm",
-        "COLUMNS": "160",
         "PYTHONIOENCODING": "utf-8",
         **environment,
     }
     child, terminal = pty.fork()
     if child == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, width, 0, 0))
         os.execve(sys.executable, command, env)  # noqa: S606 - there is no shell in between by design
     shown = b""
     try:

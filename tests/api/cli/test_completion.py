@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import shlex
 import shutil
 import subprocess
@@ -54,6 +57,13 @@ def script():
         (["epctx", "cache", "gc", "--s"], {"--size"}),
         (["epctx", "plugins", "check", "--libr"], {"--library"}),
         (["epctx", "compile", "mod"], set()),
+        (["epctx", "compile", "m.onnx", "--ep", "Q"], {"QNN"}),
+        (["epctx", "compile", "m.onnx", "--ep", "=", "Vi"], {"VitisAI"}),
+        (["epctx", "share", "-e", "Open"], {"OpenVINO"}),
+        (["epctx", "bench", "m.onnx", "--ep", "Q"], {"QNN"}),
+        (["epctx", "compile", "m.onnx", "-o", "out"], set()),
+        (["epctx", "completion", "f"], {"fish"}),
+        (["epctx", "plugins", "new", "acme", "--kind", "eng"], {"engine"}),
     ],
 )
 def test_bash_completes_commands_and_long_options(script, words, expected):
@@ -69,6 +79,107 @@ def test_bash_completes_commands_and_long_options(script, words, expected):
 
     assert done.stderr == ""
     assert set(done.stdout.split()) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("epctx insp", "inspect"),
+        ("epctx compile --ep Vit", "compile --ep VitisAI"),
+        ("epctx compile --ep=Vit", "compile --ep=VitisAI"),
+        ("epctx compile --ep QNN mob", "compile --ep QNN mobile.onnx"),
+        ("epctx cache ver", "cache verify"),
+    ],
+)
+def test_a_tab_in_a_real_shell_completes(shell, typed, completed, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    script = subprocess.check_output(
+        [sys.executable, "-m", "epctx_core", "completion", shell], text=True
+    )
+    (tmp_path / "script").write_text(script)
+    (tmp_path / "mobile.onnx").touch()
+
+    quiet = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"]}[shell]
+    shown = type_into(
+        [shell, *quiet, "-i"],
+        "source ./script",
+        'epctx() { echo "<$*>"; }',
+        f"{typed}\t",
+        folder=tmp_path,
+    )
+
+    assert f"<{completed}>" in shown
+
+
+PROMPT = b"ready> "
+
+
+def type_into(command, *lines, folder):
+    """Type lines into a shell with a terminal, one at each prompt; return all that it
+    shows.
+    """
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        home = {"HOME": str(folder), "TERM": "xterm", "PS1": PROMPT.decode()}
+        os.execvpe(command[0], command, {**os.environ, **home})  # noqa: S606 - the shell itself is meant
+
+    shown = b""
+    left = [f"{line}\n".encode() for line in (*lines, "exit")]
+    try:
+        answer = b""
+        # A shell that says nothing for so long will not say more.
+        while select.select([terminal], [], [], 20)[0]:
+            piece = os.read(terminal, 65536)
+            shown += piece
+            answer += piece
+            if PROMPT in answer and left:
+                os.write(terminal, left.pop(0))
+                answer = b""
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    os.waitpid(child, 0)
+    return shown.decode()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("epctx comp", ["compare", "compile", "completion"]),
+        ("epctx compile --ep Vit", ["VitisAI"]),
+        ("epctx compile --no-cl", ["--no-clobber"]),
+        ("epctx compile mob", ["mobile.onnx"]),
+        ("epctx compile -o mob", ["mobile.onnx"]),
+        ("epctx cache ver", ["verify"]),
+        ("epctx cache verify --str", []),
+        ("epctx verify --str", ["--strict"]),
+        ("epctx completion zs", ["zsh"]),
+    ],
+)
+def test_fish_completes_commands_options_eps_and_files(typed, expected, tmp_path):
+    script = subprocess.check_output(
+        [sys.executable, "-m", "epctx_core", "completion", "fish"], text=True
+    )
+    (tmp_path / "script.fish").write_text(script)
+    (tmp_path / "mobile.onnx").touch()
+
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source script.fish; complete -C {typed!r}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        timeout=60,
+    )
+
+    assert done.stderr == ""
+    found = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    assert sorted(found) == expected
 
 
 def test_each_shell_has_a_script_with_every_command(epctx):

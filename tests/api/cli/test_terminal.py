@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import onnx
+import pytest
 from cli.fixtures import on_a_terminal
+from end_to_end.small_models import chain, saved
+from rich.cells import cell_len
 
 import epctx_core as epctx
 
@@ -33,11 +37,209 @@ def test_a_dumb_terminal_gets_neither_colour_nor_progress(resnet):
     assert "\x1b" not in shown
 
 
-def test_a_table_too_wide_for_the_terminal_keeps_names_whole(compiled):
-    _, shown = on_a_terminal("inspect", compiled, COLUMNS="60")
+def lines_of(shown):
+    """Return what a terminal shows at last, without colour and erased progress."""
+    lines = [line.rpartition("\x1b[2K")[2] for line in shown.splitlines()]
+    return [re.sub(COLOUR, "", line) for line in lines]
+
+
+def list_too_wide(shown, width):
+    """Return the lines that do not fit, but commands and paths, which stay whole."""
+    return [
+        line
+        for line in lines_of(shown)
+        if cell_len(line) > width
+        and len(line.split()) > 1
+        and not re.search(r"Next: epctx|pip install", line)
+    ]
+
+
+CONV = "Conv <kernel_shape = [1, 1]>"
+
+
+@pytest.fixture
+def long_names(model):
+    """A model of which two EPs take partitions, with long names of nodes."""
+    return model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "small (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) "
+        "<float[2, 2, 1, 1] w = {1, 2, 3, 4}> { "
+        f"[encoder_of_the_left_camera_0] a = {CONV} (x, w) "
+        "[encoder_of_the_left_camera_1] b = Det (a) "
+        "[encoder_of_the_left_camera_2] c = Erf (a) "
+        f"[encoder_of_the_left_camera_3] y = {CONV} (c, w) }}"
+    )
+
+
+COMPILE = "compile MODEL --ep QNN --ep OpenVINO -o OUT"
+EXPLAIN = "explain MODEL --ep QNN --ep VitisAI -v"
+
+
+@pytest.mark.parametrize(
+    ("command", "width"),
+    [
+        *((COMPILE, width) for width in (60, 80, 120)),
+        *((EXPLAIN, width) for width in (60, 80, 120)),
+        *(("inspect COMPILED -v", width) for width in (60, 80, 120)),
+        ("share MODEL --ep QNN -o OUT", 60),
+        ("verify COMPILED", 60),
+        ("run COMPILED", 60),
+        ("compare COMPILED MODEL", 60),
+        ("plugins list", 60),
+        ("plugins info QNN", 60),
+        ("plugins check QNN --only signatures", 60),
+        ("doctor", 60),
+    ],
+)
+def test_a_report_fits_the_terminal(command, width, compiled, long_names, tmp_path):
+    places = {"MODEL": long_names, "OUT": f"{tmp_path}/", "COMPILED": compiled}
+    arguments = [places.get(word, word) for word in command.split()]
+
+    _, shown = on_a_terminal(*arguments, width=width)
+
+    assert len(lines_of(shown)) > 1
+    assert list_too_wide(shown, width) == []
+
+
+def test_the_list_of_a_cache_fits_the_terminal(tmp_path):
+    folder = tmp_path / "cache"
+    model = saved(chain(["Relu"]), tmp_path / "detector_of_the_left_camera.onnx")
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    epctx.compile_cached(model, options, cache_dir=folder)
+
+    code, shown = on_a_terminal("cache", "ls", "--cache-dir", folder, width=60)
+
+    assert code == 0
+    assert "just now" in shown
+    assert list_too_wide(shown, 60) == []
+
+
+def test_the_width_is_that_of_the_terminal_unless_columns_says_another(compiled):
+    _, shown = on_a_terminal("inspect", compiled, width=60)
+    _, wider = on_a_terminal("inspect", compiled, COLUMNS="100", width=60)
+
+    assert list_too_wide(shown, 60) == []
+    assert list_too_wide(wider, 60) != []
+    assert list_too_wide(wider, 100) == []
+
+
+def test_a_name_without_room_is_shortened_in_the_middle(compiled):
+    _, shown = on_a_terminal("inspect", compiled, width=60)
 
     (node,) = epctx.inspect_model(compiled).ep_contexts
-    assert node.name in shown
+    assert node.name not in shown
+    (row,) = (line for line in lines_of(shown) if line.startswith("  QNNE"))
+    head, tail = row.split()[0].split("…")
+    assert node.name.startswith(head)
+    assert node.name.endswith(tail)
+
+
+def test_what_names_have_in_common_is_said_once(long_names):
+    _, shown = on_a_terminal(
+        "explain", long_names, "--ep", "QNN", "--ep", "VitisAI", "-v", width=60
+    )
+
+    lines = lines_of(shown)
+    assert sum("node encoder_of_the_left_camera_…" in line for line in lines) == 1
+    assert sum("…ExecutionProvider" in line for line in lines) == 1
+    assert any(re.match(r"  …0 +Conv +QNN ", line) for line in lines)
+
+
+def test_a_column_with_the_same_text_in_every_row_is_said_once(model):
+    path = model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "small (float[1, 2, 4, 4] x) => (float[1, 2, 4, 4] y) "
+        "<float[2, 2, 1, 1] w = {1, 2, 3, 4}> { "
+        f"a = {CONV} (x, w) b = Sinh (a) y = {CONV} (b, w) }}"
+    )
+
+    _, shown = on_a_terminal("compile", path, "--ep", "QNN", width=60)
+    _, wide = on_a_terminal("compile", path, "--ep", "QNN", width=160)
+
+    assert "EP, in every row: QNNExecutionProvider" in lines_of(shown)
+    assert re.search(
+        r"^  partition +nodes +operators$", "\n".join(lines_of(shown)), re.MULTILINE
+    )
+    assert re.search(r"_1 +QNNExecutionProvider +1 ", wide)
+    assert "in every row" not in wide
+
+
+def test_a_fact_is_wrapped_and_keeps_its_names_whole():
+    _, shown = on_a_terminal("plugins", "info", "QNN", width=40)
+
+    words = " ".join(" ".join(lines_of(shown)).split())
+    assert "sources QNNExecutionProvider, QNN, QnnExecutionProvider" in words
+    assert "Shortened" not in words
+
+
+def test_a_column_without_room_is_left_out_and_named(compiled):
+    _, shown = on_a_terminal("run", compiled, width=40)
+
+    assert "Left out, for lack of room: max, mean" in lines_of(shown)
+    assert list_too_wide(shown, 40) == []
+
+
+def test_characters_that_take_two_columns_are_counted_as_two(model):
+    path = model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "small (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) { "
+        "y = Erf (x) z = Relu (x) }"
+    )
+    name_first_output(path, "模型" * 20)
+
+    _, shown = on_a_terminal("run", path, width=60)
+
+    rows = [line for line in lines_of(shown) if "[1, 3]" in line][-2:]
+    assert "…" in rows[0]
+    first, second = (cell_len(row.partition("[1, 3]")[0]) for row in rows)
+    assert first == second
+    assert list_too_wide(shown, 60) == []
+
+
+def test_control_characters_are_escaped_where_names_are_shortened(model):
+    path = model("y = Relu (x)")
+    name_first_output(path, "\x1b[7m" * 20)
+
+    _, shown = on_a_terminal("run", path, width=60)
+
+    assert "\x1b[7m" not in shown
+    assert r"\x1b[7m" in shown
+    assert "…" in shown
+
+
+def name_first_output(path, name):
+    loaded = onnx.load(path)
+    loaded.graph.node[0].output[0] = loaded.graph.output[0].name = name
+    onnx.save(loaded, path)
+
+
+def test_an_error_and_its_hint_are_wrapped_on_a_terminal(process, resnet):
+    arguments = ("compile", resnet.path, "--ep", "FOO")
+
+    _, shown = on_a_terminal(*arguments, width=60)
+    piped = process(*arguments, COLUMNS="60")
+
+    wrapped = lines_of(shown)
+    assert list_too_wide(shown, 60) == []
+    assert all(line.startswith("  ") for line in wrapped[1:])
+    assert len(piped.err.splitlines()) == 2
+    assert " ".join(wrapped).split() == piped.err.split()
+
+
+def test_in_a_pipe_each_row_is_one_whole_line_whatever_the_width(
+    process, compiled, long_names
+):
+    inspected = process("inspect", compiled, COLUMNS="40")
+    explained = process("explain", long_names, "--ep", "QNN", "-v", COLUMNS="40")
+
+    (node,) = epctx.inspect_model(compiled).ep_contexts
+    (row,) = (r for r in inspected.out.splitlines() if r.startswith(f"  {node.name}"))
+    assert re.fullmatch(rf" +{node.name} +{node.source} +\S+\.bin .*simulated\)", row)
+    nodes = re.findall(
+        r"^  (encoder_\w+) +\w+ +\w+ExecutionProvider ", explained.out, re.MULTILINE
+    )
+    assert [name[-1] for name in nodes] == ["0", "1", "2", "3"]
 
 
 def test_a_pipe_gets_neither_colour_nor_progress(process, resnet):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -97,8 +98,6 @@ def test_a_model_that_is_none_is_bad_input(epctx, tmp_path, monkeypatch, make, c
         (["plugins"], "ACTION"),
         (["plugins", "lst"], "'list'"),
         (["plugins", "list", "--laod"], "Did you mean '--load'?"),
-        ([], "no command was given"),
-        (["-v"], "no command was given"),
     ],
     ids=" ".join,
 )
@@ -164,9 +163,15 @@ def test_a_session_option_that_nobody_knows_is_wrong_usage(epctx, model):
 
 
 @pytest.mark.parametrize(
-    "place", [["-v", "inspect", "no.onnx"], ["inspect", "no.onnx", "-v"]]
+    "place",
+    [
+        ["-v", "inspect", "no.onnx"],
+        ["inspect", "no.onnx", "-v"],
+        ["--traceback", "inspect", "no.onnx"],
+        ["inspect", "no.onnx", "--traceback"],
+    ],
 )
-def test_verbose_adds_the_traceback_wherever_it_stands(epctx, place):
+def test_verbose_and_traceback_add_the_traceback_wherever_they_stand(epctx, place):
     said = epctx(*place)
 
     assert said.code == 2
@@ -195,6 +200,55 @@ def test_wrong_usage_with_json_is_one_object_too(process):
 
     assert said.code == 2
     assert said.json["error"]["code"] == "INVALID_ARGUMENT"
+
+
+def test_the_traceback_alone_prints_no_more_details(epctx, model):
+    path = model("y = Relu(x)")
+
+    plain = epctx("explain", path, "--ep", "QNN")
+    traced = epctx("explain", path, "--ep", "QNN", "--traceback")
+    verbose = epctx("explain", path, "--ep", "QNN", "-v")
+
+    assert traced.out == plain.out
+    assert verbose.out != plain.out
+
+
+def test_every_command_takes_traceback_quiet_and_verbose(epctx):
+    commands = list_commands(epctx)
+
+    assert len(commands) > 15
+    for command in commands:
+        said = epctx(*command.split(), "--help")
+        assert said.code == 0
+        for option in ("--traceback", "--quiet", "--verbose"):
+            assert option in said.out, (command, option)
+
+
+def list_commands(epctx):
+    """Return every command and action that completion knows, but no group."""
+    script = epctx("completion", "bash").out
+    paths = re.findall(r'^ *"/([\w/-]+)"\)', script, re.MULTILINE)
+    groups = {path.partition("/")[0] for path in paths if "/" in path}
+    return [path.replace("/", " ") for path in paths if path not in groups]
+
+
+@pytest.mark.parametrize("arguments", [[], ["-v"], ["-q"]])
+def test_epctx_alone_says_how_to_start(epctx, arguments):
+    said = epctx(*arguments)
+
+    assert (said.code, said.err) == (0, "")
+    assert 4 <= len(re.findall(r"^  epctx ", said.out, re.MULTILINE)) <= 5
+    assert "epctx --help" in said.out
+    assert "docs/" in said.out
+    assert len(said.out.splitlines()) < 15
+
+
+def test_the_commands_to_start_with_exist(epctx):
+    listed = re.findall(r"^  epctx ((?:plugins )?\w+)", epctx().out, re.MULTILINE)
+
+    assert len(listed) > 1
+    for command in listed:
+        assert epctx(*command.split(), "--help").code == 0
 
 
 def test_help_and_version_are_answers(epctx):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from epctx_bench.gate import Judgement
     from epctx_bench.report import BenchReport, ColumnReport
 
-_WIDTH = 80
 _DEFAULTS = BenchSettings()
 _POSITIVE = partial(whole_number, least=1)
 _COMMA = re.compile(r"(?<!\\),")
@@ -260,7 +258,7 @@ def _print_judgement(judgement: Judgement, console: Console) -> None:
     """Print each row's verdict; the last line sums up."""
     console.say("\nCompared with the saved report:")
     for line in judgement.lines():
-        _say_wrapped(line, console)
+        console.say(one_line(line))
 
 
 def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
@@ -281,11 +279,11 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
         for index, sentence in enumerate([*sentences, *_list_notes(columns)]):
             if not index:
                 console.say()
-            _say_wrapped(sentence, console)
+            console.say(one_line(sentence))
 
     console.say("\nMedians of the turns ± standard deviation, without imports.")
     if report.noise.busy:
-        _say_wrapped(report.noise.reason, console)
+        console.say(one_line(report.noise.reason))
     console.note_simulated(name for c in report.columns for name in c.simulated)
     for column in report.columns:
         if column.error is not None:
@@ -305,9 +303,9 @@ def _print_model(
     if markdown:
         console.say(f"\n### {title}\n")
         for table in make_tables(columns):
-            console.say(table.to_markdown())
+            console.say(table.to_markdown(), wrap=False)
     else:
-        for index, table in enumerate(make_tables(columns, width=_WIDTH)):
+        for index, table in enumerate(make_tables(columns, width=console.width)):
             console.table(table.header, table.rows, title="" if index else title)
 
 
@@ -331,10 +329,3 @@ def _list_notes(columns: Sequence[ColumnReport]) -> Iterator[str]:
     for note, names in headings.items():
         about = "" if len(names) == len(columns) else f"{', '.join(names)}: "
         yield f"Note: {about}{note}."
-
-
-def _say_wrapped(sentence: str, console: Console) -> None:
-    for line in textwrap.wrap(
-        one_line(sentence), _WIDTH, break_long_words=False, break_on_hyphens=False
-    ):
-        console.say(line)

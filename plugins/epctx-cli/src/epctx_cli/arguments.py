@@ -28,10 +28,18 @@ _SUFFIX = "executionprovider"
 
 
 class Words(NamedTuple):
-    """Words that may follow a command: names of commands, and long options."""
+    """Words that may follow a command.
+
+    Attributes:
+        commands: names of commands, and choices of arguments.
+        options: the long ones.
+        values: words that may follow each option with a value, by all its names; none
+            where files do.
+    """
 
     commands: tuple[str, ...]
     options: tuple[str, ...]
+    values: dict[str, tuple[str, ...]]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -82,13 +90,20 @@ class CommandParser(argparse.ArgumentParser):
             for name in action.option_strings
             if name.startswith("--")
         ]
-        choices: dict[str, CommandParser] = {}
+        commands: list[str] = []
+        parsers: dict[str, CommandParser] = {}
+        values: dict[str, tuple[str, ...]] = {}
         for action in self._actions:
+            words = _list_values(action)
             if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no public name for it
-                choices |= action.choices
+                parsers |= action.choices
+            if not action.option_strings:
+                commands += words
+            elif action.nargs != 0:
+                values |= dict.fromkeys(action.option_strings, words)
 
-        words_by_path = {path: Words(tuple(choices), tuple(options))}
-        for name, parser in choices.items():
+        words_by_path = {path: Words(tuple(commands), tuple(options), values)}
+        for name, parser in parsers.items():
             words_by_path |= parser.list_words((*path, name))
         return words_by_path
 
@@ -153,8 +168,21 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unexpected argument {extras[0]!r}")
 
 
+def _list_values(action: argparse.Action) -> tuple[str, ...]:
+    """Return the values that an argument may have, as far as they are known."""
+    if action.choices is not None:
+        return tuple(map(str, action.choices))
+    # A column of `epctx bench` takes EP[+EP…].
+    if str(action.metavar).partition("[")[0] == "EP":
+        from epctx_core import get_available_providers
+
+        names = get_available_providers()
+        return tuple(name.removesuffix("ExecutionProvider") for name in names)
+    return ()
+
+
 def add_common(parser: CommandParser) -> None:
-    """Add `--json`, `-v` and `-q`."""
+    """Add `--json`, `-v`, `-q` and `--traceback`."""
     parser.add_flag("--json", "print one JSON object instead of the report")
     add_verbosity(parser, default=argparse.SUPPRESS)
 
@@ -185,10 +213,17 @@ def add_timeout(parser: CommandParser) -> None:
 
 
 def add_verbosity(parser: argparse.ArgumentParser, *, default: object) -> None:
-    """Add `-v` and `-q`, which may stand before or after the command's name."""
+    """Add `-v`, `-q` and `--traceback`, which may stand before or after the command's
+    name.
+    """
     more = "print more details, and the traceback of an error"
     less = "show no progress, and print no notes"
-    for names, meaning in ((("-v", "--verbose"), more), (("-q", "--quiet"), less)):
+    trace = "print the traceback of an error"
+    for names, meaning in (
+        (("-v", "--verbose"), more),
+        (("-q", "--quiet"), less),
+        (("--traceback",), trace),
+    ):
         parser.add_argument(*names, action="store_true", default=default, help=meaning)
 
 

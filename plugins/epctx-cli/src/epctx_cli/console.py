@@ -1,6 +1,6 @@
 """Output of a command: its report, notes, warnings and errors, or one JSON object.
 
-With `--json` standard output gets the object and nothing else. rich lays out tables,
+With `--json` standard output gets the object and nothing else. `layout` fits tables,
 `progress` draws progress, `streams` writes. Knows no command.
 """
 
@@ -31,7 +31,9 @@ SCHEMA = 1
 """Version of the JSON of every command; keys are added, never changed."""
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 _UNLIMITED = 100_000
-"""Columns: rich does not wrap lines, so that names stay whole; the terminal does."""
+"""Columns for rich, which gets lines that are laid out already."""
+_LEAST_COLUMNS = 20
+"""A narrower terminal breaks lines itself."""
 
 
 class Console:
@@ -41,27 +43,48 @@ class Console:
         as_json: True to write the result as JSON, and no report.
         verbose: True with `-v`.
         quiet: True with `-q`.
+        tracebacks: True with `--traceback`; `-v` shows tracebacks, too.
     """
 
     def __init__(
-        self, *, as_json: bool = False, verbose: bool = False, quiet: bool = False
+        self,
+        *,
+        as_json: bool = False,
+        verbose: bool = False,
+        quiet: bool = False,
+        tracebacks: bool = False,
     ) -> None:
         self.as_json = as_json
         self.verbose = verbose
+        self.tracebacks = tracebacks or verbose
         self.quiet = quiet
         self._out = sys.stdout
         self._err = sys.stderr
         self._begun = False
+        self._said: set[str] = set()
         self._result: dict[str, Any] | None = None
         self._progress: Progress | None = None
 
     # -- for people
     # ------------------------------------------------------------------------------
 
-    def say(self, line: str = "") -> None:
-        """Write a line of the report; nothing with `--json`."""
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal that shows the report; None elsewhere, such as for a
+        pipe, where nothing is shortened or wrapped.
+        """
+        return _width(self._out)
+
+    def say(self, line: str = "", *, wrap: bool = True) -> None:
+        """Write a line of the report; nothing with `--json`.
+
+        Args:
+            line: prose, wrapped on a terminal; it may contain line breaks.
+            wrap: False for a command, a script or a traceback, to be copied.
+        """
         if not self.as_json:
-            self._report(f"{text.printable(line)}\n")
+            shown = text.printable(line)
+            self._report(f"{_wrap(shown, self.width, hang=2) if wrap else shown}\n")
 
     def note(self, line: str) -> None:
         """Write a note about the result, with `--json` to standard error; nothing with
@@ -70,7 +93,8 @@ class Console:
         if self.quiet:
             return
         if self.as_json:
-            self._write_error(f"{text.printable(line.lstrip())}\n")
+            words = _wrap(text.printable(line.lstrip()), _width(self._err))
+            self._write_error(f"{words}\n")
         else:
             self.say(line)
 
@@ -90,37 +114,61 @@ class Console:
     ) -> None:
         """Write a table of the report after an empty line; nothing without rows.
 
-        Numbers are aligned to the right.
+        Numbers are aligned to the right. On a terminal the table fits its width: the
+        columns to the right give way first, names are shortened in the middle, and
+        prose is wrapped. Elsewhere each row is one whole line.
 
         Args:
-            header: names of the columns; no header is shown if all are empty.
+            header: names of the columns; no header is shown if all are empty. Long
+                names in the last column of such a table are broken, not shortened.
             rows: a cell for each column.
             title: a line above it.
         """
         if self.as_json or not rows:
             return
         from rich.padding import Padding
-        from rich.table import Table
-        from rich.text import Text
 
-        shown = Table(
-            box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0)
-        )
-        for index, name in enumerate(header):
-            right = all(isinstance(row[index], int) for row in rows)
-            shown.add_column(Text(name), justify="right" if right else "left")
-        for row in rows:
-            shown.add_row(*(Text(text.cell(value)) for value in row))
+        from epctx_cli import layout
+
+        columns = [
+            layout.Column(
+                name,
+                [text.cell(row[index]) for row in rows],
+                is_number=all(isinstance(row[index], int) for row in rows),
+                folds=not any(header) and index == len(header) - 1,
+            )
+            for index, name in enumerate(header)
+        ]
+        remarks: list[str] = []
+        if self.width is not None:
+            columns, equal, common, left_out = layout.fit(columns, self.width)
+            remarks += [f"{c.name}, in every row: {c.cells[0]}" for c in equal]
+            # A report has several tables of the same EPs.
+            if news := [each for each in common if each not in self._said]:
+                remarks.append(f"Shortened: {', '.join(news)}")
+            self._said.update(common)
+            if left_out:
+                names = ", ".join(filter(None, left_out)) or "the last column"
+                remarks.append(f"Left out, for lack of room: {names}")
         if self._begun:
             self.say()
-        if title:
-            self.say(title)
-        self._report(_lay_out(self._out, Padding(shown, (0, 0, 0, 2), expand=False)))
+        for line in filter(None, [title, *remarks]):
+            self.say(line)
+        table = Padding(
+            layout.make_table(columns), (0, 0, 0, layout.INDENT), expand=False
+        )
+        self._report(_lay_out(self._out, table))
 
     def tree(self, root: str, leaves: Sequence[tuple[str, str]]) -> None:
         """Write a folder after an empty line, and its files: the name of each and its
         size.
         """
+        if self.as_json:
+            return
+        from rich.cells import cell_len
+
+        from epctx_cli import layout
+
         if self._begun:
             self.say()
         self.say(root)
@@ -129,35 +177,53 @@ class Console:
         if "└├─".encode(encoding, "ignore"):
             branch = "├──"
             end = "└──"
-        width = max((len(name) for name, _ in leaves), default=0)
+        if self.width is not None and leaves:
+            sizes = max(len(size) for _, size in leaves)
+            room = max(1, self.width - len(f"{branch}   ") - sizes)
+            leaves = [(layout.shorten(name, room), size) for name, size in leaves]
+        width = max((cell_len(name) for name, _ in leaves), default=0)
         for index, (name, size) in enumerate(leaves, 1):
             line = end if index == len(leaves) else branch
-            self.say(f"{line} {name:<{width}}  {size}")
+            gap = " " * (width - cell_len(name))
+            self.say(f"{line} {name}{gap}  {size}", wrap=False)
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error."""
         self._block("warning", message)
 
-    def error(self, message: str) -> None:
-        """Write an error to standard error: one block, further lines indented."""
-        self._block("error", message)
+    def error(self, message: str, *, traceback: str = "") -> None:
+        """Write an error to standard error: one block, further lines indented.
+
+        Args:
+            message: prose, wrapped on a terminal.
+            traceback: lines below it, shown as they are.
+        """
+        self._block("error", message, traceback)
 
     def debug(self, message: str) -> None:
         """Write a line to standard error, with `-v` only."""
         if self.verbose:
             self._write_error(f"{text.printable(message)}\n")
 
-    def _block(self, kind: str, message: str) -> None:
+    def _block(self, kind: str, message: str, traceback: str = "") -> None:
+        width = _width(self._err)
+        first, _, rest = text.printable(message).partition("\n")
+        first, *more = _wrap(f"{kind}: {first}", width).split("\n")
+        if more:
+            rest = f"{' '.join(more)}\n{rest}".rstrip("\n")
+        block = ""
+        if rest:
+            block += f"{_wrap(text.indent(rest), width)}\n"
+        if traceback:
+            block += f"\n{text.indent(text.printable(traceback))}\n"
+
         label = f"{kind}:"
+        styled = label
         if _is_terminal(self._err):
             from rich.text import Text
 
-            label = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
-        first, _, rest = text.printable(message).partition("\n")
-        block = f"{label} {first}\n"
-        if rest:
-            block += f"{text.indent(rest)}\n"
-        self._write_error(block)
+            styled = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
+        self._write_error(f"{styled}{first.removeprefix(label)}\n{block}")
 
     @contextmanager
     def progress(self, words: str = "") -> Iterator[Progress]:
@@ -242,6 +308,24 @@ def _is_terminal(stream: TextIO | None) -> bool:
     if stream is None or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
+
+
+def _width(stream: TextIO | None) -> int | None:
+    """Return the columns of a terminal, also of a dumb one; None for other streams."""
+    if stream is None or not stream.isatty():
+        return None
+    return max(_LEAST_COLUMNS, streams.count_columns(stream))
+
+
+def _wrap(lines: str, width: int | None, *, hang: int = 0) -> str:
+    """Return lines that fit a width, if there is one."""
+    if width is None:
+        return lines
+    from epctx_cli import layout
+
+    return "\n".join(
+        row for line in lines.split("\n") for row in layout.wrap(line, width, hang=hang)
+    )
 
 
 def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:

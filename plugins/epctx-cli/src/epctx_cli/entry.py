@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
-from epctx_cli.arguments import CommandParser, add_verbosity
+from epctx_cli.arguments import CPU_EP, CommandParser, add_verbosity
 from epctx_cli.command_table import OWN, Command, added_commands
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
@@ -30,6 +30,11 @@ from epctx_core.errors import (
     suggestion,
 )
 
+_DESCRIPTION = (
+    "Compile ONNX models into context models; inspect, verify, run and compare them."
+)
+_DOCUMENTATION = "docs/README.md in the repository of epctx"
+
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code; raises nothing."""
@@ -38,6 +43,7 @@ def run(argv: list[str]) -> int:
         as_json="--json" in argv,
         verbose="-v" in argv or "--verbose" in argv,
         quiet="-q" in argv or "--quiet" in argv,
+        tracebacks="--traceback" in argv,
     )
     code: int = ExitCode.DONE
     try:
@@ -54,7 +60,7 @@ def _run_command(argv: list[str], console: Console) -> int:
     arguments = argparse.Namespace()
     try:
         with _logging_to(console):
-            parsed = _parse(argv)
+            parsed = _parse(argv, console)
             if isinstance(parsed, int):
                 return parsed
             arguments = parsed
@@ -68,7 +74,7 @@ def _run_command(argv: list[str], console: Console) -> int:
         return ExitCode.INTERRUPTED
     except UnwritableError:
         raise
-    except Exception as error:  # noqa: BLE001 - a user sees a traceback only with -v
+    except Exception as error:  # noqa: BLE001 - a user sees a traceback only with --traceback
         unexpected = internal_error("the command", error)
         if isinstance(error, MemoryError):
             unexpected = InternalError("out of memory.")
@@ -77,7 +83,7 @@ def _run_command(argv: list[str], console: Console) -> int:
         return exit_code(unexpected)
 
 
-def _parse(argv: list[str]) -> argparse.Namespace | int:
+def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
     """Return the parsed arguments, or an exit code if there is nothing to run."""
     commands = {command.name: command for command in OWN if " " not in command.name}
     name = next((argument for argument in argv if not argument.startswith("-")), None)
@@ -112,10 +118,37 @@ def _parse(argv: list[str]) -> argparse.Namespace | int:
             raise chosen.command.broken(
                 "cannot be run", AttributeError("it set no default `run`")
             )
-        raise InvalidArgument(
-            "no command was given.", hint=f"{chosen.format_help().rstrip()}"
-        )
+        _print_start(console)
+        return ExitCode.DONE
     return arguments
+
+
+def _print_start(console: Console) -> None:
+    """Print a few commands to start with."""
+    from epctx_core import get_available_providers
+
+    installed = [*get_available_providers(), "QNN"]
+    ep = next(name for name in installed if name != CPU_EP)
+    ep = ep.removesuffix("ExecutionProvider")
+    lines = {
+        "doctor": "",
+        "plugins list": "",
+        "explain": f" model.onnx --ep {ep}",
+        "compile": f" model.onnx --ep {ep}",
+        "run": " model_ctx.onnx",
+    }
+    summaries = {command.name: command.summary for command in OWN}
+    console.say(f"epctx {__version__}. {_DESCRIPTION}")
+    console.table(
+        ("", ""),
+        [(f"epctx {name}{rest}", summaries[name]) for name, rest in lines.items()],
+        title="To start with:",
+    )
+    console.say(
+        "\n`epctx --help` lists all commands, `epctx COMMAND --help` the options of "
+        "one."
+    )
+    console.say(f"Documentation: {_DOCUMENTATION}")
 
 
 def make_parser() -> CommandParser:
@@ -130,10 +163,7 @@ def make_parser() -> CommandParser:
 def _make_parser(commands: Iterable[Command]) -> CommandParser:
     parser = CommandParser(
         prog="epctx",
-        description=(
-            "Compile ONNX models into context models; inspect, verify, run and "
-            "compare them."
-        ),
+        description=_DESCRIPTION,
         epilog=(
             "Exit codes: 0 done; 1 a check failed; 2 wrong usage or bad input; 3 a "
             "plugin is missing or broken."
@@ -162,9 +192,10 @@ def _show(error: EpctxError, console: Console) -> None:
     ]
     if error.hint:
         lines.append(error.hint)
-    if console.verbose:
-        lines += ["", concealed("".join(traceback.format_exception(error)).rstrip())]
-    console.error("\n".join(lines))
+    trace = ""
+    if console.tracebacks:
+        trace = concealed("".join(traceback.format_exception(error)).rstrip())
+    console.error("\n".join(lines), traceback=trace)
     fields = {
         key: str(value)
         for key in ("node", "ep", "path")

@@ -7,7 +7,6 @@ and as a host plugin of sessions and compilers, which sees their stages.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from epctx_cli import text
+from epctx_cli import streams, text
 from epctx_core.errors import one_line
 from epctx_core.plugin import hookimpl
 
@@ -271,7 +270,7 @@ class Progress:
             with self._lock:
                 if self._is_line_open:
                     continue
-                columns = _count_columns(self._terminal)
+                columns = streams.count_columns(self._terminal)
                 self._send(_ERASE + self._encode(self.compose(columns)))
                 self._is_drawn = True
 
@@ -359,11 +358,3 @@ class _SharedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _count_columns(terminal: TextIO | None) -> int:
-    """Return the columns of a terminal, which need not be that of standard output."""
-    with suppress(OSError, ValueError):
-        if terminal is not None and not os.environ.get("COLUMNS"):
-            return os.get_terminal_size(terminal.fileno()).columns or 80
-    return shutil.get_terminal_size().columns

@@ -126,7 +126,8 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
             if arguments.custom_ops_library
             else ""
         )
-        console.say(f"\nNext: epctx run {shlex.quote(str(report.output))}{options}")
+        next_command = f"epctx run {shlex.quote(str(report.output))}{options}"
+        console.say(f"\nNext: {next_command}", wrap=False)
     console.result(result)
     return code
 

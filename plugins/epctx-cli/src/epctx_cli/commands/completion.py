@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 _BASH = """\
 _epctx() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" command="" commands="" options="" index
+    local word="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
+    local command="" commands="" options="" values="" before="" index
+    # `--ep=QNN` is three words in bash, and one in zsh.
+    if [[ "$word" == "=" ]]; then
+        word=""
+    elif [[ "$previous" == "=" ]]; then
+        previous="${{COMP_WORDS[COMP_CWORD-2]}}"
+    elif [[ "$word" == --*=* ]]; then
+        previous="${{word%%=*}}" before="${{word%%=*}}=" word="${{word#*=}}"
+    fi
     for ((index = 1; index < COMP_CWORD; index++)); do
         case "$command/${{COMP_WORDS[index]}}" in
             {paths}) command="$command/${{COMP_WORDS[index]}}" ;;
@@ -24,6 +33,11 @@ _epctx() {{
     case "$command" in
 {cases}
     esac
+    if [[ -n "$values" ]]; then
+        compopt +o default 2>/dev/null
+        COMPREPLY=($(compgen -P "$before" -W "$values" -- "$word"))
+        return
+    fi
     # Without a match, the shell completes names of files.
     case "$word" in
         -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;
@@ -33,14 +47,21 @@ _epctx() {{
 complete -o default -F _epctx epctx
 """
 _ZSH = """\
-autoload -U +X compinit && compinit
-autoload -U +X bashcompinit && bashcompinit
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+autoload -Uz bashcompinit && bashcompinit
+"""
+_EPILOG = """\
+Add the line of your shell to its start-up file:
+  ~/.bashrc                   eval "$(epctx completion bash)"
+  ~/.zshrc                    eval "$(epctx completion zsh)"
+  ~/.config/fish/config.fish  epctx completion fish | source
 """
 
 
 def add_arguments(parser: CommandParser) -> None:
     """Declare the command's arguments."""
-    parser.epilog = 'For bash: eval "$(epctx completion bash)" in ~/.bashrc.'
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
     parser.add_argument("shell", choices=SHELLS, help="the shell")
     add_common(parser)
     parser.set_defaults(run=run)
@@ -54,7 +75,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     script = _write_fish(words) if arguments.shell == "fish" else _write_bash(words)
     if arguments.shell == "zsh":
         script = _ZSH + script
-    console.say(script.rstrip())
+    console.say(script.rstrip(), wrap=False)
     console.result({"shell": arguments.shell, "script": script})
     return ExitCode.DONE
 
@@ -64,9 +85,15 @@ def _write_bash(words: Mapping[tuple[str, ...], Words]) -> str:
     for path, each in words.items():
         commands = " ".join(each.commands)
         options = " ".join(each.options)
-        cases.append(
-            f'        "{_join(path)}") commands="{commands}" options="{options}" ;;'
-        )
+        lines = [f'"{_join(path)}") commands="{commands}" options="{options}"']
+        if values := {name: words for name, words in each.values.items() if words}:
+            lines += ['    case "$previous" in']
+            lines += [
+                f'        {name}) values="{" ".join(words)}" ;;'
+                for name, words in values.items()
+            ]
+            lines += ["    esac"]
+        cases += [f"        {line}" for line in [*lines, "    ;;"]]
     paths = " | ".join(f'"{_join(path)}"' for path in words if path)
     return _BASH.format(paths=paths, cases="\n".join(cases))
 
@@ -79,17 +106,24 @@ def _write_fish(words: Mapping[tuple[str, ...], Words]) -> str:
     lines = []
     for path, each in words.items():
         seen = [f"__fish_seen_subcommand_from {name}" for name in path]
+        # `cache verify` is not `verify`.
+        groups = [p[0] for p in words if len(p) > len(path) and p[1:] == path]
+        seen += [f"not __fish_seen_subcommand_from {name}" for name in groups if path]
         condition = "; and ".join(seen) or "__fish_use_subcommand"
         names = " ".join(each.commands)
         if path and names:
             lines.append(
                 f"complete -c epctx -n '{condition}; and not "
-                f"__fish_seen_subcommand_from {names}' -a '{names}'"
+                f"__fish_seen_subcommand_from {names}' -f -a '{names}'"
             )
         elif names:
-            lines.append(f"complete -c epctx -n '{condition}' -a '{names}'")
-        lines += [
-            f"complete -c epctx -n '{condition}' -l {option.removeprefix('--')}"
-            for option in each.options
-        ]
+            lines.append(f"complete -c epctx -n '{condition}' -f -a '{names}'")
+        for option in dict.fromkeys([*each.options, *each.values]):
+            kind = "l" if option.startswith("--") else "s"
+            line = f"complete -c epctx -n '{condition}' -{kind} {option.lstrip('-')}"
+            if values := each.values.get(option):
+                line += f" -x -a '{' '.join(values)}'"
+            elif option in each.values:
+                line += " -r"
+            lines.append(line)
     return "\n".join(lines) + "\n"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from epctx_core import PluginRecord
     from epctx_core.plugin import Availability
 
-_WIDTH = 100
 _DEEPER = " " * 6
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str": "text"}
 
@@ -79,7 +77,7 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     if left_out:
         console.say("\nNot listed, because a package that they need is not installed:")
     for each in left_out:
-        console.say(f"  {each['name']}: {each['install']}")
+        console.say(f"  {each['name']}: {each['install']}", wrap=False)
     console.result(
         {
             "plugins": [record.as_dict() for record in records],
@@ -230,10 +228,10 @@ def _print_entry(trial: EntryTrial, console: Console) -> None:
     if not trial.reason:
         return
     console.say(f"\nFix or reinstall {entry['distribution']}.")
-    if trial.traceback and console.verbose:
-        console.say("\n" + text.indent(trial.traceback.rstrip()))
+    if trial.traceback and console.tracebacks:
+        console.say("\n" + text.indent(trial.traceback.rstrip()), wrap=False)
     elif trial.traceback:
-        console.say("-v shows the traceback.")
+        console.say("--traceback shows the traceback.")
 
 
 def _find_records(name: str) -> list[PluginRecord]:
@@ -299,15 +297,15 @@ def _print_report(trial: Trial, console: Console) -> None:
             console.say(f"\n{title}")
         for option in about.get(key, ()):
             _print_option(option, console)
-    if trial.traceback and console.verbose:
-        console.say("\n" + text.indent(trial.traceback.rstrip()))
+    if trial.traceback and console.tracebacks:
+        console.say("\n" + text.indent(trial.traceback.rstrip()), wrap=False)
     if record.usable:
         return
     _, advice = default_registry.explain_unusable(record)
     if advice:
         console.say(f"\n{advice}")
-    if trial.traceback and not console.verbose:
-        console.say("-v shows the traceback.")
+    if trial.traceback and not console.tracebacks:
+        console.say("--traceback shows the traceback.")
 
 
 def _describe_availability(availability: Availability) -> str:
@@ -323,11 +321,7 @@ def _print_option(option: Mapping[str, Any], console: Console) -> None:
     values = choices or _TYPES[option["type"]]
     default = "secret" if option["secret"] else _value(option["default"])
     console.say(f"  {name} ({values}; default {default})")
-    console.say(
-        textwrap.fill(
-            option["doc"], _WIDTH, initial_indent=_DEEPER, subsequent_indent=_DEEPER
-        )
-    )
+    console.say(f"{_DEEPER}{option['doc']}")
 
 
 def _value(value: object) -> str:

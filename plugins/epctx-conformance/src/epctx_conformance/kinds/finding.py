@@ -27,5 +27,5 @@ def load_entry(group: str, name: str, kind: str) -> Any:
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"the {kind} {name!r} cannot be imported: {type(error).__name__}: {error}.",
-            hint="Fix or reinstall its package; -v shows the traceback.",
+            hint="Fix or reinstall its package; --traceback shows the traceback.",
         ) from error
