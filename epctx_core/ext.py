@@ -13,7 +13,7 @@ exactly its own version of the core.
     giving an implementation a hook's whole signature (epctx-bench,
     epctx-conformance, epctx-isolation).
 `MappedFile`:
-    that copy's weights; a binary that is digested (epctx-files, epctx-isolation).
+    that copy's weights; files that a model names (epctx-files, epctx-isolation).
 `ModelFolder`:
     opening only what lies in a model's folder, and the state of a file there
     (epctx-cache, epctx-cli, epctx-files).
@@ -66,7 +66,8 @@ exactly its own version of the core.
 `known_ep`:
     keeping vendors' names from new plugins (epctx-cli).
 `parse_json`:
-    counting what a message has before it is decoded (epctx-isolation).
+    counting what a message or a manifest has before it is decoded (epctx-files,
+    epctx-isolation).
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).

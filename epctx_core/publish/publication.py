@@ -14,7 +14,7 @@ import secrets
 import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from epctx_core.context.paths import (
     NEW,
@@ -261,7 +261,7 @@ class Publication:
         """Discard what was not committed, close the files, and release the lock."""
         self._stack.close()
 
-    def create(self, name: str, *, replace: bool = True) -> BinaryIO:
+    def create(self, name: str, *, replace: bool = True) -> files.StagedFile:
         """Open the staged file for a final name, to write and read, unbuffered; the
         publication closes it.
 

@@ -10,10 +10,10 @@ import json
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
@@ -25,7 +25,7 @@ from epctx_core.errors import (
     InvalidProtobuf,
     NoSuchFile,
 )
-from epctx_core.ext import ModelFolder, Publication, parse_json
+from epctx_core.ext import MappedFile, ModelFolder, Publication, parse_json
 from epctx_files.manifests import (
     Manifest,
     encode_model,
@@ -45,12 +45,14 @@ from epctx_files.structure import (
 
 PathInput: TypeAlias = "str | os.PathLike[str]"
 
+FileContent: TypeAlias = "MappedFile | list[memoryview]"
+"""File that a model names; or the pieces of one that exists nowhere yet."""
+
 MOST_BYTES: Final = (1 << 31) - 1
 """Length of the longest protobuf."""
 
 _WEIGHTS = "external weights"
 _BINARY = "the context binary"
-_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,27 +97,6 @@ class FilesReport:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """File that a model names, open until the work is done.
-
-    Attributes:
-        path: where it lay when it was opened; another one may lie there now.
-        descriptor: for reading it.
-        status: as it was opened.
-    """
-
-    path: Path
-    descriptor: int
-    status: os.stat_result
-
-    def is_same(self, other: SourceFile | list[memoryview]) -> bool:
-        """Return whether another file is this one, whatever its name."""
-        return not isinstance(other, list) and os.path.samestat(
-            self.status, other.status
-        )
-
-
 @dataclass(kw_only=True)
 class Bundle:
     """Model with the files that it names.
@@ -132,7 +113,7 @@ class Bundle:
     path: Path
     model: ModelProto
     manifest: Manifest = field(default_factory=dict)
-    files: dict[str, SourceFile | list[memoryview]] = field(default_factory=dict)
+    files: dict[str, FileContent] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -141,9 +122,9 @@ class Bundle:
         """Find the parts of the model after a change of its structure."""
         self.parts = find_parts(self.model)
 
-    def get_file(self, name: str) -> SourceFile:
+    def get_file(self, name: str) -> MappedFile:
         """Return the opened file of a name as the model spells it."""
-        return cast("SourceFile", self.files[normalise(name)])
+        return cast("MappedFile", self.files[normalise(name)])
 
     @property
     def stem(self) -> str:
@@ -189,12 +170,11 @@ def normalise(name: str) -> str:
     return posixpath.normpath(name) if name else name
 
 
-def read_bundle(path: PathInput, stack: ExitStack) -> Bundle:
+def read_bundle(path: PathInput) -> Bundle:
     """Read a model and open the files that it names.
 
     Args:
         path: the model.
-        stack: closes the files.
 
     Raises:
         NoSuchFile: there is no such model.
@@ -223,16 +203,12 @@ def read_bundle(path: PathInput, stack: ExitStack) -> Bundle:
     folder = ModelFolder(given.parent, given)
     for name, role, owner in bundle.list_names():
         if name not in bundle.files:
-            file = stack.enter_context(folder.open(name, what=role, node=owner))
-            bundle.files[name] = SourceFile(
-                path=Path(file.path),
-                descriptor=file.fileno(),
-                status=os.fstat(file.fileno()),
-            )
+            with folder.open(name, what=role, node=owner) as file:
+                bundle.files[name] = MappedFile(file.fileno(), file.path)
     return bundle
 
 
-def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[SourceFile, int, int]:
+def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[MappedFile, int, int]:
     """Return the file of an external tensor, the offset and the length there.
 
     Raises:
@@ -241,7 +217,7 @@ def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[SourceFile, int, in
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = bundle.get_file(entries["location"])
     offset = entries.get("offset") or "0"
-    size = file.status.st_size
+    size = file.size
     length = entries.get("length") or (
         str(max(0, size - int(offset))) if offset.isdecimal() else ""
     )
@@ -337,7 +313,7 @@ def _is_free(
 def _place(
     publication: Publication,
     name: str,
-    file: SourceFile | list[memoryview],
+    file: FileContent,
     folder: Path,
 ) -> WrittenFile:
     """Bring a file to its name, without reading it."""
@@ -346,36 +322,15 @@ def _place(
         written = sum(staged.write(piece) for piece in file)
         return WrittenFile(name=name, bytes=written, how="written")
 
-    size = file.status.st_size
-    with suppress(OSError):
-        if os.path.samestat((folder / name).stat(), file.status):
-            return WrittenFile(name=name, bytes=size, how="kept")
+    if file.is_at(folder / name):
+        return WrittenFile(name=name, bytes=file.size, how="kept")
 
-    is_there = os.path.samestat(file.path.stat(), file.status)
-    if is_there and publication.link(name, file.path):
-        return WrittenFile(name=name, bytes=size, how="linked")
+    source = Path(file.path)
+    if file.is_at(source) and publication.link(name, source):
+        return WrittenFile(name=name, bytes=file.size, how="linked")
 
-    _copy(file.descriptor, publication.create(name), size)
-    return WrittenFile(name=name, bytes=size, how="copied")
-
-
-def _copy(source: int, target: BinaryIO, size: int) -> None:
-    """Copy a file by the system, which shares the blocks where its file system can."""
-    done = 0
-    if hasattr(os, "copy_file_range"):
-        with suppress(OSError):
-            while done < size and (
-                count := os.copy_file_range(
-                    source, target.fileno(), size - done, done, done
-                )
-            ):
-                done += count
-
-    # What the system refused, as between two file systems.
-    target.seek(done)
-    while chunk := os.pread(source, _AT_ONCE, done):
-        target.write(chunk)
-        done += len(chunk)
+    publication.create(name).copy_mapped(file, 0, file.size)
+    return WrittenFile(name=name, bytes=file.size, how="copied")
 
 
 def _encode(bundle: Bundle, target: Path) -> bytes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto
@@ -15,11 +14,13 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from epctx_files.bundle import (
     Bundle,
     PathInput,
-    SourceFile,
     find_range,
     read_bundle,
 )
 from epctx_files.structure import find_location, is_context_node, spell_type
+
+if TYPE_CHECKING:
+    from epctx_core.ext import MappedFile
 
 _AT_ONCE = 1 << 22
 _LONGEST = 200
@@ -92,26 +93,23 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         >>> diff("old_ctx.onnx", "new_ctx.onnx").differences[0].part
         'payload'
     """
-    with ExitStack() as stack:
-        one, other = read_bundle(first, stack), read_bundle(second, stack)
-        tables = zip(_describe(one).items(), _describe(other).values(), strict=True)
-        found = [
-            difference
-            for (part, mine), theirs in tables
-            for difference in _compare(part, mine, theirs)
-        ]
-        unread = 0
-        for name, mine, theirs in _pair_weights(one, other):
-            if _are_same_bytes(mine, theirs):
-                continue
-            if not weights:
-                unread += 1
-            elif not _have_equal_bytes(mine, theirs):
-                found.append(
-                    Difference(
-                        part="weight", name=name, first="its bytes", second="others"
-                    )
-                )
+    one, other = read_bundle(first), read_bundle(second)
+    tables = zip(_describe(one).items(), _describe(other).values(), strict=True)
+    found = [
+        difference
+        for (part, mine), theirs in tables
+        for difference in _compare(part, mine, theirs)
+    ]
+    unread = 0
+    for name, mine, theirs in _pair_weights(one, other):
+        if _are_same_bytes(mine, theirs):
+            continue
+        if not weights:
+            unread += 1
+        elif not _have_equal_bytes(mine, theirs):
+            found.append(
+                Difference(part="weight", name=name, first="its bytes", second="others")
+            )
     notes = [f"the bytes of {unread} weights in files were not compared"] * bool(unread)
     return DiffReport(differences=tuple(found), notes=tuple(notes))
 
@@ -201,7 +199,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-Range: TypeAlias = "tuple[SourceFile, int, int]"
+Range: TypeAlias = "tuple[MappedFile, int, int]"
 
 
 def _pair_weights(one: Bundle, other: Bundle) -> Iterator[tuple[str, Range, Range]]:
@@ -230,10 +228,14 @@ def _have_equal_bytes(one: Range, other: Range) -> bool:
         return False
     for done in range(0, one[2], _AT_ONCE):
         count = min(_AT_ONCE, one[2] - done)
-        pieces = [
-            os.pread(file.descriptor, count, offset + done)
-            for file, offset, _ in (one, other)
-        ]
+        pieces = []
+        for file, offset, _ in (one, other):
+            start = offset + done
+            pieces.append(file.view[start : start + count])
         if pieces[0] != pieces[1]:
             return False
+
+        # Pages that were read count as this process's memory until then.
+        for file, offset, _ in (one, other):
+            file.forget(offset + done, count)
     return True

@@ -4,22 +4,19 @@ own.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidArgument
 from epctx_files.bundle import (
     MOST_BYTES,
     Bundle,
     FilesReport,
     PathInput,
-    SourceFile,
     find_range,
     normalise,
     publish,
@@ -60,24 +57,23 @@ def embed(model: PathInput, output: PathInput) -> FilesReport:
             model.
         Fail: the file cannot be written.
     """
-    with ExitStack() as stack:
-        bundle = read_bundle(model, stack)
-        if bundle.manifest.get("source_weights"):
-            raise InvalidArgument(
-                f"{bundle.path.name} cannot be one file: it needs weights of its "
-                "source model.",
-                path=bundle.path,
-                hint="Compile without weightless mode.",
-            )
-        _check_size(bundle, Path(output))
-        for node in bundle.parts.contexts:
-            _embed_payload(bundle, node)
-        for tensor in bundle.parts.tensors:
-            _embed_tensor(bundle, tensor)
+    bundle = read_bundle(model)
+    if bundle.manifest.get("source_weights"):
+        raise InvalidArgument(
+            f"{bundle.path.name} cannot be one file: it needs weights of its "
+            "source model.",
+            path=bundle.path,
+            hint="Compile without weightless mode.",
+        )
+    _check_size(bundle, Path(output))
+    for node in bundle.parts.contexts:
+        _embed_payload(bundle, node)
+    for tensor in bundle.parts.tensors:
+        _embed_tensor(bundle, tensor)
 
-        bundle.files.clear()
-        remove_metadata(bundle.model, {INITIALIZERS})
-        return publish(bundle, output)
+    bundle.files.clear()
+    remove_metadata(bundle.model, {INITIALIZERS})
+    return publish(bundle, output)
 
 
 def _check_size(bundle: Bundle, target: Path) -> None:
@@ -85,7 +81,7 @@ def _check_size(bundle: Bundle, target: Path) -> None:
     has more than 2 GiB.
     """
     payloads = [
-        bundle.get_file(cache.s.decode()).status.st_size
+        bundle.get_file(cache.s.decode()).size
         for cache in map(find_file_name, bundle.parts.contexts)
         if cache is not None
     ]
@@ -121,7 +117,7 @@ def _embed_payload(bundle: Bundle, node: NodeProto) -> None:
 
     name = normalise(cache.s.decode())
     file = bundle.get_file(name)
-    cache.s = _read(file, 0, file.status.st_size)
+    cache.s = bytes(file.view)
     for payload in find_payloads(bundle.manifest, name, embedded=False):
         bundle.manifest["payloads"].append(
             {**payload, "name": node.name, "embedded": True}
@@ -143,26 +139,9 @@ def _embed_tensor(bundle: Bundle, tensor: TensorProto) -> None:
     location = find_location(tensor)
     if location is not None:
         file, offset, length = find_range(bundle, tensor)
-        tensor.raw_data = _read(file, offset, length)
+        tensor.raw_data = bytes(file.view[offset : offset + length])
         del tensor.external_data[:]
         tensor.data_location = TensorProto.DEFAULT
-
-
-def _read(file: SourceFile, offset: int, length: int) -> bytes:
-    """Return bytes of a file.
-
-    Raises:
-        InvalidGraph: it was truncated since it was opened.
-    """
-    # One call of the system gives at most 2 GiB, and no fewer here than there are.
-    data = os.pread(file.descriptor, length, offset)
-    if len(data) < length:
-        raise InvalidGraph(
-            f"{file.path} was truncated while it was read.",
-            path=file.path,
-            hint="Let whatever writes it finish, then start again.",
-        )
-    return data
 
 
 def externalize(model: PathInput, output: PathInput) -> FilesReport:
@@ -181,15 +160,14 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
         Fail: the files cannot be written.
     """
     target = Path(output)
-    with ExitStack() as stack:
-        bundle = read_bundle(model, stack)
-        for node in bundle.parts.contexts:
-            _externalize_payload(bundle, node, target)
-        data = _find_free(f"{target.stem}.data", bundle.files)
-        weights = list(_move_weights(bundle, data))
-        if weights:
-            bundle.files[data] = weights
-        return publish(bundle, output)
+    bundle = read_bundle(model)
+    for node in bundle.parts.contexts:
+        _externalize_payload(bundle, node, target)
+    data = _find_free(f"{target.stem}.data", bundle.files)
+    weights = list(_move_weights(bundle, data))
+    if weights:
+        bundle.files[data] = weights
+    return publish(bundle, output)
 
 
 def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:

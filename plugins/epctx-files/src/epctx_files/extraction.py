@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -72,19 +71,18 @@ def extract(
     if source is not None and node is None:
         raise InvalidArgument("the source of a part is found for a node alone.")
 
-    with ExitStack() as stack:
-        whole = read_bundle(model, stack)
-        if node is not None:
-            found = _find_node(whole, node)
-            if is_context_node(found):
-                make_primary(whole, found)
-            inputs = [name for name in found.input if name]
-            outputs = [name for name in found.output if name]
-        if source is not None:
-            whole = read_bundle(source, stack)
-            _require_values(whole, (*inputs, *outputs))
-        _keep(whole, inputs, outputs)
-        return publish(whole, output)
+    whole = read_bundle(model)
+    if node is not None:
+        found = _find_node(whole, node)
+        if is_context_node(found):
+            make_primary(whole, found)
+        inputs = [name for name in found.input if name]
+        outputs = [name for name in found.output if name]
+    if source is not None:
+        whole = read_bundle(source)
+        _require_values(whole, (*inputs, *outputs))
+    _keep(whole, inputs, outputs)
+    return publish(whole, output)
 
 
 def _find_node(bundle: Bundle, name: str) -> NodeProto:

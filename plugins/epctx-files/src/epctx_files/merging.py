@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 
 import onnx.version_converter
 
@@ -53,27 +52,26 @@ def merge(
     if len(models) < _FEWEST:
         raise InvalidArgument("fewer than two models were given to merge.")
 
-    with ExitStack() as stack:
-        parts = [read_bundle(model, stack) for model in models]
-        pairs = [_find_join(parts, *join) for join in (joins or {}).items()]
-        for name, prefix in (prefixes or {}).items():
-            part = _find_part(parts, name)
-            renamed = _add_prefix(part, prefix)
-            pairs = [
-                (
-                    renamed.get(source, source) if giver is part else source,
-                    giver,
-                    renamed.get(target, target) if taker is part else target,
-                    taker,
-                )
-                for source, giver, target, taker in pairs
-            ]
-        _align_opsets(parts)
+    parts = [read_bundle(model) for model in models]
+    pairs = [_find_join(parts, *join) for join in (joins or {}).items()]
+    for name, prefix in (prefixes or {}).items():
+        part = _find_part(parts, name)
+        renamed = _add_prefix(part, prefix)
+        pairs = [
+            (
+                renamed.get(source, source) if giver is part else source,
+                giver,
+                renamed.get(target, target) if taker is part else target,
+                taker,
+            )
+            for source, giver, target, taker in pairs
+        ]
+    _align_opsets(parts)
 
-        union = Union(parts[0])
-        for part in parts[1:]:
-            union.add(part, {to: source for source, _, to, by in pairs if by is part})
-        return publish(union.finish(), output, notes=union.notes)
+    union = Union(parts[0])
+    for part in parts[1:]:
+        union.add(part, {to: source for source, _, to, by in pairs if by is part})
+    return publish(union.finish(), output, notes=union.notes)
 
 
 def _add_prefix(part: Bundle, prefix: str) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ import onnx
 from onnx import helper
 
 from epctx_core.errors import InvalidArgument
+from epctx_core.ext import MappedFile
 from epctx_files.contexts import list_contexts, separate_contexts
 from epctx_files.manifests import find_payloads, merge_manifests
 from epctx_files.names import (
@@ -34,7 +35,7 @@ from epctx_files.structure import (
 if TYPE_CHECKING:
     from onnx import TypeProto, ValueInfoProto
 
-    from epctx_files.bundle import Bundle
+    from epctx_files.bundle import Bundle, FileContent
     from epctx_files.structure import FunctionKey
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -210,7 +211,7 @@ class Union:
         mine = self._whole.files
         for name in list(part.files):
             new = name
-            while new in mine and not part.get_file(name).is_same(mine[new]):
+            while new in mine and not _are_one(part.files[name], mine[new]):
                 new = f"{part.stem}_{new}"
             if new != name:
                 part.rename_file(name, new)
@@ -296,6 +297,15 @@ class Union:
         self._graphs = self._whole.parts.graphs
         self._values.update(list_values(part.parts.graphs))
         self._nodes.update(list_nodes(part.parts.graphs))
+
+
+def _are_one(one: FileContent, other: FileContent) -> bool:
+    """Return whether two models name one file."""
+    return (
+        isinstance(one, MappedFile)
+        and isinstance(other, MappedFile)
+        and one.identity == other.identity
+    )
 
 
 def _check_types(given: ValueInfoProto, taken: ValueInfoProto, part: Bundle) -> None:
