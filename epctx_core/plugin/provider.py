@@ -241,6 +241,8 @@ class ExecutionProvider:
             Then the core compares every byte with the model's digests before the EP
             gets the first one; a payload without digests is loaded and run in a process
             of its own, unless the host sets `ep.context_trust_unverified=1`.
+        environment: names of the environment variables that it reads, for the keys of
+            caches: a compile under other values is another one.
         factory: for a class that a function made, so that its module does not contain
             it: that function, as `module:function`, and its arguments as JSON can hold
             them. A process of its own makes the class with them again. Classes derived
@@ -258,6 +260,7 @@ class ExecutionProvider:
     loads_without_device: ClassVar[bool] = False
     needs_verified_payloads: ClassVar[bool] = False
     simulated: ClassVar[bool] = False
+    environment: ClassVar[Collection[str]] = ()
     factory: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
 
     def __init__(self, context: ProviderContext) -> None:

@@ -227,6 +227,12 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
         "a set of WeightlessMode",
         "Write (WeightlessMode.ALL,).",
     ),
+    (
+        "environment",
+        lambda v: _has_items(v, lambda name: isinstance(name, str) and name != ""),
+        "a tuple of names of environment variables",
+        'Write ("NAME",).',
+    ),
     *(
         (
             name,

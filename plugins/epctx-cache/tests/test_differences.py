@@ -240,14 +240,3 @@ def test_an_environment_variable_that_no_ep_names_is_no_part_of_the_key(
     monkeypatch.setenv("ACME_TARGET", "1")
 
     assert cache.key(model) == before
-
-
-@pytest.mark.parametrize("wrong", ["ACME_TARGET", ["A"], (7,), None])
-def test_an_attribute_environment_of_another_form_is_a_fault_of_the_plugin(
-    cache, model, wrong
-):
-    class Wrong(Alpha):
-        environment = wrong
-
-    with pytest.raises(epctx.PluginError, match="the attribute `environment` of"):
-        cache.key(model, with_eps(Alpha.name), registry=registry_of(Wrong))

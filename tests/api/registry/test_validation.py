@@ -318,6 +318,11 @@ def test_a_vendor_that_is_no_text_is_refused():
     )
 
 
+@pytest.mark.parametrize("names", ["ACME_TARGET", (7,), ("",), None])
+def test_an_environment_that_is_no_collection_of_names_is_refused(names):
+    assert "environment is" in error_of(changed(environment=names)).message
+
+
 def test_all_problems_are_told_at_once():
     cls = changed(vendor=3, compile=hookimpl(lambda self, partition: []))
 

@@ -27,7 +27,6 @@ from importlib_metadata import (
 )
 
 import epctx_core
-from epctx_core.errors import PluginError
 from epctx_core.ext import SESSION_OPTIONS
 from epctx_core.plugin import PLUGIN_API
 
@@ -204,22 +203,13 @@ def _describe_environment(
     """Return the environment variables that an EP reads; nothing if it names none, so
     that the keys of such EPs stay.
 
-    Its class names them in a tuple `environment`. A value may be secret: it is hidden.
+    A value may be secret: it is hidden.
     """
-    names = getattr(choice.cls, "environment", ())
-    if not isinstance(names, tuple) or not all(isinstance(n, str) for n in names):
-        raise PluginError(
-            f"the attribute `environment` of {choice.name} is {names!r:.80}, not a "
-            "tuple of names of environment variables.",
-            ep=choice.name,
-            distribution=choice.record.distribution,
-            hint='Write it as environment = ("NAME",), or remove it.',
-        )
     sealed = {
         name: seal(os.fsencode(f"{name}={os.environ[name]}"))
         if name in os.environ
         else None
-        for name in names
+        for name in sorted(choice.cls.environment)
     }
     return {"environment": sealed} if sealed else {}
 
