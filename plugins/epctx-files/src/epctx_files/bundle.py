@@ -7,11 +7,14 @@ hard link, or is copied by the system.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import posixpath
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias, cast
 
@@ -27,11 +30,13 @@ from epctx_core.errors import (
 )
 from epctx_core.ext import ModelFolder, Publication, parse_json
 from epctx_files.manifests import (
+    BESIDE,
     Manifest,
     encode_model,
     find_payloads,
     take_manifest,
 )
+from epctx_files.names import list_texts
 from epctx_files.structure import (
     DEPENDENCIES,
     INITIALIZERS,
@@ -51,6 +56,7 @@ MOST_BYTES: Final = (1 << 31) - 1
 _WEIGHTS = "external weights"
 _BINARY = "the context binary"
 _AT_ONCE = 1 << 24
+_MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,11 +183,28 @@ class Bundle:
 
         for payload in find_payloads(self.manifest, name, embedded=False):
             payload["name"] = new
-        text = find_metadata(self.model, INITIALIZERS)
-        if text is not None and (stated := parse_json(text)).get("name") == name:
+        stated = self.read_checksum()
+        if stated.get("name") == name:
             stated["name"] = new
             compact = json.dumps(stated, separators=(",", ":"))
             set_metadata(self.model, INITIALIZERS, compact)
+
+    def read_checksum(self) -> dict[str, Any]:
+        """Return what the model states of its file for initializers, empty without one.
+
+        Raises:
+            InvalidGraph: the metadata is damaged.
+        """
+        text = find_metadata(self.model, INITIALIZERS)
+        try:
+            return {} if text is None else {**parse_json(text)}
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidGraph(
+                f"the metadata {INITIALIZERS!r} of {self.path.name} are damaged: "
+                f"{error!s:.200}.",
+                path=self.path,
+                hint="Fetch the model again, or compile again.",
+            ) from error
 
 
 def normalise(name: str) -> str:
@@ -203,23 +226,26 @@ def read_bundle(path: PathInput, stack: ExitStack) -> Bundle:
             manifest is damaged.
         Fail: it cannot be read.
     """
-    given = Path(path)
-    try:
-        data = given.read_bytes()
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise NoSuchFile(f"there is no model {str(given)!r}.", path=given) from error
-    except OSError as error:
-        raise Fail(f"{given} cannot be read: {error.strerror}.", path=given) from error
-
+    given = require_path(path)
+    data = _read_model(given)
     model = ModelProto()
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise InvalidProtobuf(f"{given} is not an ONNX model.", path=given) from error
+        is_ort = data[4:8] == b"ORTM"
+        raise InvalidProtobuf(
+            f"{given} is not an ONNX model"
+            f"{', but one in the format of ONNX Runtime' if is_ort else ''}.",
+            path=given,
+            hint="Convert it first: `epctx convert`." if is_ort else "",
+        ) from error
     if not model.HasField("graph"):
         raise InvalidProtobuf(f"{given} has no graph.", path=given)
 
-    bundle = Bundle(path=given, model=model, manifest=take_manifest(given, model))
+    manifest = take_manifest(given, model, data)
+    del data
+    bundle = Bundle(path=given, model=model, manifest=manifest)
+    _check_texts(bundle)
     folder = ModelFolder(given.parent, given)
     for name, role, owner in bundle.list_names():
         if name not in bundle.files:
@@ -232,20 +258,88 @@ def read_bundle(path: PathInput, stack: ExitStack) -> Bundle:
     return bundle
 
 
+def require_path(path: PathInput) -> Path:
+    """Return a path of the host.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):
+        raise InvalidArgument(f"a model is a path, not {path!r:.80}.")
+    return Path(path)
+
+
+def _read_model(path: Path) -> bytes:
+    """Return the bytes of a model's file.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf, Fail: see `read_bundle`.
+    """
+    try:
+        # A pipe would make us wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
+            status = os.fstat(descriptor)
+            _check_status(path, status)
+            return file.read()
+    except IsADirectoryError as error:
+        raise InvalidArgument(
+            f"{str(path)!r} is a folder, not a model.", path=path
+        ) from error
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"there is no model {str(path)!r}.", path=path) from error
+    except (Fail, InvalidProtobuf):
+        raise
+    except OSError as error:
+        raise Fail(f"{path} cannot be read: {error.strerror}.", path=path) from error
+
+
+def _check_status(path: Path, status: os.stat_result) -> None:
+    """Check that a file can be a model, before it is read."""
+    if not stat.S_ISREG(status.st_mode):
+        raise Fail(f"{path} is not a regular file.", path=path)
+    if status.st_size > MOST_BYTES:
+        raise InvalidProtobuf(
+            f"{path} is not an ONNX model: it has {status.st_size:,} bytes, and a "
+            "protobuf has at most 2 GiB.",
+            path=path,
+        )
+
+
+def _check_texts(bundle: Bundle) -> None:
+    """Raise InvalidGraph if a name in a model is not UTF-8: protobuf gives it as
+    bytes.
+    """
+    locations = (
+        text
+        for tensor in bundle.parts.tensors
+        for entry in tensor.external_data
+        for text in (entry.key, entry.value)
+    )
+    texts = chain(list_texts(bundle.model, bundle.parts.graphs), locations)
+    wrong = next((text for text in texts if isinstance(text, bytes)), None)
+    if wrong is not None:
+        raise InvalidGraph(
+            f"{bundle.path.name} has a name that is not UTF-8: {wrong!r:.100}.",
+            path=bundle.path,
+            hint="Export the model again.",
+        )
+
+
 def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[SourceFile, int, int]:
     """Return the file of an external tensor, the offset and the length there.
 
     Raises:
         InvalidGraph: the numbers are none.
     """
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+    entries = {entry.key: entry.value for entry in reversed(tensor.external_data)}
     file = bundle.get_file(entries["location"])
     offset = entries.get("offset") or "0"
     size = file.status.st_size
     length = entries.get("length") or (
-        str(max(0, size - int(offset))) if offset.isdecimal() else ""
+        str(max(0, size - int(offset))) if _is_number(offset) else ""
     )
-    if not (offset.isdecimal() and length.isdecimal()) or (
+    if not (_is_number(offset) and _is_number(length)) or (
         int(offset) + int(length) > size
     ):
         raise InvalidGraph(
@@ -256,6 +350,11 @@ def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[SourceFile, int, in
             hint="Fetch the model and its files again.",
         )
     return file, int(offset), int(length)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number of bytes; int() refuses very long ones."""
+    return text.isdecimal() and len(text) < _MOST_DIGITS
 
 
 def publish(
@@ -275,15 +374,25 @@ def publish(
         notes: for the report.
 
     Raises:
-        InvalidArgument: the output is a folder, or the model has more than 2 GiB.
+        InvalidArgument: the output is a folder, the model has more than 2 GiB, or the
+            seal of another one lies beside it.
         Fail: the files cannot be written.
     """
-    target = Path(output)
+    target = require_path(output)
     if target.is_dir() or os.fspath(output).endswith(("/", os.sep)):
         raise InvalidArgument(
             f"{os.fspath(output)!r} is a folder, not a file.",
             path=target,
             hint="Name the model that is to be written in it.",
+        )
+
+    beside = target.with_name(target.name + BESIDE)
+    if not bundle.manifest and os.path.lexists(beside):
+        raise InvalidArgument(
+            f"{beside} is the seal of another model: what is written to "
+            f"{target.name} would not load.",
+            path=beside,
+            hint="Remove it, or name another output.",
         )
 
     with Publication(target.parent) as publication:
@@ -311,7 +420,8 @@ def _rename_apart(bundle: Bundle, target: Path) -> None:
         status = None if isinstance(file, list) else file.status
         new = name
         number = 2
-        while not _is_free(target, new, status, replaced):
+        others = bundle.files.keys() - {name}
+        while new in others or not _is_free(target, new, status, replaced):
             base, dot, suffix = name.rpartition(".")
             new = f"{base or suffix}_{number}{dot}{suffix if base else ''}"
             number += 1
@@ -325,13 +435,31 @@ def _is_free(
     """Return whether a file may have a name: it has it, nobody has, or only the model
     that is replaced means it.
     """
-    if name == target.name:
+    if name in (target.name, target.name + BESIDE):
         return False
     try:
         there = (target.parent / name).stat()
     except OSError:
         return True
-    return name in replaced or (status is not None and os.path.samestat(there, status))
+    if status is not None and os.path.samestat(there, status):
+        return True
+    return name in replaced and not any(
+        _mentions(path, posixpath.basename(name))
+        for path in target.parent.glob("*.onnx")
+        if path.name != target.name
+    )
+
+
+def _mentions(model: Path, name: str) -> bool:
+    """Return whether a file's name occurs in a model."""
+    with suppress(OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        if model.is_file():
+            with (
+                model.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            ):
+                return mapped.find(os.fsencode(name)) >= 0
+    return False
 
 
 def _place(
@@ -351,12 +479,25 @@ def _place(
         if os.path.samestat((folder / name).stat(), file.status):
             return WrittenFile(name=name, bytes=size, how="kept")
 
-    is_there = os.path.samestat(file.path.stat(), file.status)
-    if is_there and publication.link(name, file.path):
+    if _is_there(file) and publication.link(name, file.path):
+        if not _is_there(file):
+            raise Fail(
+                f"{file.path} was replaced while it was linked.",
+                path=file.path,
+                hint="Let whatever writes it finish, then start again.",
+            )
         return WrittenFile(name=name, bytes=size, how="linked")
 
     _copy(file.descriptor, publication.create(name), size)
     return WrittenFile(name=name, bytes=size, how="copied")
+
+
+def _is_there(file: SourceFile) -> bool:
+    """Return whether a file still lies where it was opened."""
+    try:
+        return os.path.samestat(file.path.stat(), file.status)
+    except OSError:
+        return False
 
 
 def _copy(source: int, target: BinaryIO, size: int) -> None:
@@ -393,7 +534,8 @@ def _encode(bundle: Bundle, target: Path) -> bytes:
         set_metadata(model, DEPENDENCIES, stated)
 
     # Above it protobuf raises, and says neither why nor of which file.
-    if (size := model.ByteSize()) > MOST_BYTES:
+    size = model.ByteSize() + len(json.dumps(bundle.manifest))
+    if size > MOST_BYTES:
         raise InvalidArgument(
             f"{target} would have {size:,} bytes, and a protobuf has at most "
             f"{MOST_BYTES:,} (2 GiB).",

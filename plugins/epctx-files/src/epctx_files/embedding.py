@@ -8,12 +8,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidArgument, InvalidGraph, convert_errors
 from epctx_files.bundle import (
     MOST_BYTES,
     Bundle,
@@ -24,6 +23,7 @@ from epctx_files.bundle import (
     normalise,
     publish,
     read_bundle,
+    require_path,
 )
 from epctx_files.manifests import find_payloads
 from epctx_files.structure import (
@@ -37,14 +37,19 @@ from epctx_files.structure import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import NodeProto
 
 SMALLEST = 1024
 """Bytes from which `externalize` moves a weight: shape inference reads smaller ones."""
 _ALIGNMENT = 4096
+_LONGEST_EP = 64
+"""Characters of an EP's name in the name of a file."""
 _SUFFIX = re.compile("executionprovider$", re.IGNORECASE)
 
 
+@convert_errors("embedding the files")
 def embed(model: PathInput, output: PathInput) -> FilesReport:
     """Write a model with all that it names: context binaries become payloads of their
     nodes, external weights initializers with their data.
@@ -69,7 +74,7 @@ def embed(model: PathInput, output: PathInput) -> FilesReport:
                 path=bundle.path,
                 hint="Compile without weightless mode.",
             )
-        _check_size(bundle, Path(output))
+        _check_size(bundle, require_path(output))
         for node in bundle.parts.contexts:
             _embed_payload(bundle, node)
         for tensor in bundle.parts.tensors:
@@ -120,6 +125,13 @@ def _embed_payload(bundle: Bundle, node: NodeProto) -> None:
         return
 
     name = normalise(cache.s.decode())
+    if not name:
+        raise InvalidGraph(
+            f"the EPContext node {node.name!r} of {bundle.path.name} has no payload.",
+            node=node.name,
+            path=bundle.path,
+            hint="Compile it again.",
+        )
     file = bundle.get_file(name)
     cache.s = _read(file, 0, file.status.st_size)
     for payload in find_payloads(bundle.manifest, name, embedded=False):
@@ -165,6 +177,7 @@ def _read(file: SourceFile, offset: int, length: int) -> bytes:
     return data
 
 
+@convert_errors("writing payloads and weights to files")
 def externalize(model: PathInput, output: PathInput) -> FilesReport:
     """Write a model whose payloads and weights lie in files beside it.
 
@@ -180,7 +193,7 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
             missing or damaged.
         Fail: the files cannot be written.
     """
-    target = Path(output)
+    target = require_path(output)
     with ExitStack() as stack:
         bundle = read_bundle(model, stack)
         for node in bundle.parts.contexts:
@@ -206,7 +219,8 @@ def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:
         return
 
     source = find_attribute(node, "source")
-    ep = _SUFFIX.sub("", "" if source is None else source.s.decode()).lower()
+    text = "" if source is None else source.s.decode(errors="replace")
+    ep = re.sub(r"\W+", "_", _SUFFIX.sub("", text).lower())[:_LONGEST_EP]
     name = f"{target.stem.removesuffix('_ctx')}_{ep or 'ep'}.bin"
     name = _find_free(name, bundle.files)
     bundle.files[name] = [memoryview(cache.s)]

@@ -25,6 +25,36 @@ def list_values(graphs: Iterable[GraphProto]) -> Iterator[str]:
             yield from filter(None, node.output)
 
 
+def list_texts(model: ModelProto, graphs: Iterable[GraphProto]) -> Iterator[str]:
+    """Yield all names in a model; protobuf gives bytes for one that is not UTF-8."""
+    for function in model.functions:
+        yield from get_key(function)
+        for node in function.node:
+            yield from (node.op_type, node.domain, node.overload)
+    for opset in model.opset_import:
+        yield opset.domain
+    for entry in model.metadata_props:
+        yield entry.key
+    for each in graphs:
+        yield from _list_graph_texts(each)
+
+
+def _list_graph_texts(each: GraphProto) -> Iterator[str]:
+    yield from (each.name, each.doc_string)
+    yield from list_values((each,))
+    for value in chain(each.value_info, each.output):
+        yield value.name
+    for annotation in each.quantization_annotation:
+        yield annotation.tensor_name
+        for entry in annotation.quant_parameter_tensor_names:
+            yield entry.value
+    for node in each.node:
+        yield from (node.name, node.op_type, node.domain, node.overload)
+        yield from node.input
+        for attribute in node.attribute:
+            yield attribute.name
+
+
 def list_nodes(graphs: Iterable[GraphProto]) -> Iterator[str]:
     """Yield the names of the nodes of graphs, as far as they have one."""
     for each in graphs:
