@@ -40,6 +40,7 @@ from epctx_files.names import list_texts
 from epctx_files.structure import (
     DEPENDENCIES,
     INITIALIZERS,
+    find_attribute,
     find_file_name,
     find_location,
     find_metadata,
@@ -405,7 +406,29 @@ def publish(
         publication.create(target.name).write(data)
         publication.commit([target.name])
     model = WrittenFile(name=target.name, bytes=len(data), how="written")
-    return FilesReport(model=target, files=(model, *written), notes=tuple(notes))
+    missing = _list_missing_sources(bundle, target.parent)
+    return FilesReport(model=target, files=(model, *written), notes=(*notes, *missing))
+
+
+def _list_missing_sources(bundle: Bundle, folder: Path) -> Iterator[str]:
+    """Yield a sentence for each file of its source that a weightless model needs, and
+    that does not lie in a folder.
+    """
+    weights = bundle.manifest.get("source_weights", {}).values()
+    names = dict.fromkeys(str(location) for *_, location, _ in weights)
+    models = (
+        find_attribute(node, "onnx_model_filename") for node in bundle.parts.contexts
+    )
+    if "" in names:
+        names |= dict.fromkeys(
+            model.s.decode(errors="replace") for model in models if model is not None
+        )
+    for name in filter(None, names):
+        if not (folder / name).exists():
+            yield (
+                f"the model needs {name!r} of its source, which is not in its folder: "
+                "put it there before it is loaded"
+            )
 
 
 def _rename_apart(bundle: Bundle, target: Path) -> None:
@@ -420,8 +443,9 @@ def _rename_apart(bundle: Bundle, target: Path) -> None:
         status = None if isinstance(file, list) else file.status
         new = name
         number = 2
-        others = bundle.files.keys() - {name}
-        while new in others or not _is_free(target, new, status, replaced):
+        while (new != name and new in bundle.files) or not _is_free(
+            target, new, status, replaced
+        ):
             base, dot, suffix = name.rpartition(".")
             new = f"{base or suffix}_{number}{dot}{suffix if base else ''}"
             number += 1

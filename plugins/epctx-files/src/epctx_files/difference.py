@@ -22,7 +22,7 @@ from epctx_files.bundle import (
     normalise,
     read_bundle,
 )
-from epctx_files.manifests import find_payloads
+from epctx_files.manifests import index_payloads
 from epctx_files.names import get_key
 from epctx_files.structure import (
     find_attribute,
@@ -187,25 +187,27 @@ def _describe_payloads(bundle: Bundle) -> Iterator[tuple[str, str]]:
         (name, f"{length:,} bytes")
         for name, (_, _, length) in _list_undigested(bundle).items()
     )
+    payloads = index_payloads(bundle.manifest)
     for node in bundle.parts.contexts:
         cache = find_attribute(node, "ep_cache_context")
         if (
             is_primary(node)
             and is_embedded(node)
             and cache is not None
-            and not find_payloads(bundle.manifest, node.name, embedded=True)
+            and (node.name, True) not in payloads
         ):
             yield node.name, f"{len(cache.s):,} bytes, data {_digest(cache.s)[:12]}"
 
 
 def _list_undigested(bundle: Bundle) -> dict[str, Range]:
     """Return the binaries of which the manifest has no digest, by name."""
+    payloads = index_payloads(bundle.manifest)
     caches = filter(None, map(find_file_name, bundle.parts.contexts))
     names = dict.fromkeys(normalise(cache.s.decode()) for cache in caches)
     return {
         name: (file, 0, file.status.st_size)
         for name in names
-        if not find_payloads(bundle.manifest, name, embedded=False)
+        if (name, False) not in payloads
         for file in (bundle.get_file(name),)
     }
 

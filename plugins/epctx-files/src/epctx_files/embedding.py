@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import TensorProto, helper
 
@@ -25,7 +26,7 @@ from epctx_files.bundle import (
     read_bundle,
     require_path,
 )
-from epctx_files.manifests import find_payloads
+from epctx_files.manifests import Manifest, index_payloads
 from epctx_files.structure import (
     INITIALIZERS,
     find_attribute,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from onnx import NodeProto
 
+Payloads: TypeAlias = "Mapping[tuple[str, bool], list[Manifest]]"
 SMALLEST = 1024
 """Bytes from which `externalize` moves a weight: shape inference reads smaller ones."""
 _ALIGNMENT = 4096
@@ -75,8 +77,13 @@ def embed(model: PathInput, output: PathInput) -> FilesReport:
                 hint="Compile without weightless mode.",
             )
         _check_size(bundle, require_path(output))
-        for node in bundle.parts.contexts:
-            _embed_payload(bundle, node)
+        payloads = index_payloads(bundle.manifest)
+        kept = [
+            _embed_payload(bundle, node, payloads) for node in bundle.parts.contexts
+        ]
+        if bundle.manifest:
+            inside = [p for p in bundle.manifest["payloads"] if p.get("embedded")]
+            bundle.manifest["payloads"] = inside + list(chain.from_iterable(kept))
         for tensor in bundle.parts.tensors:
             _embed_tensor(bundle, tensor)
 
@@ -109,20 +116,22 @@ def _check_size(bundle: Bundle, target: Path) -> None:
         )
 
 
-def _embed_payload(bundle: Bundle, node: NodeProto) -> None:
-    """Move the payload of an EPContext node from its file into the node; a reference
-    only says that there is no file.
+def _embed_payload(
+    bundle: Bundle, node: NodeProto, payloads: Payloads
+) -> list[Manifest]:
+    """Move the payload of an EPContext node from its file into the node, and return its
+    entries for the manifest; a reference only says that there is no file.
     """
     mode = find_attribute(node, "embed_mode")
     cache = find_attribute(node, "ep_cache_context")
     if is_embedded(node) or mode is None:
-        return
+        return []
     mode.i = 1
     if cache is None:
-        return
+        return []
     if not is_primary(node):
         node.attribute.remove(cache)
-        return
+        return []
 
     name = normalise(cache.s.decode())
     if not name:
@@ -134,21 +143,10 @@ def _embed_payload(bundle: Bundle, node: NodeProto) -> None:
         )
     file = bundle.get_file(name)
     cache.s = _read(file, 0, file.status.st_size)
-    for payload in find_payloads(bundle.manifest, name, embedded=False):
-        bundle.manifest["payloads"].append(
-            {**payload, "name": node.name, "embedded": True}
-        )
-    _drop_payload_of_file(bundle, name)
-
-
-def _drop_payload_of_file(bundle: Bundle, name: str) -> None:
-    """Remove the manifest's entry of a file that no node names any more."""
-    named = {known for known, _, _ in bundle.list_names()}
-    if name not in named and bundle.manifest:
-        gone = find_payloads(bundle.manifest, name, embedded=False)
-        bundle.manifest["payloads"] = [
-            payload for payload in bundle.manifest["payloads"] if payload not in gone
-        ]
+    return [
+        {**payload, "name": node.name, "embedded": True}
+        for payload in payloads.get((name, False), ())
+    ]
 
 
 def _embed_tensor(bundle: Bundle, tensor: TensorProto) -> None:
@@ -196,8 +194,9 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
     target = require_path(output)
     with ExitStack() as stack:
         bundle = read_bundle(model, stack)
+        payloads = index_payloads(bundle.manifest)
         for node in bundle.parts.contexts:
-            _externalize_payload(bundle, node, target)
+            _externalize_payload(bundle, node, target, payloads)
         data = _find_free(f"{target.stem}.data", bundle.files)
         weights = list(_move_weights(bundle, data))
         if weights:
@@ -205,7 +204,9 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
         return publish(bundle, output)
 
 
-def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:
+def _externalize_payload(
+    bundle: Bundle, node: NodeProto, target: Path, payloads: Payloads
+) -> None:
     """Move the payload of an EPContext node into a file of its own."""
     if not is_embedded(node):
         return
@@ -225,7 +226,7 @@ def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:
     name = _find_free(name, bundle.files)
     bundle.files[name] = [memoryview(cache.s)]
     cache.s = name.encode()
-    for payload in find_payloads(bundle.manifest, node.name, embedded=True):
+    for payload in payloads.get((node.name, True), ()):
         payload |= {"name": name, "embedded": False}
 
 

@@ -141,6 +141,18 @@ def find_payloads(manifest: Manifest, name: str, *, embedded: bool) -> list[Mani
     ]
 
 
+def index_payloads(manifest: Manifest) -> dict[tuple[str, bool], list[Manifest]]:
+    """Return all entries of payloads by what `find_payloads` takes, for work on many
+    nodes.
+    """
+    index: dict[tuple[str, bool], list[Manifest]] = {}
+    for payload in manifest.get("payloads", ()):
+        embedded = bool(payload.get("embedded"))
+        name = payload["name"] if embedded else posixpath.normpath(payload["name"])
+        index.setdefault((name, embedded), []).append(payload)
+    return index
+
+
 def merge_manifests(models: Sequence[tuple[str, Manifest]]) -> Manifest:
     """Return one manifest for the models that are merged, each with its name.
 

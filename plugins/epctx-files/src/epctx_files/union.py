@@ -13,7 +13,7 @@ from onnx import helper
 
 from epctx_core.errors import InvalidArgument
 from epctx_files.contexts import list_contexts, separate_contexts
-from epctx_files.manifests import find_payloads, merge_manifests
+from epctx_files.manifests import index_payloads, merge_manifests
 from epctx_files.names import (
     get_key,
     list_bound_values,
@@ -276,8 +276,9 @@ class Union:
             if name in self._nodes
         }
         rename_nodes(graphs, names)
+        payloads = index_payloads(part.manifest)
         for name, new in names.items():
-            for payload in find_payloads(part.manifest, name, embedded=True):
+            for payload in payloads.get((name, True), ()):
                 payload["name"] = new
 
     def _add_files(self, part: Bundle) -> None:
@@ -287,9 +288,10 @@ class Union:
         mine = self._whole.files
         for name in list(part.files):
             new = name
-            others = part.files.keys() - {name}
             file = part.get_file(name)
-            while new in others or (new in mine and not file.is_same(mine[new])):
+            while (new != name and new in part.files) or (
+                new in mine and not file.is_same(mine[new])
+            ):
                 new = f"{part.stem}_{new}"
             if new != name:
                 part.rename_file(name, new)
