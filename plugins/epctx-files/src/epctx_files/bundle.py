@@ -36,7 +36,7 @@ from epctx_files.manifests import (
     find_payloads,
     take_manifest,
 )
-from epctx_files.names import list_texts
+from epctx_files.names import list_doubtful_texts
 from epctx_files.structure import (
     DEPENDENCIES,
     INITIALIZERS,
@@ -317,7 +317,7 @@ def _check_texts(bundle: Bundle) -> None:
         for entry in tensor.external_data
         for text in (entry.key, entry.value)
     )
-    texts = chain(list_texts(bundle.model, bundle.parts.graphs), locations)
+    texts = chain(list_doubtful_texts(bundle.model, bundle.parts.graphs), locations)
     wrong = next((text for text in texts if isinstance(text, bytes)), None)
     if wrong is not None:
         raise InvalidGraph(

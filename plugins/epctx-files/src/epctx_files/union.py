@@ -193,6 +193,7 @@ class Union:
         outputs = {value.name for value in self._graph.output}
         shared = {value.name for value in self._graph.input}
         mine = {each.name: each for each in self._graph.initializer}
+        is_changed = False
         for value in graph.input:
             name = value.name
             if name in apart or (name not in outputs and name not in shared):
@@ -200,15 +201,18 @@ class Union:
             theirs = [each for each in graph.initializer if each.name == name]
             for each in theirs:
                 graph.initializer.remove(each)
+                is_changed = True
             if name in mine and name in shared and not theirs:
                 self._graph.initializer.remove(mine[name])
+                is_changed = True
                 self.notes.append(
                     f"the input {name!r} has no default any more, as {part.path.name} "
                     "has none"
                 )
-        part.refresh()
-        self._whole.refresh()
-        self._graphs = self._whole.parts.graphs
+        if is_changed:
+            part.refresh()
+            self._whole.refresh()
+            self._graphs = self._whole.parts.graphs
 
     def _note_joins(self, part: Bundle, apart: Collection[str]) -> None:
         """Check the types of values that inputs of a model are."""
