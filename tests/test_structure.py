@@ -338,17 +338,19 @@ def posix_calls(tree: ast.Module) -> set[str]:
     return found
 
 
-def test_calls_that_only_posix_has_are_kept_in_two_files_of_the_core_and_two_of_packages():
+def test_calls_that_only_posix_has_are_kept_in_two_files_of_the_core_and_three_of_packages():
     users = {
         shown(path): sorted(calls)
         for path in sources()
         if (calls := posix_calls(parsed(path)))
     }
 
-    assert len(users) <= 4, users
+    # Files of models are copied by the system; where it cannot, they are read.
+    assert len(users) <= 5, users
     assert {user for user in users if not user.startswith("epctx_core/")} == {
         "plugins/epctx-bench/src/epctx_bench/page_cache.py",
         "plugins/epctx-cache/src/epctx_cache/lock.py",
+        "plugins/epctx-files/src/epctx_files/bundle.py",
     }
 
 
