@@ -267,3 +267,23 @@ def test_a_missing_file_of_weights_is_named(folder):
 def test_a_missing_model_is_named(folder):
     with pytest.raises(NoSuchFile, match="there is no model"):
         merge([folder / "no.onnx", folder / "none.onnx"], folder / "whole.onnx")
+
+
+def test_models_of_one_share_group_are_merged_with_their_binary_once(folder):
+    plain = [
+        product(folder / "one.onnx", y="h", own="a_"),
+        product(folder / "two.onnx", x="h", own="b_"),
+    ]
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    with epctx.ShareGroup(output_dir=folder / "group") as group:
+        for path in plain:
+            group.compile(path, options)
+    contexts = [folder / "group" / f"{name}_ctx.onnx" for name in ("one", "two")]
+    expected = in_turn(*contexts)
+
+    report = merge(contexts, folder / "whole.onnx")
+
+    assert [file.name for file in report.files[1:]] == ["one_qnn.bin"]
+    found = run(verified(report.model), x=X)
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)

@@ -7,11 +7,14 @@ hard link, or is copied by the system.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import posixpath
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -27,14 +30,17 @@ from epctx_core.errors import (
 )
 from epctx_core.ext import MappedFile, ModelFolder, Publication, parse_json
 from epctx_files.manifests import (
+    BESIDE,
     Manifest,
     encode_model,
     find_payloads,
     take_manifest,
 )
+from epctx_files.names import list_doubtful_texts
 from epctx_files.structure import (
     DEPENDENCIES,
     INITIALIZERS,
+    find_attribute,
     find_file_name,
     find_location,
     find_metadata,
@@ -53,6 +59,7 @@ MOST_BYTES: Final = (1 << 31) - 1
 
 _WEIGHTS = "external weights"
 _BINARY = "the context binary"
+_MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +113,7 @@ class Bundle:
         model: changed in place by whoever works on it; weights in files stay there.
         parts: its graphs, nodes and tensors; `refresh` finds them anew.
         manifest: its manifest or its seal.
-        files: by the name that the model has for it, each file opened. The model's own
-            file is not among them.
+        files: by the name that the model has for it, each file.
     """
 
     path: Path
@@ -158,11 +164,37 @@ class Bundle:
 
         for payload in find_payloads(self.manifest, name, embedded=False):
             payload["name"] = new
-        text = find_metadata(self.model, INITIALIZERS)
-        if text is not None and (stated := parse_json(text)).get("name") == name:
+        stated = self.read_checksum()
+        if stated.get("name") == name:
             stated["name"] = new
             compact = json.dumps(stated, separators=(",", ":"))
             set_metadata(self.model, INITIALIZERS, compact)
+
+    def read_checksum(self) -> dict[str, Any]:
+        """Return what the model states of its file for initializers, empty without one.
+
+        Raises:
+            InvalidGraph: the metadata is damaged.
+        """
+        text = find_metadata(self.model, INITIALIZERS)
+        try:
+            return {} if text is None else {**parse_json(text)}
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidGraph(
+                f"the metadata {INITIALIZERS!r} of {self.path.name} are damaged: "
+                f"{error!s:.200}.",
+                path=self.path,
+                hint="Fetch the model again, or compile again.",
+            ) from error
+
+
+def are_one_file(one: FileContent, other: FileContent) -> bool:
+    """Return whether two files are one, whatever their names."""
+    return (
+        isinstance(one, MappedFile)
+        and isinstance(other, MappedFile)
+        and one.identity == other.identity
+    )
 
 
 def normalise(name: str) -> str:
@@ -183,23 +215,26 @@ def read_bundle(path: PathInput) -> Bundle:
             manifest is damaged.
         Fail: it cannot be read.
     """
-    given = Path(path)
-    try:
-        data = given.read_bytes()
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise NoSuchFile(f"there is no model {str(given)!r}.", path=given) from error
-    except OSError as error:
-        raise Fail(f"{given} cannot be read: {error.strerror}.", path=given) from error
-
+    given = require_path(path)
+    data = _read_model(given)
     model = ModelProto()
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise InvalidProtobuf(f"{given} is not an ONNX model.", path=given) from error
+        is_ort = data[4:8] == b"ORTM"
+        raise InvalidProtobuf(
+            f"{given} is not an ONNX model"
+            f"{', but one in the format of ONNX Runtime' if is_ort else ''}.",
+            path=given,
+            hint="Convert it first: `epctx convert`." if is_ort else "",
+        ) from error
     if not model.HasField("graph"):
         raise InvalidProtobuf(f"{given} has no graph.", path=given)
 
-    bundle = Bundle(path=given, model=model, manifest=take_manifest(given, model))
+    manifest = take_manifest(given, model, data)
+    del data
+    bundle = Bundle(path=given, model=model, manifest=manifest)
+    _check_texts(bundle)
     folder = ModelFolder(given.parent, given)
     for name, role, owner in bundle.list_names():
         if name not in bundle.files:
@@ -208,20 +243,88 @@ def read_bundle(path: PathInput) -> Bundle:
     return bundle
 
 
+def require_path(path: PathInput) -> Path:
+    """Return a path of the host.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):
+        raise InvalidArgument(f"a model is a path, not {path!r:.80}.")
+    return Path(path)
+
+
+def _read_model(path: Path) -> bytes:
+    """Return the bytes of a model's file.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf, Fail: see `read_bundle`.
+    """
+    try:
+        # A pipe would make us wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
+            status = os.fstat(descriptor)
+            _check_status(path, status)
+            return file.read()
+    except IsADirectoryError as error:
+        raise InvalidArgument(
+            f"{str(path)!r} is a folder, not a model.", path=path
+        ) from error
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"there is no model {str(path)!r}.", path=path) from error
+    except (Fail, InvalidProtobuf):
+        raise
+    except OSError as error:
+        raise Fail(f"{path} cannot be read: {error.strerror}.", path=path) from error
+
+
+def _check_status(path: Path, status: os.stat_result) -> None:
+    """Check that a file can be a model, before it is read."""
+    if not stat.S_ISREG(status.st_mode):
+        raise Fail(f"{path} is not a regular file.", path=path)
+    if status.st_size > MOST_BYTES:
+        raise InvalidProtobuf(
+            f"{path} is not an ONNX model: it has {status.st_size:,} bytes, and a "
+            "protobuf has at most 2 GiB.",
+            path=path,
+        )
+
+
+def _check_texts(bundle: Bundle) -> None:
+    """Raise InvalidGraph if a name in a model is not UTF-8: protobuf gives it as
+    bytes.
+    """
+    locations = (
+        text
+        for tensor in bundle.parts.tensors
+        for entry in tensor.external_data
+        for text in (entry.key, entry.value)
+    )
+    texts = chain(list_doubtful_texts(bundle.model, bundle.parts.graphs), locations)
+    wrong = next((text for text in texts if isinstance(text, bytes)), None)
+    if wrong is not None:
+        raise InvalidGraph(
+            f"{bundle.path.name} has a name that is not UTF-8: {wrong!r:.100}.",
+            path=bundle.path,
+            hint="Export the model again.",
+        )
+
+
 def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[MappedFile, int, int]:
     """Return the file of an external tensor, the offset and the length there.
 
     Raises:
         InvalidGraph: the numbers are none.
     """
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+    entries = {entry.key: entry.value for entry in reversed(tensor.external_data)}
     file = bundle.get_file(entries["location"])
     offset = entries.get("offset") or "0"
     size = file.size
     length = entries.get("length") or (
-        str(max(0, size - int(offset))) if offset.isdecimal() else ""
+        str(max(0, size - int(offset))) if _is_number(offset) else ""
     )
-    if not (offset.isdecimal() and length.isdecimal()) or (
+    if not (_is_number(offset) and _is_number(length)) or (
         int(offset) + int(length) > size
     ):
         raise InvalidGraph(
@@ -232,6 +335,11 @@ def find_range(bundle: Bundle, tensor: TensorProto) -> tuple[MappedFile, int, in
             hint="Fetch the model and its files again.",
         )
     return file, int(offset), int(length)
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a text is a number of bytes; int() refuses very long ones."""
+    return text.isdecimal() and len(text) < _MOST_DIGITS
 
 
 def publish(
@@ -251,15 +359,25 @@ def publish(
         notes: for the report.
 
     Raises:
-        InvalidArgument: the output is a folder, or the model has more than 2 GiB.
+        InvalidArgument: the output is a folder, the model has more than 2 GiB, or the
+            seal of another one lies beside it.
         Fail: the files cannot be written.
     """
-    target = Path(output)
+    target = require_path(output)
     if target.is_dir() or os.fspath(output).endswith(("/", os.sep)):
         raise InvalidArgument(
             f"{os.fspath(output)!r} is a folder, not a file.",
             path=target,
             hint="Name the model that is to be written in it.",
+        )
+
+    beside = target.with_name(target.name + BESIDE)
+    if not bundle.manifest and os.path.lexists(beside):
+        raise InvalidArgument(
+            f"{beside} is the seal of another model: what is written to "
+            f"{target.name} would not load.",
+            path=beside,
+            hint="Remove it, or name another output.",
         )
 
     with Publication(target.parent) as publication:
@@ -272,7 +390,29 @@ def publish(
         publication.create(target.name).write(data)
         publication.commit([target.name])
     model = WrittenFile(name=target.name, bytes=len(data), how="written")
-    return FilesReport(model=target, files=(model, *written), notes=tuple(notes))
+    missing = _list_missing_sources(bundle, target.parent)
+    return FilesReport(model=target, files=(model, *written), notes=(*notes, *missing))
+
+
+def _list_missing_sources(bundle: Bundle, folder: Path) -> Iterator[str]:
+    """Yield a sentence for each file of its source that a weightless model needs, and
+    that does not lie in a folder.
+    """
+    weights = bundle.manifest.get("source_weights", {}).values()
+    names = dict.fromkeys(str(location) for *_, location, _ in weights)
+    models = (
+        find_attribute(node, "onnx_model_filename") for node in bundle.parts.contexts
+    )
+    if "" in names:
+        names |= dict.fromkeys(
+            model.s.decode(errors="replace") for model in models if model is not None
+        )
+    for name in filter(None, names):
+        if not (folder / name).exists():
+            yield (
+                f"the model needs {name!r} of its source, which is not in its folder: "
+                "put it there before it is loaded"
+            )
 
 
 def _rename_apart(bundle: Bundle, target: Path) -> None:
@@ -287,7 +427,9 @@ def _rename_apart(bundle: Bundle, target: Path) -> None:
         status = None if isinstance(file, list) else file.status
         new = name
         number = 2
-        while not _is_free(target, new, status, replaced):
+        while (new != name and new in bundle.files) or not _is_free(
+            target, new, status, replaced
+        ):
             base, dot, suffix = name.rpartition(".")
             new = f"{base or suffix}_{number}{dot}{suffix if base else ''}"
             number += 1
@@ -301,13 +443,31 @@ def _is_free(
     """Return whether a file may have a name: it has it, nobody has, or only the model
     that is replaced means it.
     """
-    if name == target.name:
+    if name in (target.name, target.name + BESIDE):
         return False
     try:
         there = (target.parent / name).stat()
     except OSError:
         return True
-    return name in replaced or (status is not None and os.path.samestat(there, status))
+    if status is not None and os.path.samestat(there, status):
+        return True
+    return name in replaced and not any(
+        _mentions(path, posixpath.basename(name))
+        for path in target.parent.glob("*.onnx")
+        if path.name != target.name
+    )
+
+
+def _mentions(model: Path, name: str) -> bool:
+    """Return whether a file's name occurs in a model."""
+    with suppress(OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        if model.is_file():
+            with (
+                model.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            ):
+                return mapped.find(os.fsencode(name)) >= 0
+    return False
 
 
 def _place(
@@ -327,6 +487,12 @@ def _place(
 
     source = Path(file.path)
     if file.is_at(source) and publication.link(name, source):
+        if not file.is_at(source):
+            raise Fail(
+                f"{source} was replaced while it was linked.",
+                path=source,
+                hint="Let whatever writes it finish, then start again.",
+            )
         return WrittenFile(name=name, bytes=file.size, how="linked")
 
     publication.create(name).copy_mapped(file, 0, file.size)
@@ -348,7 +514,8 @@ def _encode(bundle: Bundle, target: Path) -> bytes:
         set_metadata(model, DEPENDENCIES, stated)
 
     # Above it protobuf raises, and says neither why nor of which file.
-    if (size := model.ByteSize()) > MOST_BYTES:
+    size = model.ByteSize() + len(json.dumps(bundle.manifest))
+    if size > MOST_BYTES:
         raise InvalidArgument(
             f"{target} would have {size:,} bytes, and a protobuf has at most "
             f"{MOST_BYTES:,} (2 GiB).",

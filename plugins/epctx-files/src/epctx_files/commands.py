@@ -77,25 +77,28 @@ def run_merge(arguments: argparse.Namespace, console: Console) -> ExitCode:
             arguments.models,
             arguments.output,
             joins=_split_pairs("--join", arguments.join, "A.OUT=B.IN"),
-            prefixes=_split_pairs("--prefix", arguments.prefix, "MODEL=PREFIX"),
+            prefixes={
+                name: prefixes[-1]
+                for name, prefixes in _split_pairs(
+                    "--prefix", arguments.prefix, "MODEL=PREFIX"
+                ).items()
+            },
         )
     return _show_files(report, console)
 
 
-def _split_pairs(flag: str, texts: Iterable[str], form: str) -> Mapping[str, str]:
-    """Return the two sides of each text.
+def _split_pairs(flag: str, texts: Iterable[str], form: str) -> Mapping[str, list[str]]:
+    """Return the right sides of texts by their left sides.
 
     Raises:
-        InvalidArgument: one has no two sides, or its left side occurs twice.
+        InvalidArgument: a text has no two sides.
     """
-    pairs: dict[str, str] = {}
+    pairs: dict[str, list[str]] = {}
     for text in texts:
         left, equals, right = text.partition("=")
         if not (left and equals and right):
             raise InvalidArgument(f"{flag} {text!r} is not of the form {form}.")
-        if left in pairs:
-            raise InvalidArgument(f"{flag} was given twice for {left!r}.")
-        pairs[left] = right
+        pairs.setdefault(left, []).append(right)
     return pairs
 
 

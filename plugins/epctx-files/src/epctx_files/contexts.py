@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidArgument
-from epctx_files.manifests import Manifest, find_payloads
+from epctx_files.manifests import Manifest, index_payloads
 from epctx_files.structure import (
     find_attribute,
     find_file_name,
@@ -52,17 +52,18 @@ def list_contexts(bundle: Bundle) -> list[Context]:
             say which one.
     """
     nodes = bundle.parts.contexts
-    needed = {
-        node.name: find_primary(bundle, node).name
-        for node in nodes
-        if not is_primary(node)
-    }
+    find = make_finder(bundle)
+    payloads = index_payloads(bundle.manifest)
+    references: dict[str, list[str]] = {}
+    for node in nodes:
+        if not is_primary(node):
+            references.setdefault(find(node).name, []).append(node.name)
     return [
         Context(
             source=_get_source(node),
             primary=node.name,
-            references=tuple(name for name, of in needed.items() if of == node.name),
-            payload=_find_payload(bundle, node),
+            references=tuple(references.get(node.name, ())),
+            payload=next(iter(payloads.get(_get_key(node), ())), None),
         )
         for node in nodes
         if is_primary(node)
@@ -74,44 +75,55 @@ def _get_source(node: NodeProto) -> bytes:
     return b"" if source is None else source.s
 
 
-def _find_payload(bundle: Bundle, primary: NodeProto) -> Manifest | None:
-    """Return the manifest's entry of a primary's payload."""
-    cache = find_file_name(primary)
-    name = primary.name if cache is None else posixpath.normpath(cache.s.decode())
-    entries = find_payloads(bundle.manifest, name, embedded=cache is None)
-    return entries[0] if entries else None
-
-
-def find_primary(bundle: Bundle, node: NodeProto) -> NodeProto:
-    """Return the primary that a reference needs.
-
-    Raises:
-        InvalidArgument: the model has none, or several and does not say which one.
+def _get_key(primary: NodeProto) -> tuple[str, bool]:
+    """Return the name of a primary's payload in manifests, and whether it is
+    embedded.
     """
-    primaries = [
-        each
-        for each in bundle.parts.contexts
-        if is_primary(each) and _get_source(each) == _get_source(node)
-    ]
-    if len(primaries) > 1:
-        # Several of one file are one payload.
-        named = [each for each in primaries if _states(bundle, each, node)]
-        files = {cache.s for cache in map(find_file_name, primaries) if cache}
-        primaries = named or (primaries[:1] if len(files) == 1 else primaries)
-    if len(primaries) != 1:
-        raise InvalidArgument(
-            f"the EPContext node {node.name!r} of {bundle.path.name} has no payload, "
-            f"and {len(primaries) or 'no'} others of its EP have one.",
-            path=bundle.path,
-            hint="The manifest of a compile says which one it needs: compile again.",
-        )
-    return primaries[0]
+    cache = find_file_name(primary)
+    if cache is None:
+        return primary.name, True
+    return posixpath.normpath(cache.s.decode()), False
 
 
-def _states(bundle: Bundle, primary: NodeProto, node: NodeProto) -> bool:
-    """Return whether the manifest says that a reference needs a primary's payload."""
-    payload = _find_payload(bundle, primary)
-    return payload is not None and node.name in payload.get("references", ())
+def make_finder(bundle: Bundle) -> Callable[[NodeProto], NodeProto]:
+    """Return a function that returns the primary that a reference needs.
+
+    It raises InvalidArgument if the model has none, or several and does not say which
+    one.
+    """
+    payloads = index_payloads(bundle.manifest)
+    primaries: dict[bytes, list[NodeProto]] = {}
+    stated: dict[tuple[bytes, str], list[NodeProto]] = {}
+    for each in filter(is_primary, bundle.parts.contexts):
+        source = _get_source(each)
+        primaries.setdefault(source, []).append(each)
+        for payload in payloads.get(_get_key(each), ())[:1]:
+            for name in payload.get("references", ()):
+                stated.setdefault((source, name), []).append(each)
+    # Several of one file are one payload.
+    one_file = {
+        source
+        for source, nodes in primaries.items()
+        if len({_get_key(each) for each in nodes if find_file_name(each)}) == 1
+    }
+
+    def find(node: NodeProto) -> NodeProto:
+        source = _get_source(node)
+        found = primaries.get(source, [])
+        if len(found) > 1:
+            alike = found[:1] if source in one_file else found
+            found = stated.get((source, node.name), alike)
+        if len(found) != 1:
+            raise InvalidArgument(
+                f"the EPContext node {node.name!r} of {bundle.path.name} has no "
+                f"payload, and {len(found) or 'no'} others of its EP have one.",
+                path=bundle.path,
+                hint="The manifest of a compile says which one it needs: compile "
+                "again.",
+            )
+        return found[0]
+
+    return find
 
 
 def separate_contexts(bundle: Bundle, contexts: Iterable[Context]) -> None:
@@ -139,10 +151,11 @@ def make_primary(bundle: Bundle, node: NodeProto) -> None:
     """
     if is_primary(node):
         return
-    primary = find_primary(bundle, node)
-    payload = _find_payload(bundle, primary)
+    primary = make_finder(bundle)(node)
+    entries = index_payloads(bundle.manifest).get(_get_key(primary))
     _give_payload(primary, node)
-    if payload is not None:
+    if entries:
+        payload = entries[0]
         payload.pop("references", None)
         if payload.get("embedded"):
             bundle.manifest["payloads"].append({**payload, "name": node.name})

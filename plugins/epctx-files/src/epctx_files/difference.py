@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -11,13 +11,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import AttributeProto, NodeProto, TensorProto
 
+from epctx_core.errors import convert_errors
 from epctx_files.bundle import (
     Bundle,
     PathInput,
+    are_one_file,
     find_range,
+    normalise,
     read_bundle,
 )
-from epctx_files.structure import find_location, is_context_node, spell_type
+from epctx_files.manifests import index_payloads
+from epctx_files.names import get_key
+from epctx_files.structure import (
+    find_attribute,
+    find_file_name,
+    find_location,
+    is_context_node,
+    is_embedded,
+    is_primary,
+    spell_element,
+    spell_type,
+)
 
 if TYPE_CHECKING:
     from epctx_core.ext import MappedFile
@@ -28,6 +42,8 @@ _OF_CONTEXT = frozenset({"ep_cache_context"})
 """Attribute whose bytes the manifest's digests stand for."""
 
 Facts: TypeAlias = "Mapping[str, str]"
+Range: TypeAlias = "tuple[MappedFile, int, int]"
+"""File with an offset and a length in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +51,8 @@ class Difference:
     """Fact in which two models differ.
 
     Attributes:
-        part: `model`, `opset`, `input`, `output`, `node`, `weight`, `payload`, `EP` or
-            `metadata`.
+        part: `model`, `opset`, `input`, `output`, `node`, `function`, `weight`,
+            `payload`, `EP` or `metadata`.
         name: its name in the model.
         first, second: in the two models; None where one has no such thing.
     """
@@ -76,14 +92,16 @@ class DiffReport:
         }
 
 
+@convert_errors("comparing the models")
 def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffReport:
     """Return the differences of two models: versions, inputs and outputs, nodes by
     name, weights, payloads by their digests, EPs, metadata.
 
     Args:
         first, second: plain models or context models.
-        weights: True to compare the bytes of weights in files as well, which reads
-            them; otherwise their types, shapes and lengths are compared.
+        weights: True to compare the bytes of weights in files as well, and of payloads
+            without digests, which reads them; otherwise their types, shapes and lengths
+            are compared.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model, or a file of it, is missing
@@ -100,17 +118,22 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         for (part, mine), theirs in tables
         for difference in _compare(part, mine, theirs)
     ]
-    unread = 0
-    for name, mine, theirs in _pair_weights(one, other):
+    unread: Counter[str] = Counter()
+    pairs = chain(_pair_weights(one, other), _pair_payloads(one, other))
+    for part, name, mine, theirs in pairs:
         if _are_same_bytes(mine, theirs):
             continue
         if not weights:
-            unread += 1
+            unread[part] += 1
         elif not _have_equal_bytes(mine, theirs):
             found.append(
-                Difference(part="weight", name=name, first="its bytes", second="others")
+                Difference(part=part, name=name, first="its bytes", second="others")
             )
-    notes = [f"the bytes of {unread} weights in files were not compared"] * bool(unread)
+    notes = [
+        f"the bytes of {count} {part}{'s' if count > 1 else ''} in files were not "
+        "compared"
+        for part, count in unread.items()
+    ]
     return DiffReport(differences=tuple(found), notes=tuple(notes))
 
 
@@ -128,17 +151,64 @@ def _describe(bundle: Bundle) -> dict[str, Facts]:
         "input": {each.name: spell_type(each.type) for each in graph.input},
         "output": {each.name: spell_type(each.type) for each in graph.output},
         "node": {_identify(node): _spell_node(node) for node in graph.node},
-        "weight": {each.name: _spell_tensor(each) for each in graph.initializer},
-        "payload": {
-            str(each["name"]): f"{each.get('bytes')} bytes, digest {each.get('root')}"
-            for each in manifest.get("payloads", ())
+        "function": {
+            ".".join(filter(None, get_key(each))): (
+                f"({', '.join(each.input)}) -> {', '.join(each.output)} "
+                f"{{{'; '.join(map(_spell_node, each.node))}}}"
+            )
+            for each in model.functions
         },
+        "weight": {
+            **{each.name: _spell_tensor(each) for each in graph.initializer},
+            **{
+                each.values.name: f"sparse {'x'.join(map(str, each.dims))} "
+                f"{_spell_tensor(each.values)} at {_spell_tensor(each.indices)}"
+                for each in graph.sparse_initializer
+            },
+        },
+        "payload": dict(_describe_payloads(bundle)),
         "EP": {
             f"{ep} {fact}": str(value)
             for ep, facts in manifest.get("providers", {}).items()
             for fact, value in facts.items()
         },
         "metadata": {each.key: str(each.value) for each in model.metadata_props},
+    }
+
+
+def _describe_payloads(bundle: Bundle) -> Iterator[tuple[str, str]]:
+    """Yield each payload with its digest, or with its length where the manifest has no
+    digest and it lies in a file.
+    """
+    for each in bundle.manifest.get("payloads", ()):
+        root = each.get("root")
+        yield each["name"], f"{each.get('bytes')} bytes, digest {root}"
+    yield from (
+        (name, f"{length:,} bytes")
+        for name, (_, _, length) in _list_undigested(bundle).items()
+    )
+    payloads = index_payloads(bundle.manifest)
+    for node in bundle.parts.contexts:
+        cache = find_attribute(node, "ep_cache_context")
+        if (
+            is_primary(node)
+            and is_embedded(node)
+            and cache is not None
+            and (node.name, True) not in payloads
+        ):
+            yield node.name, f"{len(cache.s):,} bytes, data {_digest(cache.s)[:12]}"
+
+
+def _list_undigested(bundle: Bundle) -> dict[str, Range]:
+    """Return the binaries of which the manifest has no digest, by name."""
+    payloads = index_payloads(bundle.manifest)
+    caches = filter(None, map(find_file_name, bundle.parts.contexts))
+    names = dict.fromkeys(normalise(cache.s.decode()) for cache in caches)
+    return {
+        name: (file, 0, file.status.st_size)
+        for name in names
+        if (name, False) not in payloads
+        for file in (bundle.get_file(name),)
     }
 
 
@@ -176,12 +246,15 @@ def _spell_attribute(attribute: AttributeProto) -> str:
         )
     if attribute.type == AttributeProto.TENSOR:
         return _spell_tensor(attribute.t)
-    return repr(onnx.helper.get_attribute_value(attribute))
+    try:
+        return repr(onnx.helper.get_attribute_value(attribute))
+    except ValueError:  # of an unknown type
+        return "?"
 
 
 def _spell_tensor(tensor: TensorProto) -> str:
     """Return type and shape of a tensor, and a digest of data in the model."""
-    kind = TensorProto.DataType.Name(tensor.data_type).lower()
+    kind = spell_element(tensor.data_type)
     shape = "x".join(map(str, tensor.dims)) or "scalar"
     if find_location(tensor) is not None:
         return f"{kind} {shape}"
@@ -199,10 +272,20 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-Range: TypeAlias = "tuple[MappedFile, int, int]"
+def _pair_payloads(
+    one: Bundle, other: Bundle
+) -> Iterator[tuple[str, str, Range, Range]]:
+    """Yield the binaries without digests that both models have."""
+    theirs = _list_undigested(other)
+    for name, mine in _list_undigested(one).items():
+        match = theirs.get(name)
+        if match is not None and match[2] == mine[2]:
+            yield "payload", name, mine, match
 
 
-def _pair_weights(one: Bundle, other: Bundle) -> Iterator[tuple[str, Range, Range]]:
+def _pair_weights(
+    one: Bundle, other: Bundle
+) -> Iterator[tuple[str, str, Range, Range]]:
     """Yield the weights that both models have in files, with the ranges there."""
     theirs = {each.name: each for each in other.model.graph.initializer}
     for tensor in one.model.graph.initializer:
@@ -213,23 +296,33 @@ def _pair_weights(one: Bundle, other: Bundle) -> Iterator[tuple[str, Range, Rang
             and find_location(match) is not None
             and _spell_tensor(tensor) == _spell_tensor(match)
         ):
-            yield tensor.name, find_range(one, tensor), find_range(other, match)
+            yield (
+                "weight",
+                tensor.name,
+                find_range(one, tensor),
+                find_range(other, match),
+            )
 
 
 def _are_same_bytes(one: Range, other: Range) -> bool:
     """Return whether two ranges are one, of a file with several names."""
-    is_one_file = os.path.samestat(one[0].status, other[0].status)
-    return is_one_file and one[1:] == other[1:]
+    return are_one_file(one[0], other[0]) and one[1:] == other[1:]
 
 
 def _have_equal_bytes(one: Range, other: Range) -> bool:
-    """Return whether two ranges have the same bytes; they are read."""
+    """Return whether two ranges have the same bytes; they are read.
+
+    Raises:
+        InvalidGraph: a file was written to since it was opened.
+    """
     if one[2] != other[2]:
         return False
+
     for done in range(0, one[2], _AT_ONCE):
         count = min(_AT_ONCE, one[2] - done)
         pieces = []
         for file, offset, _ in (one, other):
+            file.check_unchanged()
             start = offset + done
             pieces.append(file.view[start : start + count])
         if pieces[0] != pieces[1]:

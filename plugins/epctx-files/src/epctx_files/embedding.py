@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import TensorProto, helper
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, InvalidGraph, convert_errors
 from epctx_files.bundle import (
     MOST_BYTES,
     Bundle,
@@ -21,8 +21,9 @@ from epctx_files.bundle import (
     normalise,
     publish,
     read_bundle,
+    require_path,
 )
-from epctx_files.manifests import find_payloads
+from epctx_files.manifests import Manifest, index_payloads
 from epctx_files.structure import (
     INITIALIZERS,
     find_attribute,
@@ -34,14 +35,22 @@ from epctx_files.structure import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import NodeProto
 
+    from epctx_core.ext import MappedFile
+
+Payloads: TypeAlias = "Mapping[tuple[str, bool], list[Manifest]]"
 SMALLEST = 1024
 """Bytes from which `externalize` moves a weight: shape inference reads smaller ones."""
 _ALIGNMENT = 4096
+_LONGEST_EP = 64
+"""Characters of an EP's name in the name of a file."""
 _SUFFIX = re.compile("executionprovider$", re.IGNORECASE)
 
 
+@convert_errors("embedding the files")
 def embed(model: PathInput, output: PathInput) -> FilesReport:
     """Write a model with all that it names: context binaries become payloads of their
     nodes, external weights initializers with their data.
@@ -65,9 +74,12 @@ def embed(model: PathInput, output: PathInput) -> FilesReport:
             path=bundle.path,
             hint="Compile without weightless mode.",
         )
-    _check_size(bundle, Path(output))
-    for node in bundle.parts.contexts:
-        _embed_payload(bundle, node)
+    _check_size(bundle, require_path(output))
+    payloads = index_payloads(bundle.manifest)
+    kept = [_embed_payload(bundle, node, payloads) for node in bundle.parts.contexts]
+    if bundle.manifest:
+        inside = [p for p in bundle.manifest["payloads"] if p.get("embedded")]
+        bundle.manifest["payloads"] = inside + list(chain.from_iterable(kept))
     for tensor in bundle.parts.tensors:
         _embed_tensor(bundle, tensor)
 
@@ -100,50 +112,60 @@ def _check_size(bundle: Bundle, target: Path) -> None:
         )
 
 
-def _embed_payload(bundle: Bundle, node: NodeProto) -> None:
-    """Move the payload of an EPContext node from its file into the node; a reference
-    only says that there is no file.
+def _embed_payload(
+    bundle: Bundle, node: NodeProto, payloads: Payloads
+) -> list[Manifest]:
+    """Move the payload of an EPContext node from its file into the node, and return its
+    entries for the manifest; a reference only says that there is no file.
     """
     mode = find_attribute(node, "embed_mode")
     cache = find_attribute(node, "ep_cache_context")
     if is_embedded(node) or mode is None:
-        return
+        return []
     mode.i = 1
     if cache is None:
-        return
+        return []
     if not is_primary(node):
         node.attribute.remove(cache)
-        return
+        return []
 
     name = normalise(cache.s.decode())
-    file = bundle.get_file(name)
-    cache.s = bytes(file.view)
-    for payload in find_payloads(bundle.manifest, name, embedded=False):
-        bundle.manifest["payloads"].append(
-            {**payload, "name": node.name, "embedded": True}
+    if not name:
+        raise InvalidGraph(
+            f"the EPContext node {node.name!r} of {bundle.path.name} has no payload.",
+            node=node.name,
+            path=bundle.path,
+            hint="Compile it again.",
         )
-    _drop_payload_of_file(bundle, name)
-
-
-def _drop_payload_of_file(bundle: Bundle, name: str) -> None:
-    """Remove the manifest's entry of a file that no node names any more."""
-    named = {known for known, _, _ in bundle.list_names()}
-    if name not in named and bundle.manifest:
-        gone = find_payloads(bundle.manifest, name, embedded=False)
-        bundle.manifest["payloads"] = [
-            payload for payload in bundle.manifest["payloads"] if payload not in gone
-        ]
+    file = bundle.get_file(name)
+    cache.s = _read(file, 0, file.size)
+    return [
+        {**payload, "name": node.name, "embedded": True}
+        for payload in payloads.get((name, False), ())
+    ]
 
 
 def _embed_tensor(bundle: Bundle, tensor: TensorProto) -> None:
     location = find_location(tensor)
     if location is not None:
         file, offset, length = find_range(bundle, tensor)
-        tensor.raw_data = bytes(file.view[offset : offset + length])
+        tensor.raw_data = _read(file, offset, length)
         del tensor.external_data[:]
         tensor.data_location = TensorProto.DEFAULT
 
 
+def _read(file: MappedFile, offset: int, length: int) -> bytes:
+    """Return bytes of a file.
+
+    Raises:
+        InvalidGraph: it was written to since it was opened.
+    """
+    # Reading beyond the end of a truncated file would end the process.
+    file.check_unchanged()
+    return bytes(file.view[offset : offset + length])
+
+
+@convert_errors("writing payloads and weights to files")
 def externalize(model: PathInput, output: PathInput) -> FilesReport:
     """Write a model whose payloads and weights lie in files beside it.
 
@@ -159,10 +181,11 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
             missing or damaged.
         Fail: the files cannot be written.
     """
-    target = Path(output)
+    target = require_path(output)
     bundle = read_bundle(model)
+    payloads = index_payloads(bundle.manifest)
     for node in bundle.parts.contexts:
-        _externalize_payload(bundle, node, target)
+        _externalize_payload(bundle, node, target, payloads)
     data = _find_free(f"{target.stem}.data", bundle.files)
     weights = list(_move_weights(bundle, data))
     if weights:
@@ -170,7 +193,9 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
     return publish(bundle, output)
 
 
-def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:
+def _externalize_payload(
+    bundle: Bundle, node: NodeProto, target: Path, payloads: Payloads
+) -> None:
     """Move the payload of an EPContext node into a file of its own."""
     if not is_embedded(node):
         return
@@ -184,12 +209,13 @@ def _externalize_payload(bundle: Bundle, node: NodeProto, target: Path) -> None:
         return
 
     source = find_attribute(node, "source")
-    ep = _SUFFIX.sub("", "" if source is None else source.s.decode()).lower()
+    text = "" if source is None else source.s.decode(errors="replace")
+    ep = re.sub(r"\W+", "_", _SUFFIX.sub("", text).lower())[:_LONGEST_EP]
     name = f"{target.stem.removesuffix('_ctx')}_{ep or 'ep'}.bin"
     name = _find_free(name, bundle.files)
     bundle.files[name] = [memoryview(cache.s)]
     cache.s = name.encode()
-    for payload in find_payloads(bundle.manifest, node.name, embedded=True):
+    for payload in payloads.get((node.name, True), ()):
         payload |= {"name": name, "embedded": False}
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from onnx import GraphProto, ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
-from epctx_core.errors import InvalidArgument
-from epctx_core.ext import parse_json
+from epctx_core.errors import InvalidArgument, convert_errors
+from epctx_core.ext import infer_safely
 from epctx_files.bundle import FilesReport, PathInput, publish, read_bundle
 from epctx_files.contexts import make_primary
 from epctx_files.names import get_key
 from epctx_files.structure import (
     INITIALIZERS,
-    find_metadata,
     is_context_node,
     iter_subgraphs,
     remove_metadata,
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
     from epctx_files.bundle import Bundle
 
+_MOST_INFERRED = 1024
+"""Bytes of initializers up to which inference reads them, as shapes."""
 
+
+@convert_errors("extracting the part")
 def extract(
     model: PathInput,
     output: PathInput,
@@ -76,12 +80,16 @@ def extract(
         found = _find_node(whole, node)
         if is_context_node(found):
             make_primary(whole, found)
-        inputs = [name for name in found.input if name]
+        inputs = _list_read(found)
         outputs = [name for name in found.output if name]
     if source is not None:
         whole = read_bundle(source)
         _require_values(whole, (*inputs, *outputs))
-    _keep(whole, inputs, outputs)
+    if node is not None:
+        # Its weights are its own.
+        weights = {each.name for each in whole.model.graph.initializer}
+        inputs = [name for name in inputs if name not in weights]
+    _keep(whole, list(dict.fromkeys(inputs)), outputs)
     return publish(whole, output)
 
 
@@ -130,10 +138,6 @@ def _keep(bundle: Bundle, inputs: Sequence[str], outputs: Sequence[str]) -> None
         InvalidArgument: a value is unknown, or an input is missing.
     """
     graph = bundle.model.graph
-    types = {
-        value.name: value
-        for value in chain(graph.value_info, graph.input, graph.output)
-    }
     outputs = list(dict.fromkeys(outputs or (value.name for value in graph.output)))
     _require_values(bundle, (*inputs, *outputs))
 
@@ -150,6 +154,7 @@ def _keep(bundle: Bundle, inputs: Sequence[str], outputs: Sequence[str]) -> None
         )
 
     begins = inputs or [name for name in given if name in needed]
+    types = _find_types(bundle, {*begins, *outputs})
     part = _copy_part(bundle, kept, needed - set(inputs))
     part.input.extend(_copy_value(name, types) for name in begins)
     part.output.extend(_copy_value(name, types) for name in outputs)
@@ -221,11 +226,52 @@ def _copy_part(bundle: Bundle, indices: set[int], needed: set[str]) -> GraphProt
     return part
 
 
+def _find_types(bundle: Bundle, names: set[str]) -> Mapping[str, ValueInfoProto]:
+    """Return values of a model with their types: declared ones, else inferred ones.
+
+    Raises:
+        InvalidArgument: a type is not known.
+    """
+    types = _list_types(bundle.model.graph)
+    if names - types.keys():
+        probe = ModelProto()
+        probe.CopyFrom(bundle.model)
+        for tensor in probe.graph.initializer:
+            if len(tensor.raw_data) > _MOST_INFERRED:
+                tensor.ClearField("raw_data")
+                tensor.data_location = TensorProto.EXTERNAL
+        # Of a model that contradicts itself, what is declared has to do.
+        with suppress(Exception):
+            types = {**_list_types(infer_safely(probe, strict=False).graph), **types}
+
+    missing = sorted(names - types.keys())
+    if missing:
+        raise InvalidArgument(
+            f"the type of the value {missing[0]!r} of {bundle.path.name} is neither "
+            "declared nor inferred, and a part cannot begin or end there.",
+            path=bundle.path,
+            hint="Name another value, or declare the type in value_info.",
+        )
+    return types
+
+
+def _list_types(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    types = {
+        tensor.name: helper.make_tensor_value_info(
+            tensor.name, tensor.data_type, tensor.dims
+        )
+        for tensor in graph.initializer
+    }
+    for value in chain(graph.value_info, graph.input, graph.output):
+        if value.type.WhichOneof("value") is not None:
+            types[value.name] = value
+    return types
+
+
 def _copy_value(name: str, types: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
-    """Return an input or output, as far as its type is known."""
-    value = ValueInfoProto(name=name)
-    if name in types:
-        value.CopyFrom(types[name])
+    """Return an input or output."""
+    value = ValueInfoProto()
+    value.CopyFrom(types[name])
     return value
 
 
@@ -258,10 +304,9 @@ def _prune(bundle: Bundle) -> None:
     named = {name for name, _, _ in bundle.list_names()}
     for name in bundle.files.keys() - named:
         del bundle.files[name]
-    if INITIALIZERS in {entry.key for entry in model.metadata_props}:
-        stated = parse_json(find_metadata(model, INITIALIZERS) or "{}")
-        if stated.get("name") not in named:
-            remove_metadata(model, {INITIALIZERS})
+    if bundle.read_checksum().get("name") not in named:
+        remove_metadata(model, {INITIALIZERS})
+    model.ClearField("training_info")
 
     nodes = bundle.parts.contexts
     if not nodes:

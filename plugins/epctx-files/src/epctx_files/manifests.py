@@ -35,11 +35,16 @@ _LISTS = ("payloads", "pending", "kernel_providers", "graph_transformers")
 _TABLES = ("providers", "custom_domains", "source_weights")
 
 
-def take_manifest(path: Path, model: ModelProto) -> Manifest:
+def take_manifest(path: Path, model: ModelProto, data: bytes) -> Manifest:
     """Return the manifest or the seal of a model, and remove it from the metadata.
 
+    Args:
+        path: the model's, for messages, and for the seal beside it.
+        model: the model.
+        data: its bytes.
+
     Raises:
-        InvalidGraph: it is damaged.
+        InvalidGraph: it is damaged, or a seal is not that of the model.
     """
     text: str | None = find_metadata(model, MANIFEST) or find_metadata(model, SEALED)
     beside = path.with_name(path.name + BESIDE)
@@ -51,18 +56,57 @@ def take_manifest(path: Path, model: ModelProto) -> Manifest:
 
     try:
         manifest = parse_json(text)
-        names = [payload["name"] for payload in manifest["payloads"]]
+        _check_form(manifest)
+        if "sealed" in manifest:
+            _check_seal(path, manifest["sealed"], text, data)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InvalidGraph(
-            f"the manifest of {path.name} is damaged: {error}.",
+            f"the manifest of {path.name} is damaged: {error!r:.200}.",
             path=path,
             hint="Fetch the model again, or compile again.",
         ) from error
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidGraph(
-            f"the manifest of {path.name} is damaged: a payload has no name.", path=path
-        )
     return dict(manifest)
+
+
+def _check_form(manifest: Any) -> None:
+    """Raise ValueError, TypeError or KeyError for JSON that is no manifest."""
+    for payload in manifest["payloads"]:
+        names = [payload["name"], *payload.get("references", ())]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("the name of a payload is not a text")
+    for keys, kind in ((_LISTS, list), (_TABLES, dict)):
+        wrong = [key for key in keys if not isinstance(manifest.get(key, kind()), kind)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is not a {kind.__name__}")
+    providers = manifest.get("providers", {}).values()
+    if not all(isinstance(each, dict) for each in providers):
+        raise ValueError("an EP is not described by a dict")
+
+
+def _check_seal(path: Path, seal: Any, text: str, data: bytes) -> None:
+    """Check that a model has not changed since it was sealed: sealing it again would
+    hide that.
+
+    Raises:
+        InvalidGraph: it has.
+        TypeError, KeyError, ValueError: the seal is damaged.
+    """
+    size = seal["bytes"]
+    if type(size) is not int or size < 0:
+        raise ValueError(f"{size!r:.20} is no size")
+    end = ModelProto(metadata_props=[{"key": SEALED, "value": text}])
+    digest = hashlib.sha256(memoryview(data)[:size]).hexdigest()
+    # Beside the model, nothing follows.
+    if (
+        len(data) < size
+        or digest != seal["sha256"]
+        or data[size:] not in (b"", end.SerializeToString())
+    ):
+        raise InvalidGraph(
+            f"{path.name} is not the model that its seal was made for.",
+            path=path,
+            hint="`epctx verify` says more. Fetch the model again, or seal it again.",
+        )
 
 
 def encode_model(model: ModelProto, manifest: Manifest) -> bytes:
@@ -82,7 +126,7 @@ def encode_model(model: ModelProto, manifest: Manifest) -> bytes:
     return data + bytes(end.SerializeToString())
 
 
-def _dump(manifest: Manifest) -> str:
+def _dump(manifest: object) -> str:
     return json.dumps(manifest, sort_keys=True, separators=(",", ":"))
 
 
@@ -95,6 +139,18 @@ def find_payloads(manifest: Manifest, name: str, *, embedded: bool) -> list[Mani
         and (payload["name"] if embedded else posixpath.normpath(payload["name"]))
         == name
     ]
+
+
+def index_payloads(manifest: Manifest) -> dict[tuple[str, bool], list[Manifest]]:
+    """Return all entries of payloads by what `find_payloads` takes, for work on many
+    nodes.
+    """
+    index: dict[tuple[str, bool], list[Manifest]] = {}
+    for payload in manifest.get("payloads", ()):
+        embedded = bool(payload.get("embedded"))
+        name = payload["name"] if embedded else posixpath.normpath(payload["name"])
+        index.setdefault((name, embedded), []).append(payload)
+    return index
 
 
 def merge_manifests(models: Sequence[tuple[str, Manifest]]) -> Manifest:
@@ -120,9 +176,8 @@ def merge_manifests(models: Sequence[tuple[str, Manifest]]) -> Manifest:
     for key in _LISTS:
         items = [item for _, each in stated for item in each.get(key, ())]
         if items or key == "payloads":
-            merged[key] = [
-                item for index, item in enumerate(items) if item not in items[:index]
-            ]
+            # By their text, as dicts have no hash.
+            merged[key] = list({_dump(item): item for item in items}.values())
     for key in _TABLES:
         table = _merge_tables(key, stated)
         if table or key == "providers":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx.version_converter
+from onnx import ModelProto
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, convert_errors
 from epctx_files.bundle import Bundle, FilesReport, PathInput, publish, read_bundle
 from epctx_files.names import list_bound_values, list_values, rename_values
 from epctx_files.union import Union, get_opsets
@@ -14,11 +15,12 @@ from epctx_files.union import Union, get_opsets
 _FEWEST = 2
 
 
+@convert_errors("merging the models")
 def merge(
     models: Sequence[PathInput],
     output: PathInput,
     *,
-    joins: Mapping[str, str] | None = None,
+    joins: Mapping[str, str | Sequence[str]] | None = None,
     prefixes: Mapping[str, str] | None = None,
 ) -> FilesReport:
     """Write one model that computes what several do.
@@ -34,7 +36,8 @@ def merge(
         output: the merged model; files that it names go into its folder.
         joins: further joins, from an output to the input that it is:
             `{"encoder.hidden": "decoder.state"}`, each with the stem of its model's
-            file (without `_ctx`), or with the model's number from 1.
+            file (without `_ctx`), or with the model's number from 1. A list for an
+            output that is several inputs.
         prefixes: for all names of a model's values, by its stem or its number.
 
     Raises:
@@ -53,7 +56,11 @@ def merge(
         raise InvalidArgument("fewer than two models were given to merge.")
 
     parts = [read_bundle(model) for model in models]
-    pairs = [_find_join(parts, *join) for join in (joins or {}).items()]
+    pairs = [
+        _find_join(parts, source, target)
+        for source, targets in (joins or {}).items()
+        for target in ([targets] if isinstance(targets, str) else targets)
+    ]
     for name, prefix in (prefixes or {}).items():
         part = _find_part(parts, name)
         renamed = _add_prefix(part, prefix)
@@ -70,7 +77,10 @@ def merge(
 
     union = Union(parts[0])
     for part in parts[1:]:
-        union.add(part, {to: source for source, _, to, by in pairs if by is part})
+        union.add(
+            part,
+            {to: (giver, source) for source, giver, to, by in pairs if by is part},
+        )
     return publish(union.finish(), output, notes=union.notes)
 
 
@@ -180,9 +190,7 @@ def _align_opsets(parts: Sequence[Bundle]) -> None:
             reason = "onnx's version converter knows no other domain than its own."
             if not domain:
                 try:
-                    part.model = onnx.version_converter.convert_version(
-                        part.model, newest
-                    )
+                    part.model = _convert(part.model, newest)
                     part.refresh()
                     continue
                 except Exception as error:  # noqa: BLE001 - its C++ raises many kinds
@@ -193,3 +201,27 @@ def _align_opsets(parts: Sequence[Bundle]) -> None:
                 path=part.path,
                 hint="Export or compile both with one opset.",
             )
+
+
+def _convert(model: ModelProto, version: int) -> ModelProto:
+    """Return a model with another opset, and with what onnx's converter loses.
+
+    Raises:
+        Exception: any, as the converter does; also for functions, which have opsets of
+            their own and which it loses.
+    """
+    if model.functions:
+        raise ValueError("it does not convert functions")
+    converted: ModelProto = onnx.version_converter.convert_version(model, version)
+    graph, new = model.graph, converted.graph
+    if len(new.sparse_initializer) < len(graph.sparse_initializer):
+        raise ValueError("it does not convert sparse initializers")
+
+    new.quantization_annotation.MergeFrom(graph.quantization_annotation)
+    new.metadata_props.MergeFrom(graph.metadata_props)
+    given = {node.output[0]: node for node in graph.node if node.output}
+    for node in new.node:
+        old = given.get(node.output[0]) if node.output else None
+        if old is not None and not node.metadata_props:
+            node.metadata_props.MergeFrom(old.metadata_props)
+    return converted

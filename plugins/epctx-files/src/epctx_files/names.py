@@ -25,6 +25,43 @@ def list_values(graphs: Iterable[GraphProto]) -> Iterator[str]:
             yield from filter(None, node.output)
 
 
+def list_doubtful_texts(
+    model: ModelProto, graphs: Iterable[GraphProto]
+) -> Iterator[str]:
+    """Yield the names in a model that protobuf may give as bytes, as they are not
+    UTF-8; none of most nodes.
+    """
+    for function in model.functions:
+        yield from get_key(function)
+        for node in function.node:
+            yield from (node.op_type, node.domain, node.overload)
+    for opset in model.opset_import:
+        yield opset.domain
+    for entry in model.metadata_props:
+        yield entry.key
+    for each in graphs:
+        yield from _list_graph_texts(each)
+
+
+def _list_graph_texts(each: GraphProto) -> Iterator[str]:
+    yield from (each.name, each.doc_string)
+    yield from list_values((each,))
+    for value in chain(each.value_info, each.output):
+        yield value.name
+    for annotation in each.quantization_annotation:
+        yield annotation.tensor_name
+        for entry in annotation.quant_parameter_tensor_names:
+            yield entry.value
+    for node in each.node:
+        texts = (node.name, node.op_type, node.domain, node.overload, *node.input)
+        try:
+            # Far faster than a look at each, and it fails for bytes.
+            "".join((*texts, *(attribute.name for attribute in node.attribute)))
+        except TypeError:
+            yield from texts
+            yield from (attribute.name for attribute in node.attribute)
+
+
 def list_nodes(graphs: Iterable[GraphProto]) -> Iterator[str]:
     """Yield the names of the nodes of graphs, as far as they have one."""
     for each in graphs:

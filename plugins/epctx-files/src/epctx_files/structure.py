@@ -50,7 +50,8 @@ class Parts:
         graphs: the main graph and its subgraphs at any depth, each before those inside
             it.
         contexts: the EPContext nodes of these graphs.
-        tensors: initializers, sparse ones, and those in attributes, functions too.
+        tensors: initializers, sparse ones, and those in attributes; functions and
+            training information too.
     """
 
     graphs: list[GraphProto] = field(default_factory=list)
@@ -65,6 +66,9 @@ def find_parts(model: ModelProto) -> Parts:
     graphs = len(parts.graphs)
     for function in model.functions:
         _walk_nodes(function.node, parts)
+    for training in model.training_info:
+        for graph in (training.initialization, training.algorithm):
+            _walk(graph, parts)
     del parts.graphs[graphs:]
     return parts
 
@@ -146,6 +150,12 @@ def find_file_name(node: NodeProto) -> AttributeProto | None:
     return None if is_embedded(node) or cache is None or not cache.s else cache
 
 
+def spell_element(number: int) -> str:
+    """Return the name of an element type, such as `float`; its number if unknown."""
+    known = number in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(number).lower() if known else str(number)
+
+
 def spell_type(type_: TypeProto) -> str:
     """Return a type in few words, such as `float[2, N]`."""
     kind = type_.WhichOneof("value")
@@ -153,7 +163,7 @@ def spell_type(type_: TypeProto) -> str:
         return (kind or "untyped").removesuffix("_type")
 
     tensor = getattr(type_, kind)
-    element: str = TensorProto.DataType.Name(tensor.elem_type).lower()
+    element = spell_element(tensor.elem_type)
     if not tensor.HasField("shape"):
         return element
     lengths = (
@@ -183,7 +193,7 @@ def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:
     """Remove entries of a model's metadata."""
     kept = [entry for entry in model.metadata_props if entry.key not in keys]
     if len(kept) < len(model.metadata_props):
-        entries = [(entry.key, entry.value) for entry in kept]
+        # As messages: a text that is not UTF-8 can be copied, and not be set.
+        copies = ModelProto(metadata_props=kept)
         del model.metadata_props[:]
-        for key, value in entries:
-            model.metadata_props.add(key=key, value=value)
+        model.metadata_props.MergeFrom(copies.metadata_props)

@@ -4,7 +4,7 @@ after the other are added to those of the first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ import onnx
 from onnx import helper
 
 from epctx_core.errors import InvalidArgument
-from epctx_core.ext import MappedFile
+from epctx_files.bundle import are_one_file
 from epctx_files.contexts import list_contexts, separate_contexts
-from epctx_files.manifests import find_payloads, merge_manifests
+from epctx_files.manifests import index_payloads, merge_manifests
 from epctx_files.names import (
     get_key,
     list_bound_values,
@@ -28,14 +28,15 @@ from epctx_files.names import (
 from epctx_files.structure import (
     COMPATIBILITY,
     INITIALIZERS,
+    find_location,
     remove_metadata,
     spell_type,
 )
 
 if TYPE_CHECKING:
-    from onnx import TypeProto, ValueInfoProto
+    from onnx import TensorProto, TypeProto, ValueInfoProto
 
-    from epctx_files.bundle import Bundle, FileContent
+    from epctx_files.bundle import Bundle
     from epctx_files.structure import FunctionKey
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -70,28 +71,51 @@ class Union:
         self._contexts = list_contexts(whole)
         self._joined: set[str] = set()
         """Outputs of models that are inputs of later ones."""
+        self._outputs: dict[tuple[int, str], str] = {}
+        """Name of each output in the union, by its model and its name there."""
+        self._note_outputs(whole)
+        self._drop_training(whole)
 
-    def add(self, part: Bundle, joins: Mapping[str, str]) -> None:
+    def _note_outputs(self, part: Bundle) -> None:
+        """Note the outputs of a model, which have the same names in the union now."""
+        for value in part.model.graph.output:
+            self._outputs[id(part), value.name] = value.name
+
+    def _drop_training(self, part: Bundle) -> None:
+        """Remove the training information of a model, whose names are its own."""
+        if part.model.training_info:
+            part.model.ClearField("training_info")
+            part.refresh()
+            self.notes.append(
+                f"the training information of {part.path.name} is left out"
+            )
+
+    def add(self, part: Bundle, joins: Mapping[str, tuple[Bundle, str]]) -> None:
         """Add a model, which is changed.
 
         Args:
             part: the model.
-            joins: inputs of the model, each with the value of the union that it is.
+            joins: inputs of the model, each with the earlier model and the output there
+                that it is.
 
         Raises:
             InvalidArgument: types of a join exclude each other, a name cannot be
                 changed, or EPs compiled the models unlike.
         """
-        for target, source in joins.items():
-            self._give_one_name(part, source, target)
-        self._note_joins(part)
-        self._rename_clashes(part)
+        self._drop_training(part)
+        for target, (giver, output) in joins.items():
+            self._give_one_name(part, self._outputs[id(giver), output], target)
+        apart = self._find_unlike_defaults(part)
+        self._settle_defaults(part, apart)
+        self._note_joins(part, apart)
+        self._rename_clashes(part, apart)
         self._rename_nodes(part)
 
         self._add_files(part)
         self._add_functions(part)
         self._add_metadata(part)
         self._add_graph(part)
+        self._note_outputs(part)
         self._manifests.append((part.path.name, part.manifest))
         self._contexts += list_contexts(part)
 
@@ -129,7 +153,7 @@ class Union:
                 hint="Give one of the models a prefix.",
             )
         if source not in list_bound_values(self._graphs):
-            rename_values(self._graphs, {source: target})
+            self._rename({source: target})
         else:
             name = make_free(f"{source}_is_{target}", "", self._nodes)
             bridge = helper.make_node("Identity", [source], [target], name=name)
@@ -141,24 +165,74 @@ class Union:
             self._joined.add(source)
         self._values = set(list_values(self._graphs))
 
-    def _note_joins(self, part: Bundle) -> None:
+    def _rename(self, names: Mapping[str, str]) -> None:
+        """Rename values of the union."""
+        rename_values(self._graphs, names)
+        self._joined = {names.get(name, name) for name in self._joined}
+        for key, name in self._outputs.items():
+            self._outputs[key] = names.get(name, name)
+
+    def _find_unlike_defaults(self, part: Bundle) -> set[str]:
+        """Return the inputs that both models have with unlike defaults: they are two
+        values, such as the weights of old models, which are inputs as well.
+        """
+        mine = {each.name: each for each in self._graph.initializer}
+        inputs = {value.name for value in self._graph.input}
+        return {
+            tensor.name
+            for tensor in part.model.graph.initializer
+            if tensor.name in inputs
+            and tensor.name in mine
+            and not _have_same_data(self._whole, mine[tensor.name], part, tensor)
+        }
+
+    def _settle_defaults(self, part: Bundle, apart: Collection[str]) -> None:
+        """Drop a default where an input is one of the union now: it may be left out of
+        a run only if it may in both models, and then with one result.
+        """
+        graph = part.model.graph
+        outputs = {value.name for value in self._graph.output}
+        shared = {value.name for value in self._graph.input}
+        mine = {each.name: each for each in self._graph.initializer}
+        is_changed = False
+        for value in graph.input:
+            name = value.name
+            if name in apart or (name not in outputs and name not in shared):
+                continue
+            theirs = [each for each in graph.initializer if each.name == name]
+            for each in theirs:
+                graph.initializer.remove(each)
+                is_changed = True
+            if name in mine and name in shared and not theirs:
+                self._graph.initializer.remove(mine[name])
+                is_changed = True
+                self.notes.append(
+                    f"the input {name!r} has no default any more, as {part.path.name} "
+                    "has none"
+                )
+        if is_changed:
+            part.refresh()
+            self._whole.refresh()
+            self._graphs = self._whole.parts.graphs
+
+    def _note_joins(self, part: Bundle, apart: Collection[str]) -> None:
         """Check the types of values that inputs of a model are."""
         outputs = {value.name: value for value in self._graph.output}
         inputs = {value.name: value for value in self._graph.input}
         for value in part.model.graph.input:
             known = outputs.get(value.name) or inputs.get(value.name)
-            if known is not None:
+            if known is not None and value.name not in apart:
                 _check_types(known, value, part)
             if value.name in outputs:
                 self._joined.add(value.name)
 
-    def _rename_clashes(self, part: Bundle) -> None:
+    def _rename_clashes(self, part: Bundle, unlike: Collection[str]) -> None:
         """Change names that both have and that do not mean one value: in the model, or
         in the union where it cannot be done there.
         """
         graph = part.model.graph
         graphs = part.parts.graphs
-        inputs = {value.name for value in graph.input}
+        inputs = {v.name for v in graph.input if v.name not in unlike}
         mine = {v.name for v in chain(self._graph.input, self._graph.output)}
         apart = self._values - (inputs & mine)
         theirs = dict.fromkeys(list_values(graphs))
@@ -166,16 +240,20 @@ class Union:
 
         fixed = list_bound_values(graphs) | inputs | {v.name for v in graph.output}
         mine = (mine - self._joined) | list_bound_values(self._graphs)
-        stuck = next((name for name in clashes if name in fixed & mine), None)
+        both = fixed & mine
+        stuck = next((name for name in clashes if name in both), None)
         if stuck is not None:
+            is_late = stuck in {v.name for v in self._graph.input}
             raise InvalidArgument(
                 f"{stuck!r} is a value of {part.path.name} and another one of a model "
                 "before it, and neither can get another name: each is an input, an "
                 "output, or at an EPContext node, whose binary may know its name.",
                 path=part.path,
                 hint=(
-                    "Give one of the models a prefix, or rename the value before the "
-                    "model is compiled."
+                    "Give the models in the order of their work."
+                    if is_late
+                    else "Give one of the models a prefix, or rename the value before "
+                    "the model is compiled."
                 ),
             )
 
@@ -186,7 +264,10 @@ class Union:
         ):
             names = [name for name in clashes if (name in fixed) is is_fixed]
             free = {name: make_free(name, f"{stem}_", taken) for name in names}
-            rename_values(owner, free)
+            if is_fixed:
+                self._rename(free)
+            else:
+                rename_values(owner, free)
 
     def _rename_nodes(self, part: Bundle) -> None:
         """Change names of a model's nodes that the union has; its manifest knows
@@ -200,8 +281,9 @@ class Union:
             if name in self._nodes
         }
         rename_nodes(graphs, names)
+        payloads = index_payloads(part.manifest)
         for name, new in names.items():
-            for payload in find_payloads(part.manifest, name, embedded=True):
+            for payload in payloads.get((name, True), ()):
                 payload["name"] = new
 
     def _add_files(self, part: Bundle) -> None:
@@ -211,7 +293,10 @@ class Union:
         mine = self._whole.files
         for name in list(part.files):
             new = name
-            while new in mine and not _are_one(part.files[name], mine[new]):
+            file = part.get_file(name)
+            while (new != name and new in part.files) or (
+                new in mine and not are_one_file(file, mine[new])
+            ):
                 new = f"{part.stem}_{new}"
             if new != name:
                 part.rename_file(name, new)
@@ -250,7 +335,7 @@ class Union:
         stated = {entry.key: entry.value for entry in whole.metadata_props}
         for entry in part.model.metadata_props:
             if entry.key not in stated:
-                whole.metadata_props.add(key=entry.key, value=entry.value)
+                whole.metadata_props.add().CopyFrom(entry)
             elif stated[entry.key] != entry.value:
                 self._settle(part, entry.key, entry.value, stated[entry.key])
 
@@ -299,12 +384,16 @@ class Union:
         self._nodes.update(list_nodes(part.parts.graphs))
 
 
-def _are_one(one: FileContent, other: FileContent) -> bool:
-    """Return whether two models name one file."""
-    return (
-        isinstance(one, MappedFile)
-        and isinstance(other, MappedFile)
-        and one.identity == other.identity
+def _have_same_data(
+    whole: Bundle, mine: TensorProto, part: Bundle, theirs: TensorProto
+) -> bool:
+    """Return whether two initializers of one name are known to have the same data,
+    without reading files.
+    """
+    location = find_location(theirs)
+    return mine == theirs and (
+        location is None
+        or are_one_file(whole.get_file(location.value), part.get_file(location.value))
     )
 
 
