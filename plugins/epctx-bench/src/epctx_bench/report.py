@@ -167,6 +167,6 @@ class BenchReport:
 
 def read_schema() -> dict[str, Any]:
     """Return the JSON Schema of `BenchReport.as_dict`."""
-    text = files("epctx_bench").joinpath("report.schema.json").read_text("utf-8")
+    text = files("epctx_bench").joinpath("schemas/bench.schema.json").read_text("utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
