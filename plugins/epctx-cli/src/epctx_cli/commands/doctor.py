@@ -44,8 +44,7 @@ from epctx_cli.libraries import (
     libraries_of_eps,
     unmet_requirements,
 )
-from epctx_cli.plugin_trial import Trial, try_all
-from epctx_cli.results import (
+from epctx_cli.plugin_results import (
     DoctorFinding,
     DoctorResult,
     EntryFacts,
@@ -53,6 +52,7 @@ from epctx_cli.results import (
     LibraryFacts,
     PluginFacts,
 )
+from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument, one_line, suggestion
 from epctx_core.ext import install_command

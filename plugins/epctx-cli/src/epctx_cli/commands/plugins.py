@@ -22,7 +22,7 @@ from epctx_cli.entry_points import (
     group_by_reason,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.results import (
+from epctx_cli.plugin_results import (
     EntryDetails,
     EntryFacts,
     LeftOut,
