@@ -99,6 +99,7 @@ differential: .venv/.installed
 
 docs: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
+	.venv/bin/python tests/documentation/schemas.py
 	.venv/bin/python tests/drop_in/table.py
 
 release: .venv/.installed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import get_facts
+from epctx_core.rendering import render
 
 if TYPE_CHECKING:
     from epctx_core.context.digests import PayloadEntry
@@ -159,6 +160,26 @@ class CompileReport:
                 for record in self.providers
             ],
         }
+
+    def __str__(self) -> str:
+        """Return the report as tables."""
+        return self._render()
+
+    def _repr_html_(self) -> str:
+        """Return the report as a notebook shows it."""
+        return self._render(as_html=True)
+
+    def _render(self, *, as_html: bool = False) -> str:
+        name = self.output.name if self.output else "context model"
+        return render(
+            f"{name}: {'compiled' if self.compiled else 'nothing was compiled'}",
+            self.as_dict(),
+            as_html=as_html,
+            partitions="name ep nodes",
+            assignments="ep nodes",
+            providers="name distribution version simulated",
+            files="path bytes",
+        )
 
 
 def count_nodes(assignment: Assignment) -> dict[str, int]:

@@ -29,6 +29,7 @@ from epctx_core.graph.wire import decode_name
 from epctx_core.options import InputBudget
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.records import get_facts
+from epctx_core.rendering import render
 from epctx_core.sessions.routing import find_maker
 
 if TYPE_CHECKING:
@@ -130,6 +131,28 @@ class ModelInfo:
             for key, value in whole.items()
             if key not in {"path", "manifest"}
         }
+
+    def __str__(self) -> str:
+        """Return the description as tables."""
+        return self._render()
+
+    def _repr_html_(self) -> str:
+        """Return the description as a notebook shows it."""
+        return self._render(as_html=True)
+
+    def _render(self, *, as_html: bool = False) -> str:
+        name = self.path.name if self.path else "model"
+        return render(
+            (
+                f"{name}: EPContext nodes: {len(self.ep_contexts)}, "
+                f"other nodes: {self.other_nodes}"
+            ),
+            self.as_dict(),
+            as_html=as_html,
+            ep_contexts="name source payload_file payload_bytes problem",
+            inputs="input type",
+            outputs="output type",
+        )
 
 
 @convert_errors("inspecting the model")

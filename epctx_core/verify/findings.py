@@ -20,6 +20,7 @@ from epctx_core.errors import (
     one_line,
 )
 from epctx_core.plugin import Finding, Severity
+from epctx_core.rendering import render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,3 +261,24 @@ class VerifyReport:
             "nodes": self.nodes,
             "payloads": [payload.as_dict() for payload in self.payloads],
         }
+
+    def __str__(self) -> str:
+        """Return the report as tables."""
+        return self._render()
+
+    def _repr_html_(self) -> str:
+        """Return the report as a notebook shows it."""
+        return self._render(as_html=True)
+
+    def _render(self, *, as_html: bool = False) -> str:
+        name = self.path.name if self.path else "model"
+        verdict = "not ok"
+        if self.ok:
+            verdict = "ok" if self.checked else "not checked"
+        return render(
+            f"{name}: {verdict}, EPContext nodes: {self.nodes}",
+            self.as_dict(),
+            as_html=as_html,
+            findings="severity code node message hint",
+            payloads="name bytes digests_checked looked_into_by",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,11 @@ from epctx_cli.command import (
     ExitCode,
     add_common,
     add_config,
-    counted,
     provider_options,
     require_plugin,
     whole_number,
 )
 
-from epctx_bench.columns import EPCTX
 from epctx_bench.settings import BenchSettings
 from epctx_core.errors import InvalidArgument, one_line
 
@@ -262,26 +260,19 @@ def _print_judgement(judgement: Judgement, console: Console) -> None:
 
 
 def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
+    from epctx_bench.sentences import LEGEND, describe_columns, describe_machine
     from epctx_bench.tables import group_by_model
 
-    machine = report.machine
-    console.say(f"{machine['cpu']}, {counted(machine['cores'], 'core')}")
-    versions = ", ".join(
-        f"{name} {machine['versions'][name]}"
-        for name in ("epctx-core", "onnxruntime")
-        if name in machine["versions"]
-    )
-    console.say(f"Python {machine['python']}, {versions}")
+    for line in describe_machine(report.machine):
+        console.say(line)
     for model, columns in group_by_model(report.columns).items():
         _print_model(model, columns, console, markdown=markdown)
-        # Ratios of a busy machine would be believed.
-        sentences = [] if report.noise.busy else list(_list_comparisons(columns))
-        for index, sentence in enumerate([*sentences, *_list_notes(columns)]):
+        for index, sentence in enumerate(describe_columns(columns, report.noise)):
             if not index:
                 console.say()
             console.say(one_line(sentence))
 
-    console.say("\nMedians of the turns ± standard deviation, without imports.")
+    console.say(f"\n{LEGEND}")
     if report.noise.busy:
         console.say(one_line(report.noise.reason))
     console.note_simulated(name for c in report.columns for name in c.simulated)
@@ -293,13 +284,9 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
 def _print_model(
     model: str, columns: Sequence[ColumnReport], console: Console, *, markdown: bool
 ) -> None:
-    from epctx_bench.tables import make_tables
+    from epctx_bench.tables import make_tables, make_title
 
-    turns = max(
-        (len(row.samples) for column in columns for row in column.rows.values()),
-        default=0,
-    )
-    title = f"{one_line(model)}, {counted(turns, 'turn')}"
+    title = make_title(model, columns)
     if markdown:
         console.say(f"\n### {title}\n")
         for table in make_tables(columns):
@@ -307,25 +294,3 @@ def _print_model(
     else:
         for index, table in enumerate(make_tables(columns, width=console.width)):
             console.table(table.header, table.rows, title="" if index else title)
-
-
-def _list_comparisons(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield the sentences that compare columns of one model."""
-    from epctx_bench.sentences import describe_column
-
-    peers = {column.name: column for column in columns}
-    for column in columns:
-        if column.column.engine == EPCTX:
-            yield from describe_column(column, peers.get(column.peer or ""))
-
-
-def _list_notes(columns: Sequence[ColumnReport]) -> Iterator[str]:
-    """Yield each note with the columns that it is about."""
-    headings: dict[str, list[str]] = {}
-    for column in columns:
-        for note in column.notes:
-            headings.setdefault(note, []).append(column.column.heading)
-
-    for note, names in headings.items():
-        about = "" if len(names) == len(columns) else f"{', '.join(names)}: "
-        yield f"Note: {about}{note}."

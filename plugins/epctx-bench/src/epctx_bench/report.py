@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.saved import SCHEMA, save_report
+from epctx_core.errors import one_line
 
 if TYPE_CHECKING:
     from epctx_bench.columns import Column
     from epctx_bench.noise import Noise
+    from epctx_bench.tables import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +123,50 @@ class BenchReport:
         """
         save_report(self.as_dict(), path)
 
+    def __str__(self) -> str:
+        """Return the tables and sentences in Markdown."""
+        blocks = [
+            block if isinstance(block, str) else block.to_markdown()
+            for block in self._list_blocks()
+        ]
+        return "\n\n".join(blocks)
+
+    def _repr_html_(self) -> str:
+        """Return the tables and sentences as a notebook shows them."""
+        blocks = [
+            f"<p>{html.escape(block.lstrip('# '))}</p>"
+            if isinstance(block, str)
+            else block.to_html()
+            for block in self._list_blocks()
+        ]
+        return "\n".join(blocks)
+
+    def _list_blocks(self) -> Iterator[str | Table]:
+        """Yield paragraphs and tables in order."""
+        from epctx_bench.sentences import LEGEND, describe_columns, describe_machine
+        from epctx_bench.tables import group_by_model, make_tables, make_title
+
+        yield ". ".join([*describe_machine(self.machine), LEGEND])
+        for model, columns in group_by_model(self.columns).items():
+            yield f"### {make_title(model, columns)}"
+            yield from make_tables(columns)
+            yield from map(one_line, describe_columns(columns, self.noise))
+
+        if self.noise.busy:
+            yield one_line(self.noise.reason)
+        simulated = sorted({ep for each in self.columns for ep in each.simulated})
+        if simulated:
+            yield (
+                f"Simulated: {', '.join(simulated)}; these times are not those of a "
+                "vendor's hardware."
+            )
+        for column in self.columns:
+            if column.error is not None:
+                yield one_line(f"{column.name} failed: {column.error}")
+
 
 def read_schema() -> dict[str, Any]:
     """Return the JSON Schema of `BenchReport.as_dict`."""
-    text = files("epctx_bench").joinpath("report.schema.json").read_text("utf-8")
+    text = files("epctx_bench").joinpath("schemas/bench.schema.json").read_text("utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema

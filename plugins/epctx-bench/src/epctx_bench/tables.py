@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_bench.ratio import summarize
 from epctx_bench.units import format_bytes, format_number, format_seconds
+from epctx_core.errors import one_line
 
 if TYPE_CHECKING:
     from epctx_bench.report import ColumnReport, Row
@@ -52,6 +54,23 @@ class Table:
         """Return the table in Markdown."""
         lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
         return "\n".join(f"| {' | '.join(_escape(line))} |" for line in lines)
+
+    def to_html(self) -> str:
+        """Return the table in HTML; its cells are escaped."""
+        lines = ["<table>"]
+        for tag, cells in [("th", self.header), *(("td", row) for row in self.rows)]:
+            line = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+            lines.append(f"<tr>{line}</tr>")
+        return "\n".join([*lines, "</table>"])
+
+
+def make_title(model: str, columns: Sequence[ColumnReport]) -> str:
+    """Return the title of a model's tables."""
+    turns = max(
+        (len(row.samples) for column in columns for row in column.rows.values()),
+        default=0,
+    )
+    return f"{one_line(model)}, {turns:,} turn{'' if turns == 1 else 's'}"
 
 
 def make_tables(

@@ -7,10 +7,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from epctx_cli.command import (
     CommandParser,
@@ -23,6 +23,7 @@ from epctx_cli.command import (
     session_options,
 )
 
+from epctx_cache import results
 from epctx_cache.caching import CacheSettings, cache_settings, parse_size
 from epctx_cache.lock import holders
 from epctx_cache.store import (
@@ -125,12 +126,12 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     )
     facts = [_describe_entry(entry) for entry in entries]
     console.result(
-        {
-            "cache": str(settings.folder),
-            "bytes": total,
-            "entries": facts,
-            "compiling": compiling,
-        }
+        results.ListResult(
+            cache=str(settings.folder),
+            bytes=total,
+            entries=facts,
+            compiling=compiling,
+        )
     )
     return ExitCode.DONE
 
@@ -193,13 +194,13 @@ def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
             "`epctx cache why` shows the nearest entry."
         )
     console.result(
-        {
-            "cache": str(settings.folder),
-            "hit": model is not None,
-            "key": key,
-            "path": None if model is None else str(model),
-            "fault": fault or None,
-        }
+        results.LookupResult(
+            cache=str(settings.folder),
+            hit=model is not None,
+            key=key,
+            path=None if model is None else str(model),
+            fault=fault or None,
+        )
     )
     return ExitCode.FAILED if model is None else ExitCode.DONE
 
@@ -221,21 +222,24 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
             "earlier version that recorded no parts of keys."
         )
     console.result(
-        {
-            "cache": str(settings.folder),
-            "hit": nearest is not None and nearest.entry.key == key,
-            "key": key,
-            "entries": len(entries),
-            "not_compared": unreadable,
-            "nearest": None
-            if nearest is None
-            else {
-                **_describe_entry(nearest.entry),
-                "differences": [asdict(each) for each in nearest.differences],
-            },
-        }
+        results.WhyResult(
+            cache=str(settings.folder),
+            hit=nearest is not None and nearest.entry.key == key,
+            key=key,
+            entries=len(entries),
+            not_compared=unreadable,
+            nearest=None if nearest is None else _describe_nearest(nearest),
+        )
     )
     return ExitCode.DONE
+
+
+def _describe_nearest(nearest: Nearest) -> results.NearestEntry:
+    differences = [
+        results.PartDifference(**asdict(each)) for each in nearest.differences
+    ]
+    entry = _describe_entry(nearest.entry)
+    return results.NearestEntry(**vars(entry), differences=differences)
 
 
 def _print_nearest(
@@ -305,24 +309,24 @@ def run_export(arguments: argparse.Namespace, console: Console) -> int:
         keys = [_find_key(text, keys) for text in dict.fromkeys(arguments.entries)]
     try:
         with console.progress() as progress:
-            results = export_entries(store, file, sorted(set(keys)), progress)
+            exchanged = export_entries(store, file, sorted(set(keys)), progress)
     except OSError as error:
         why = error.strerror or error
         raise Fail(f"{str(file)!r} cannot be written: {why}.", path=file) from error
 
-    faults = _print_faults(results, console)
-    done = [result for result in results if not result.fault]
+    faults = _print_faults(exchanged, console)
+    done = [result for result in exchanged if not result.fault]
     console.say(
         f"{file}: {_count_entries(len(done))}, "
         f"{byte_size(sum(result.bytes for result in done))}"
     )
     console.result(
-        {
-            "cache": str(settings.folder),
-            "file": str(file),
-            "ok": not faults,
-            "entries": [_describe_exchanged(result) for result in results],
-        }
+        results.ExportResult(
+            cache=str(settings.folder),
+            file=str(file),
+            ok=not faults,
+            entries=[_describe_exchanged(result) for result in exchanged],
+        )
     )
     return ExitCode.FAILED if faults else ExitCode.DONE
 
@@ -348,15 +352,15 @@ def run_import(arguments: argparse.Namespace, console: Console) -> int:
     settings, store = _open_store(arguments)
     file = Path(arguments.file)
     with console.progress() as progress:
-        results = _try(
+        exchanged = _try(
             settings,
             lambda: list(import_entries(store, file, settings.size, progress)),
         )
         collected = _try(settings, lambda: collect(store, settings.size))
 
-    faults = _print_faults(results, console)
-    existed = sum(result.existed for result in results)
-    new = [result for result in results if not (result.fault or result.existed)]
+    faults = _print_faults(exchanged, console)
+    existed = sum(result.existed for result in exchanged)
+    new = [result for result in exchanged if not (result.fault or result.existed)]
     console.say(
         f"{settings.folder}: {_count_entries(len(new))} imported, "
         f"{byte_size(sum(result.bytes for result in new))}; {existed} existed, "
@@ -368,28 +372,29 @@ def run_import(arguments: argparse.Namespace, console: Console) -> int:
             f"{byte_size(settings.size)}; EPCTX_CACHE_SIZE sets another one."
         )
     console.result(
-        {
-            "cache": str(settings.folder),
-            "file": str(file),
-            "ok": not faults,
-            "entries": [_describe_exchanged(result) for result in results],
-            "removed": list(collected.removed),
-        }
+        results.ImportResult(
+            cache=str(settings.folder),
+            file=str(file),
+            ok=not faults,
+            entries=[_describe_exchanged(result) for result in exchanged],
+            removed=list(collected.removed),
+        )
     )
     return ExitCode.FAILED if faults else ExitCode.DONE
 
 
-def _print_faults(results: Sequence[Exchanged], console: Console) -> int:
+def _print_faults(exchanged: Sequence[Exchanged], console: Console) -> int:
     """Show what was left out; return the number."""
-    faults = [result for result in results if result.fault]
+    faults = [result for result in exchanged if result.fault]
     for result in faults:
         name = result.key[:_SHORT] if is_key(result.key) else repr(result.key)[:80]
         console.say(f"{name} is left out: {result.fault}")
     return len(faults)
 
 
-def _describe_exchanged(result: Exchanged) -> dict[str, Any]:
-    return {**asdict(result), "fault": result.fault or None}
+def _describe_exchanged(result: Exchanged) -> results.ExchangedEntry:
+    facts = {**asdict(result), "fault": result.fault or None}
+    return results.ExchangedEntry(**facts)
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
@@ -404,8 +409,15 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     console.say(
         f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged"
     )
-    facts = [{"key": entry.key, "fault": fault or None} for entry, fault in checked]
-    console.result({"cache": str(settings.folder), "ok": not damaged, "entries": facts})
+    entries = [
+        results.VerifiedEntry(key=entry.key, fault=fault or None)
+        for entry, fault in checked
+    ]
+    console.result(
+        results.VerifyResult(
+            cache=str(settings.folder), ok=not damaged, entries=entries
+        )
+    )
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
@@ -442,7 +454,9 @@ def _print_collection(
         f"{byte_size(collected.freed)}; {collected.kept} left, "
         f"{byte_size(collected.bytes)}"
     )
-    console.result({"cache": str(settings.folder), **asdict(collected)})
+    console.result(
+        results.CollectionResult(cache=str(settings.folder), **asdict(collected))
+    )
     return ExitCode.DONE
 
 
@@ -507,23 +521,23 @@ def _format_age(seconds: float) -> str:
     return "just now"
 
 
-def _describe_entry(entry: Stored) -> dict[str, Any]:
-    record = entry.record
-    facts = {
-        "key": entry.key,
-        "sound": record is not None,
-        "bytes": entry.bytes,
-        "last_use": entry.last_use,
-    }
-    if record is not None:
-        facts |= {
-            "model": record.model,
-            "eps": list(record.eps),
-            "partitions": record.partitions,
-            "created": record.created,
-            "compile_seconds": record.seconds,
-        }
-    return facts
+def _describe_entry(entry: Stored) -> results.EntryFacts:
+    facts = results.EntryFacts(
+        key=entry.key,
+        sound=entry.record is not None,
+        bytes=entry.bytes,
+        last_use=entry.last_use,
+    )
+    if entry.record is None:
+        return facts
+    return replace(
+        facts,
+        model=entry.record.model,
+        eps=list(entry.record.eps),
+        partitions=entry.record.partitions,
+        created=entry.record.created,
+        compile_seconds=entry.record.seconds,
+    )
 
 
 add_ls_arguments = partial(_add_arguments, run=run_ls)

@@ -279,6 +279,11 @@ OWN = (
         "epctx_cli.commands.doctor:add_arguments",
     ),
     Command(
+        "schema",
+        "print the JSON Schema of what a command prints with --json",
+        "epctx_cli.commands.schema:add_arguments",
+    ),
+    Command(
         "completion",
         "print a script that completes commands and options in a shell",
         "epctx_cli.commands.completion:add_arguments",

@@ -17,12 +17,14 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from epctx_cli import streams, text
 
 if TYPE_CHECKING:
     import rich.console
+    from _typeshed import DataclassInstance
 
     from epctx_cli.progress import Progress
     from epctx_cli.text import Cell
@@ -256,9 +258,15 @@ class Console:
     # -- for programs
     # ----------------------------------------------------------------------------
 
-    def result(self, values: Mapping[str, Any]) -> None:
-        """Set the command's result; `finish` writes it with `--json`."""
-        self._result = {"schema": SCHEMA, **values}
+    def result(self, values: Mapping[str, Any] | DataclassInstance) -> None:
+        """Set the command's result; `finish` writes it with `--json`.
+
+        Args:
+            values: an object by its keys, or a dataclass, whose fields with the default
+                None are left out where they have it.
+        """
+        facts = values if isinstance(values, Mapping) else _list_facts(values)
+        self._result = {"schema": SCHEMA, **facts}
 
     def finish(self) -> None:
         """Write the result and flush both streams.
@@ -352,10 +360,21 @@ def _lay_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
+def _list_facts(value: DataclassInstance) -> dict[str, Any]:
+    facts = {field.name: (getattr(value, field.name), field) for field in fields(value)}
+    return {
+        name: fact
+        for name, (fact, field) in facts.items()
+        if fact is not None or field.default is not None
+    }
+
+
 def _jsonable(value: Any) -> Any:
     """Return a value as JSON can hold it: infinity and NaN become null, bytes become
     text.
     """
+    if is_dataclass(value) and not isinstance(value, type):
+        return _jsonable(_list_facts(value))
     if isinstance(value, Mapping):
         return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

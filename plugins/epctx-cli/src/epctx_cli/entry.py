@@ -17,6 +17,7 @@ from epctx_cli.arguments import CPU_EP, CommandParser, add_verbosity
 from epctx_cli.command_table import OWN, Command, added_commands
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
+from epctx_cli.results import ErrorFacts, ErrorResult
 from epctx_cli.streams import UnwritableError, reserved_stdout
 from epctx_core import __version__
 from epctx_core.errors import (
@@ -196,21 +197,15 @@ def _show(error: EpctxError, console: Console) -> None:
     if console.tracebacks:
         trace = concealed("".join(traceback.format_exception(error)).rstrip())
     console.error("\n".join(lines), traceback=trace)
-    fields = {
+    subjects = {
         key: str(value)
         for key in ("node", "ep", "path")
         if (value := getattr(error, key)) is not None
     }
-    console.result(
-        {
-            "error": {
-                "code": error.code.name,
-                "message": error.message,
-                "hint": error.hint,
-                **fields,
-            }
-        }
+    facts = ErrorFacts(
+        code=error.code.name, message=error.message, hint=error.hint, **subjects
     )
+    console.result(ErrorResult(error=facts))
 
 
 class _ToConsole(logging.Handler):

@@ -44,7 +44,7 @@ class EntryTrial:
     reason: str = ""
     traceback: str = ""
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
         return {
             "kind": self.kind.label,

@@ -21,6 +21,12 @@ from epctx_cli.arguments import (
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_cli.profiling import add_profile, profiling
+from epctx_cli.results import (
+    CheckedOutputs,
+    CompileResult,
+    OutputDifference,
+    ShareResult,
+)
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -96,22 +102,21 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
             session, model, embed, weights, flags=flags, progress=progress
         )
         report = compiler.compile_to_file(output)
-    result = {**report.as_dict(), "folder": str(report.folder)}
     _print_compile(arguments.model, report, console)
     code = (
         ExitCode.DONE
         if report.compiled or arguments.allow_uncompiled
         else ExitCode.FAILED
     )
+    check = None
     if arguments.check:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
-        outputs = [asdict(d) for d in differences]
-        result["check"] = {
-            "equal": equal,
-            "tolerance": CHECK_TOLERANCE,
-            "outputs": outputs,
-        }
+        check = CheckedOutputs(
+            equal=equal,
+            tolerance=CHECK_TOLERANCE,
+            outputs=[OutputDifference(**asdict(d)) for d in differences],
+        )
         code = code if equal else ExitCode.FAILED
     if not report.compiled:
         console.note(
@@ -128,7 +133,9 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         )
         next_command = f"epctx run {shlex.quote(str(report.output))}{options}"
         console.say(f"\nNext: {next_command}", wrap=False)
-    console.result(result)
+    console.result(
+        CompileResult(**report.as_dict(), folder=str(report.folder), check=check)
+    )
     return code
 
 
@@ -372,7 +379,9 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
     report = group.report
     _print_share(models, report, console)
     console.result(
-        {**report.as_dict(), "providers": report.members[0].as_dict()["providers"]}
+        ShareResult(
+            **report.as_dict(), providers=report.members[0].as_dict()["providers"]
+        )
     )
     done = arguments.allow_uncompiled or all(
         member.compiled for member in report.members

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from epctx_cli.arguments import CommandParser, Words, add_common
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.results import CompletionResult
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.shell == "zsh":
         script = _ZSH + script
     console.say(script.rstrip(), wrap=False)
-    console.result({"shell": arguments.shell, "script": script})
+    console.result(CompletionResult(shell=arguments.shell, script=script))
     return ExitCode.DONE
 
 

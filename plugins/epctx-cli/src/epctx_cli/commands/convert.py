@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.results import ConvertResult
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
@@ -66,5 +67,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     size = written.stat().st_size
     console.say(f"wrote {written} ({text.byte_size(size)})")
-    console.result({"model": arguments.model, "output": str(written), "bytes": size})
+    console.result(
+        ConvertResult(model=arguments.model, output=str(written), bytes=size)
+    )
     return ExitCode.DONE

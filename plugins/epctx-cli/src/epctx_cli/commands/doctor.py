@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from importlib_metadata import distributions
 from packaging.utils import canonicalize_name
@@ -44,6 +43,14 @@ from epctx_cli.libraries import (
     libraries,
     libraries_of_eps,
     unmet_requirements,
+)
+from epctx_cli.plugin_results import (
+    DoctorFinding,
+    DoctorResult,
+    EntryFacts,
+    EpLibraryFacts,
+    LibraryFacts,
+    PluginFacts,
 )
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import default_registry
@@ -80,23 +87,12 @@ _PURPOSES = {"ort": "fast CPU kernels"}
 _NAME = re.compile(r"\s*([\w.-]+)")
 
 
-class Finding(NamedTuple):
-    """One finding.
-
-    Attributes:
-        severity: "problem" for something that does not work until it is fixed, or
-            "note".
-        message: a sentence.
-        hint: a fix, or empty.
-    """
-
-    severity: str
-    message: str
-    hint: str = ""
+def _problem(message: str, hint: str = "") -> DoctorFinding:
+    return DoctorFinding(severity="problem", message=message, hint=hint)
 
 
-_problem = partial(Finding, "problem")
-_note = partial(Finding, "note")
+def _note(message: str, hint: str = "") -> DoctorFinding:
+    return DoctorFinding(severity="note", message=message, hint=hint)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -144,16 +140,16 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     _print_findings(findings, console)
 
     console.result(
-        {
-            "ok": ok,
-            "environment": facts,
-            "libraries": [asdict(library) for library in requirements or ()],
-            "libraries_of_eps": [asdict(library) for library in vendors],
-            "plugins": [record.as_dict() for record in records],
-            "graph_transformers": transformers,
-            "variables": variables,
-            "findings": [finding._asdict() for finding in findings],
-        }
+        DoctorResult(
+            ok=ok,
+            environment=facts,
+            libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
+            libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
+            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            graph_transformers=[EntryFacts(**each) for each in transformers],
+            variables=variables,
+            findings=findings,
+        )
     )
     return ExitCode.DONE if ok else ExitCode.FAILED
 
@@ -192,7 +188,7 @@ def _print_plugins(
     )
 
 
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None:
     for finding in sorted(findings, key=lambda f: f.severity != "problem"):
         console.say(f"\n{finding.severity}: {finding.message}")
         if finding.hint:
@@ -227,7 +223,7 @@ def _facts() -> dict[str, str]:
     }
 
 
-def _check_environment() -> Iterator[Finding]:
+def _check_environment() -> Iterator[DoctorFinding]:
     if sys.platform != "linux":
         yield _note(f"epctx is tested on Linux; this is {platform.system()}.")
     # The commonest reason why an installed plugin is not found.
@@ -264,7 +260,7 @@ def _plugins_under(prefix: Path) -> Iterator[str]:
 # -------------------------------------------------------------------------------------
 
 
-def check_libraries(requirements: Sequence[Library] | None) -> Iterator[Finding]:
+def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFinding]:
     """Yield a finding for each library that is missing or too old, with the command
     that fixes it.
     """
@@ -305,7 +301,9 @@ def check_libraries(requirements: Sequence[Library] | None) -> Iterator[Finding]
             )
 
 
-def _check_libraries_of_eps(requirements: Sequence[EpLibrary]) -> Iterator[Finding]:
+def _check_libraries_of_eps(
+    requirements: Sequence[EpLibrary],
+) -> Iterator[DoctorFinding]:
     """Yield a finding for each vendor's package that is missing or too old."""
     for library in requirements:
         if library.fits is False:
@@ -356,7 +354,7 @@ def _usable_here(ep: str, package: str, records: Sequence[PluginRecord]) -> str:
 # --------------------------------------------------------------------------
 
 
-def _plugins(console: Console) -> tuple[list[Trial], list[Finding]]:
+def _plugins(console: Console) -> tuple[list[Trial], list[DoctorFinding]]:
     """Try every plugin; a variable that cannot be read keeps all of them from being
     found.
     """
@@ -373,7 +371,7 @@ def _plugins(console: Console) -> tuple[list[Trial], list[Finding]]:
     ]
 
 
-def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
+def _check_plugins(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
     """Yield a finding for each plugin that cannot be used."""
     if not trials:
         yield _note(
@@ -400,7 +398,7 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[Finding]:
             yield (_note if harmless else _problem)(f"{why}.", hint)
 
 
-def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[Finding]:
+def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[DoctorFinding]:
     """Yield a finding for each EP that several distributions provide."""
     used = {record.name for record in records if record.usable}
     for label, group in group_by_reason(filter(is_duplicate, records)):
@@ -417,7 +415,7 @@ def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[Finding]:
             )
 
 
-def _check_imports(trials: Sequence[Trial]) -> Iterator[Finding]:
+def _check_imports(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
     """Yield a finding for each import of a plugin that is slow or has side effects."""
     for trial in trials:
         label = trial.record.label
@@ -443,7 +441,7 @@ def _check_imports(trials: Sequence[Trial]) -> Iterator[Finding]:
             )
 
 
-def _check_packages(trials: Sequence[Trial]) -> Iterator[Finding]:
+def _check_packages(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
     """Yield a finding for each installed package that requires epctx-core and provides
     nothing to it.
 
@@ -485,7 +483,7 @@ def _find_requirements() -> dict[str, frozenset[str]]:
     return requirements
 
 
-def _check_commands() -> Iterator[Finding]:
+def _check_commands() -> Iterator[DoctorFinding]:
     """Yield a finding for each command and engine of another package that cannot be
     used or is ambiguous.
     """
@@ -533,7 +531,7 @@ def _engines() -> list[tuple[str, str]]:
 
 def _check_variables(
     variables: Mapping[str, str], *, any_plugin: bool
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Yield a finding for each unknown variable, and for each that names a missing
     plugin or engine.
     """

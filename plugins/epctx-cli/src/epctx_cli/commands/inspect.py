@@ -22,6 +22,7 @@ from epctx_cli.arguments import (
     whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.results import ExplainResult, InspectResult, RequiredFile, VerifyResult
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -64,13 +65,15 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     if facts is not None:
         _print_facts(facts, console)
     _warn(info, files, console)
-    added = {
+    result = InspectResult(
+        model=arguments.model,
+        **info.as_dict(),
+        sealed_by=_sealer(info),
+        graph_transformers=[dict(each) for each in _transformers(info)],
+        files=files,
         **({} if facts is None else facts.as_dict()),
-        "sealed_by": _sealer(info),
-        "graph_transformers": list(_transformers(info)),
-        "files": files,
-    }
-    console.result({"model": arguments.model, **info.as_dict(), **added})
+    )
+    console.result(result)
     return ExitCode.DONE
 
 
@@ -86,7 +89,7 @@ def _transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
     return info.manifest.graph_transformers if info.manifest is not None else ()
 
 
-def _files(info: ModelInfo) -> list[dict[str, Any]]:
+def _files(info: ModelInfo) -> list[RequiredFile]:
     """Return each required file with its size, or the reason why it cannot be
     opened.
     """
@@ -98,20 +101,21 @@ def _files(info: ModelInfo) -> list[dict[str, Any]]:
     if info.path is None:
         return []
     folder = ModelFolder(info.path.parent, info.path)
-    files: list[dict[str, Any]] = []
+    files = []
     for name in info.required_files:
-        entry: dict[str, Any] = {"name": name, "bytes": None, "problem": ""}
+        size = None
+        problem = ""
         try:
             with folder.open(name, what="the file", node=None) as file:
-                entry["bytes"] = os.fstat(file.fileno()).st_size
+                size = os.fstat(file.fileno()).st_size
         except InvalidGraph as error:
-            entry["problem"] = error.message
-        files.append(entry)
+            problem = error.message
+        files.append(RequiredFile(name=name, bytes=size, problem=problem))
     return files
 
 
 def _print_inspect(
-    model: str, info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console
+    model: str, info: ModelInfo, files: Sequence[RequiredFile], console: Console
 ) -> None:
     made_by = f", written by {info.producer}" if info.producer else ""
     nodes = f"{text.counted(info.other_nodes, 'node')}, no EPContext node"
@@ -132,7 +136,7 @@ def _print_inspect(
     )
     console.table(
         ("", ""),
-        [(f["name"], _size(f["bytes"])) for f in files],
+        [(file.name, _size(file.bytes)) for file in files],
         title="Required files, beside the model:",
     )
     if info.source_files:
@@ -289,16 +293,14 @@ def _shorten(value: object) -> str:
     return f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
 
 
-def _warn(
-    info: ModelInfo, files: Sequence[Mapping[str, Any]], console: Console
-) -> None:
+def _warn(info: ModelInfo, files: Sequence[RequiredFile], console: Console) -> None:
     """Warn of everything that keeps the model from being loaded here."""
     from epctx_core import default_registry
 
     problems = [n.problem for n in info.ep_contexts if n.problem]
     reported = {n.payload_file for n in info.ep_contexts if n.problem}
     problems += [
-        f["problem"] for f in files if f["problem"] and f["name"] not in reported
+        file.problem for file in files if file.problem and file.name not in reported
     ]
     for problem in dict.fromkeys(problems):
         console.warn(problem)
@@ -350,7 +352,7 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
         progress.watch(session)
         report = verify_model(arguments.model, session)
     _print_verify(arguments.model, report, console)
-    console.result({"model": arguments.model, **report.as_dict()})
+    console.result(VerifyResult(model=arguments.model, **report.as_dict()))
     errors = {
         finding.code for finding in report.findings if finding.severity.value == "error"
     }
@@ -457,8 +459,12 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
         console.say()
     for path in written:
         console.say(f"wrote {path} ({text.byte_size(path.stat().st_size)})")
-    result = {"model": arguments.model, **explanation.as_dict()}
-    console.result({**result, "written": [str(path) for path in written]})
+    result = ExplainResult(
+        model=arguments.model,
+        **explanation.as_dict(),
+        written=[str(path) for path in written],
+    )
+    console.result(result)
     if len(explanation.left) > arguments.fail_on_cpu:
         return ExitCode.FAILED
     return ExitCode.DONE

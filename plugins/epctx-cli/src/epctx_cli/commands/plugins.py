@@ -22,6 +22,16 @@ from epctx_cli.entry_points import (
     group_by_reason,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.plugin_results import (
+    EntryDetails,
+    EntryFacts,
+    LeftOut,
+    PluginDetails,
+    PluginFacts,
+    PluginsInfoResult,
+    PluginsListResult,
+    PluginsNewResult,
+)
 from epctx_core import default_registry, plugins
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.ext import install_command
@@ -67,23 +77,25 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     entries = list(find_entries(EP_GROUP, *(kind.group for kind in KINDS)))
     left_out = _find_left_out(records, entries)
     _print_list(records, console, loaded=arguments.load)
-    others = {kind.key: describe(entries, kind.group) for kind in KINDS}
+    others = {
+        kind.key: [EntryFacts(**each) for each in describe(entries, kind.group)]
+        for kind in KINDS
+    }
     for kind in KINDS:
         rows = [
-            (each["name"], each["distribution"], each["version"])
-            for each in others[kind.key]
+            (each.name, each.distribution, each.version) for each in others[kind.key]
         ]
         console.table((kind.label, "distribution", "version"), rows)
     if left_out:
         console.say("\nNot listed, because a package that they need is not installed:")
     for each in left_out:
-        console.say(f"  {each['name']}: {each['install']}", wrap=False)
+        console.say(f"  {each.name}: {each.install}", wrap=False)
     console.result(
-        {
-            "plugins": [record.as_dict() for record in records],
-            "left_out": left_out,
+        PluginsListResult(
+            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            left_out=left_out,
             **others,
-        }
+        )
     )
     return ExitCode.DONE
 
@@ -138,7 +150,7 @@ def _print_list(
 
 def _find_left_out(
     records: Sequence[PluginRecord], entries: Iterable[tuple[IDistribution, EntryPoint]]
-) -> list[dict[str, str]]:
+) -> list[LeftOut]:
     """Return the EPs that have no record because their entry point names an extra that
     is not installed.
     """
@@ -151,7 +163,7 @@ def _find_left_out(
         if entry.group == EP_GROUP and extras and key not in listed:
             commands[key] = install_command(f"{distribution}[{extras.strip()}")
     return [
-        {"name": ep, "distribution": package, "install": command}
+        LeftOut(name=ep, distribution=package, install=command)
         for (ep, package), command in sorted(commands.items())
     ]
 
@@ -192,17 +204,21 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     described = []
     for trial in trials:
         _print_report(trial, console)
-        facts = {
+        details = PluginDetails(
             **trial.record.as_dict(),
-            "entry_point": trial.record.entry_point,
+            entry_point=trial.record.entry_point,
             **trial.description,
-        }
-        described.append({**facts, "traceback": trial.traceback})
+            traceback=trial.traceback,
+        )
+        described.append(details)
     others = [try_entry(kind, entry, log=console.debug) for kind, entry in named]
     for other in others:
         _print_entry(other, console)
     console.result(
-        {"plugins": described, "others": [other.as_dict() for other in others]}
+        PluginsInfoResult(
+            plugins=described,
+            others=[EntryDetails(**other.as_dict()) for other in others],
+        )
     )
     usable = [trial.record.usable for trial in trials]
     usable += [not other.reason for other in others]
@@ -389,15 +405,14 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
         f"  python -m pytest {shlex.quote(str(folder))}\n"
         f"{folder / 'README.md'} describes the way from there to your own."
     )
-    key = "ep" if kind == "ep" else "name"
-    console.result(
-        {
-            "folder": str(folder),
-            "kind": kind,
-            "distribution": names["distribution"],
-            "module": names["module"],
-            key: names[key],
-            "files": files,
-        }
+    result = PluginsNewResult(
+        folder=str(folder),
+        kind=kind,
+        distribution=names["distribution"],
+        module=names["module"],
+        files=files,
+        ep=names["ep"] if kind == "ep" else None,
+        name=None if kind == "ep" else names["name"],
     )
+    console.result(result)
     return ExitCode.DONE

@@ -8,7 +8,7 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -21,6 +21,16 @@ from epctx_cli.arguments import (
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_cli.profiling import add_profile, profiling
+from epctx_cli.results import (
+    ComparedModel,
+    CompareResult,
+    Durations,
+    InnerDifference,
+    InputFacts,
+    OutputDifference,
+    OutputFacts,
+    RunResult,
+)
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -67,7 +77,7 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
             names = [output.name for output in session.get_outputs()]
             begun = time.perf_counter()
             results = dict(zip(names, session.run(None, inputs), strict=True))
-            seconds = {"load": loaded - start, "run": time.perf_counter() - begun}
+            seconds = Durations(load=loaded - start, run=time.perf_counter() - begun)
             outputs = [
                 _describe_output(output, results[output.name])
                 for output in session.get_outputs()
@@ -81,19 +91,19 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
         record.name for record in records if record.simulated
     )
     console.result(
-        {
-            "model": arguments.model,
-            "providers": providers,
-            "simulated": simulated,
-            "inputs": [
-                {"name": name, "type": str(array.dtype), "shape": list(array.shape)}
+        RunResult(
+            model=arguments.model,
+            providers=providers,
+            simulated=simulated,
+            inputs=[
+                InputFacts(name=name, type=str(array.dtype), shape=list(array.shape))
                 for name, array in inputs.items()
             ],
-            "made_from_seed": None if arguments.input else arguments.seed,
-            "outputs": outputs,
-            "output_file": arguments.output,
-            "seconds": seconds,
-        }
+            made_from_seed=None if arguments.input else arguments.seed,
+            outputs=outputs,
+            output_file=arguments.output,
+            seconds=seconds,
+        )
     )
     return ExitCode.DONE
 
@@ -119,45 +129,43 @@ def describe_inputs(inputs: Mapping[str, Any], seed: int) -> str:
     return f"Inputs made from seed {seed}: {shapes or 'none'} (no --input)."
 
 
-def _describe_output(output: NodeArg, value: Any) -> dict[str, Any]:
+def _describe_output(output: NodeArg, value: Any) -> OutputFacts:
     """Return name, type, shape, and the range of the numbers."""
     import numpy as np
 
-    numbers: dict[str, Any] = {"min": None, "max": None, "mean": None}
+    facts = OutputFacts(
+        name=output.name, type=output.type, shape=None, min=None, max=None, mean=None
+    )
     if not isinstance(value, np.ndarray):
-        return {"name": output.name, "type": output.type, "shape": None, **numbers}
-    if value.size and value.dtype.kind not in "OUSTc":
-        wide = value.astype(np.float64)
-        numbers = {
-            "min": float(wide.min()),
-            "max": float(wide.max()),
-            "mean": float(wide.mean()),
-        }
-    return {
-        "name": output.name,
-        "type": output.type,
-        "shape": list(value.shape),
-        **numbers,
-    }
+        return facts
+    facts = replace(facts, shape=list(value.shape))
+    if not value.size or value.dtype.kind in "OUSTc":
+        return facts
+    wide = value.astype(np.float64)
+    return replace(
+        facts,
+        min=float(wide.min()),
+        max=float(wide.max()),
+        mean=float(wide.mean()),
+    )
 
 
 def _print_run(
     arguments: argparse.Namespace,
     providers: list[str],
-    outputs: list[dict[str, Any]],
-    seconds: Mapping[str, float],
+    outputs: list[OutputFacts],
+    seconds: Durations,
     console: Console,
 ) -> None:
     console.say(f"EPs: {', '.join(providers)}")
     rows = []
     for output in outputs:
-        shape = "-" if output["shape"] is None else str(output["shape"])
-        numbers = [text.number(output[key]) for key in ("min", "max", "mean")]
-        rows.append((output["name"], output["type"], shape, *numbers))
+        shape = "-" if output.shape is None else str(output.shape)
+        numbers = map(text.number, (output.min, output.max, output.mean))
+        rows.append((output.name, output.type, shape, *numbers))
     console.table(("output", "type", "shape", "min", "max", "mean"), rows)
     console.say(
-        f"\nLoaded in {seconds['load'] * 1e3:.1f} ms, ran in "
-        f"{seconds['run'] * 1e3:.1f} ms."
+        f"\nLoaded in {seconds.load * 1e3:.1f} ms, ran in {seconds.run * 1e3:.1f} ms."
     )
     if arguments.output is not None:
         console.say(f"Outputs are in {arguments.output}.")
@@ -224,19 +232,19 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
         record.name for record in comparison.plugins if record.simulated
     )
     console.result(
-        {
-            "equal": equal,
-            "outputs": [asdict(d) for d in comparison.differences],
-            "models": [
-                {"path": path, "providers": eps}
+        CompareResult(
+            equal=equal,
+            outputs=[OutputDifference(**asdict(d)) for d in comparison.differences],
+            models=[
+                ComparedModel(path=path, providers=eps)
                 for (path, _), eps in zip((a, b), comparison.providers, strict=True)
             ],
-            "simulated": simulated,
-            "made_from_seed": None if arguments.input else arguments.seed,
-            "atol": arguments.atol,
-            "rtol": arguments.rtol,
-            "first_inside": inside,
-        }
+            simulated=simulated,
+            made_from_seed=None if arguments.input else arguments.seed,
+            atol=arguments.atol,
+            rtol=arguments.rtol,
+            first_inside=None if inside is None else InnerDifference(**inside),
+        )
     )
     return ExitCode.DONE if equal else ExitCode.FAILED
 

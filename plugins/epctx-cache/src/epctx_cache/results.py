@@ -1,0 +1,275 @@
+"""Results of `epctx cache`: what `--json` prints.
+
+The JSON Schemas in `schemas` are made from these dataclasses (`make docs`). A key whose
+field has the default None is left out where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryFacts:
+    """Entry of a cache. The keys from `model` to `compile_seconds` are left out if it
+    is damaged.
+
+    Attributes:
+        key: its key.
+        sound: false if its record cannot be read.
+        bytes: bytes of its files.
+        last_use: time of the last use, in seconds since 1970.
+        model: file name of the model.
+        eps: names of the EPs, in order of priority.
+        partitions: number of partitions.
+        created: time of the compile, in seconds since 1970.
+        compile_seconds: duration of the compile.
+    """
+
+    key: str
+    sound: bool
+    bytes: int
+    last_use: float
+    model: str | None = None
+    eps: list[str] | None = None
+    partitions: int | None = None
+    created: float | None = None
+    compile_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListResult:
+    """Result of `epctx cache ls`.
+
+    Attributes:
+        cache: folder of the cache.
+        bytes: bytes of all entries.
+        entries: entries, the last used one first.
+        compiling: processes that compile into the cache now, in words.
+    """
+
+    cache: str
+    bytes: int
+    entries: list[EntryFacts]
+    compiling: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageFacts:
+    """Use of the entries for the same EPs, removed ones included.
+
+    Attributes:
+        eps: names of the EPs; none for plain models.
+        hits: number of loads without a compile.
+        misses: number of compiles into the cache.
+        seconds_saved: durations of the compiles that hits saved.
+        entries: number of entries now.
+        bytes: bytes of their files.
+    """
+
+    eps: list[str]
+    hits: int
+    misses: int
+    seconds_saved: float
+    entries: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsResult:
+    """Result of `epctx cache stats`.
+
+    Attributes:
+        cache: folder of the cache.
+        hits: number of loads without a compile.
+        misses: number of compiles into the cache.
+        seconds_saved: durations of the compiles that hits saved.
+        entries: number of entries, damaged ones included.
+        bytes: bytes of their files.
+        damaged: number of entries without a readable record.
+        by_eps: use by EPs.
+    """
+
+    cache: str
+    hits: int
+    misses: int
+    seconds_saved: float
+    entries: int
+    bytes: int
+    damaged: int
+    by_eps: list[UsageFacts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupResult:
+    """Result of `epctx cache lookup`.
+
+    Attributes:
+        cache: folder of the cache.
+        hit: true if the model is in the cache.
+        key: key of the model with these options.
+        path: path of the context model.
+        fault: what is wrong with a damaged entry.
+    """
+
+    cache: str
+    hit: bool
+    key: str
+    path: str | None
+    fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartDifference:
+    """Part of two keys that differs.
+
+    Attributes:
+        part: the part, in words.
+        now: its value in the key that was asked for; null without such a part.
+        entry: its value in the key of the entry; null without such a part.
+    """
+
+    part: str
+    now: str | None
+    entry: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestEntry(EntryFacts):
+    """Entry whose key differs least.
+
+    Attributes:
+        differences: parts of the key that differ; none for the entry of the key itself.
+    """
+
+    differences: list[PartDifference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyResult:
+    """Result of `epctx cache why`.
+
+    Attributes:
+        cache: folder of the cache.
+        hit: true if the model is in the cache.
+        key: key of the model with these options.
+        entries: number of entries.
+        not_compared: number of entries that record no parts of their keys.
+        nearest: entry whose key differs least; null if none can be compared.
+    """
+
+    cache: str
+    hit: bool
+    key: str
+    entries: int
+    not_compared: int
+    nearest: NearestEntry | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangedEntry:
+    """Entry of an archive.
+
+    Attributes:
+        key: its key; the name of a member of the archive that belongs to none.
+        bytes: bytes of its files.
+        fault: why it was left out.
+        existed: true if the cache had it before.
+    """
+
+    key: str
+    bytes: int
+    fault: str | None
+    existed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """Result of `epctx cache export`.
+
+    Attributes:
+        cache: folder of the cache.
+        file: the archive.
+        ok: true if no entry was left out.
+        entries: each entry.
+    """
+
+    cache: str
+    file: str
+    ok: bool
+    entries: list[ExchangedEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportResult(ExportResult):
+    """Result of `epctx cache import`.
+
+    Attributes:
+        removed: keys of entries that were removed to keep the limit.
+    """
+
+    removed: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedEntry:
+    """Entry that was checked.
+
+    Attributes:
+        key: its key.
+        fault: what was wrong with it; a damaged entry is removed.
+    """
+
+    key: str
+    fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyResult:
+    """Result of `epctx cache verify`.
+
+    Attributes:
+        cache: folder of the cache.
+        ok: true if no entry was damaged.
+        entries: each entry.
+    """
+
+    cache: str
+    ok: bool
+    entries: list[VerifiedEntry]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectionResult:
+    """Result of `epctx cache gc` and `epctx cache clear`.
+
+    Attributes:
+        cache: folder of the cache.
+        removed: keys of the removed entries.
+        freed: their bytes.
+        kept: number of the other entries.
+        bytes: bytes of the other entries.
+    """
+
+    cache: str
+    removed: list[str]
+    freed: int
+    kept: int
+    bytes: int
+
+
+RESULTS = MappingProxyType(
+    {
+        "cache ls": ListResult,
+        "cache stats": StatisticsResult,
+        "cache lookup": LookupResult,
+        "cache why": WhyResult,
+        "cache export": ExportResult,
+        "cache import": ImportResult,
+        "cache verify": VerifyResult,
+        "cache gc": CollectionResult,
+        "cache clear": CollectionResult,
+    }
+)
+"""Result of each command of this package."""

@@ -1,0 +1,733 @@
+"""Results of commands: what `--json` prints.
+
+The JSON Schemas in `schemas` are made from these dataclasses (`make docs`). A key whose
+field has the default None is left out where there is nothing to say. Types of fields
+are builtins, since the schemas are made from them; a path is a `str`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from epctx_cli.plugin_results import (
+    DoctorResult,
+    PluginsInfoResult,
+    PluginsListResult,
+    PluginsNewResult,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorFacts:
+    """Error of a command.
+
+    Attributes:
+        code: name of its error code, see docs/errors.md.
+        message: what happened.
+        hint: what to do about it.
+        node: node of the model that it is about.
+        ep: EP that it is about.
+        path: file that it is about.
+    """
+
+    code: str
+    message: str
+    hint: str | None
+    node: str | None = None
+    ep: str | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorResult:
+    """Result of any command that ends with an error.
+
+    Attributes:
+        error: the error.
+    """
+
+    error: ErrorFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenFile:
+    """File that was written, or payload that a host's callback got.
+
+    Attributes:
+        path: path relative to the folder of the context model.
+        bytes: its length.
+        digest: SHA-256 of a model; root digest of a binary, as in the manifest, or of a
+            file for initializers.
+    """
+
+    path: str
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionFacts:
+    """Compiled partition.
+
+    Attributes:
+        name: name of the partition, of its EPContext node too.
+        ep: the EP that compiled it.
+        nodes: number of nodes that it replaced.
+        node_names: their names.
+    """
+
+    name: str
+    ep: str
+    nodes: int
+    node_names: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusalFacts:
+    """Nodes that an EP did not take.
+
+    Attributes:
+        ep: the EP.
+        reason: its reason.
+        nodes: names of the nodes.
+        operators: their operators, in the same order.
+        follows: by name of a constant or a node of the quantization around others: the
+            first of the nodes because of which it is refused.
+    """
+
+    ep: str
+    reason: str
+    nodes: list[str]
+    operators: list[str]
+    follows: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderFacts:
+    """EP that was asked.
+
+    Attributes:
+        name: the EP's name.
+        distribution: package that provides it; null for an EP of the host.
+        version: version of that package.
+        vendor: vendor of the EP, if it names one.
+        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    vendor: str | None
+    simulated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedFacts:
+    """Optional EP that was not available.
+
+    Attributes:
+        name: the EP as it was named.
+        reason: why it was not available.
+        hint: the way to have it.
+    """
+
+    name: str
+    reason: str
+    hint: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerFacts:
+    """Graph transformer that was called.
+
+    Attributes:
+        name: name of its entry point, or of the host's object.
+        distribution: package that has it; null for an object of the host.
+        version: version of the package or the object.
+        changed: true if it changed the model.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    changed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDifference:
+    """First element beyond the tolerance.
+
+    Attributes:
+        index: its index in each dimension.
+        a: its value in the first model; null for infinity and NaN.
+        b: its value in the second model.
+    """
+
+    index: list[int]
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputDifference:
+    """Comparison of one output of two models.
+
+    Attributes:
+        name: name of the output.
+        max_abs: largest absolute difference; null for infinity, and for outputs that
+            cannot be subtracted.
+        max_rel: that difference relative to the largest element of the second model.
+        equal: true within the tolerance.
+        reason: why the two cannot be subtracted, or empty.
+        first: the first element beyond the tolerance.
+    """
+
+    name: str
+    max_abs: float | None
+    max_rel: float | None
+    equal: bool
+    reason: str
+    first: FirstDifference | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedOutputs:
+    """Comparison of the compiled model with its source.
+
+    Attributes:
+        equal: true if all outputs are equal within the tolerance.
+        tolerance: largest relative difference of equal outputs.
+        outputs: each output.
+    """
+
+    equal: bool
+    tolerance: float
+    outputs: list[OutputDifference]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledModel:
+    """Context model that was compiled.
+
+    Attributes:
+        output: file name of the context model.
+        files: all files that were written.
+        partitions: partitions in the order of the model.
+        assignments: number of nodes that each EP runs, by EP.
+        refusals: nodes that EPs did not take.
+        timings: seconds of each stage.
+        required_files: files that belong together, relative to the context model.
+        delivered: payloads that the callback of a host got; none for a command.
+        source_files: files of the source that a load also needs, in weightless mode.
+        kept_nodes: names of EPContext nodes of the source that passed through.
+        skipped_providers: optional EPs that were not available.
+        providers: EPs that were asked.
+        graph_transformers: those that were called, in order.
+        contradictions: values whose declared shape the model contradicts, as sentences.
+    """
+
+    output: str | None
+    files: list[WrittenFile]
+    partitions: list[PartitionFacts]
+    assignments: dict[str, int]
+    refusals: list[RefusalFacts]
+    timings: dict[str, float]
+    required_files: list[str]
+    delivered: list[WrittenFile]
+    source_files: list[str]
+    kept_nodes: list[str]
+    skipped_providers: list[SkippedFacts]
+    providers: list[ProviderFacts]
+    graph_transformers: list[TransformerFacts]
+    contradictions: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileResult(CompiledModel):
+    """Result of `epctx compile`.
+
+    Attributes:
+        folder: folder of the files.
+        check: comparison with the source, with `--check`.
+    """
+
+    folder: str
+    check: CheckedOutputs | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareResult:
+    """Result of `epctx share`.
+
+    Attributes:
+        folder: folder of the files.
+        files: all files that were written: binaries, then those of each model.
+        saved_bytes: bytes of weights that were not stored again.
+        members: the context models, in the order of the arguments.
+        providers: EPs that were asked.
+    """
+
+    folder: str
+    files: list[WrittenFile]
+    saved_bytes: int
+    members: list[CompiledModel]
+    providers: list[ProviderFacts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFacts:
+    """Input of a run.
+
+    Attributes:
+        name: name of the input.
+        type: element type, as numpy names it.
+        shape: its lengths.
+    """
+
+    name: str
+    type: str
+    shape: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputFacts:
+    """Output of a run.
+
+    Attributes:
+        name: name of the output.
+        type: its type, as the model declares it.
+        shape: its lengths; null for a sequence, a map or an absent optional.
+        min: smallest element; null without numbers.
+        max: largest element.
+        mean: mean of the elements.
+    """
+
+    name: str
+    type: str
+    shape: list[int] | None
+    min: float | None
+    max: float | None
+    mean: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Durations:
+    """Seconds of a load and a run.
+
+    Attributes:
+        load: seconds to load the model.
+        run: seconds of the run.
+    """
+
+    load: float
+    run: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """Result of `epctx run`.
+
+    Attributes:
+        model: the model as it was named.
+        providers: EPs of the session, in order of priority.
+        simulated: those of them that are simulated.
+        inputs: inputs of the run.
+        made_from_seed: seed of the random inputs; null with `--input`.
+        outputs: outputs of the run.
+        output_file: file of the outputs, with `--output`.
+        seconds: durations.
+    """
+
+    model: str
+    providers: list[str]
+    simulated: list[str]
+    inputs: list[InputFacts]
+    made_from_seed: int | None
+    outputs: list[OutputFacts]
+    output_file: str | None
+    seconds: Durations
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginOfNode:
+    """Plugin that would load an EPContext node.
+
+    Attributes:
+        ep: the EP's name.
+        state: state of the plugin.
+        distribution: package that provides it.
+        version: version of that package.
+        simulated: true if the EP is simulated; null before it was imported.
+    """
+
+    ep: str
+    state: str
+    distribution: str | None
+    version: str | None
+    simulated: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextNodeFacts:
+    """EPContext node.
+
+    Attributes:
+        name: name of the node.
+        body: subgraph that holds it; empty in the main graph.
+        source: value of its attribute `source`.
+        main_context: 1 for a primary node, 0 for a reference.
+        embed_mode: 1 if the payload is in the model.
+        partition_name: name of the partition.
+        payload_file: file of the payload; null if it is embedded or elsewhere.
+        payload_bytes: length of the payload; null for a reference or a missing file.
+        problem: why the payload cannot be read, or empty.
+        attributes: attributes that are text or numbers, but the payload.
+        plugin: the plugin that would load it.
+    """
+
+    name: str
+    body: str
+    source: str
+    main_context: int
+    embed_mode: int
+    partition_name: str
+    payload_file: str | None
+    payload_bytes: int | None
+    problem: str
+    attributes: dict[str, Any]
+    plugin: PluginOfNode | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequiredFile:
+    """File that has to lie beside a model.
+
+    Attributes:
+        name: its name in the model.
+        bytes: its length; null if it cannot be opened.
+        problem: why it cannot be opened, or empty.
+    """
+
+    name: str
+    bytes: int | None
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """Weight of a model.
+
+    Attributes:
+        name: name of the initializer, or of the result of the Constant node.
+        type: element type.
+        shape: its lengths.
+        bytes: length of its data.
+    """
+
+    name: str
+    type: str
+    shape: list[int]
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectResult:
+    """Result of `epctx inspect`. The keys from `ir_version` to `quantization` are those
+    of a plain model.
+
+    Attributes:
+        model: the model as it was named.
+        ep_contexts: EPContext nodes in the model's order.
+        other_nodes: number of other nodes in the main graph.
+        required_files: files that have to lie beside the model.
+        inputs: type and shape by name.
+        outputs: type and shape by name.
+        producer: name and version of the tool that wrote the model.
+        compiled_by: compilers of each EP's nodes, as the manifest names them.
+        weightless_mode: "1" or "2", or empty.
+        source_files: files of the source model in which payloads left weights.
+        external_dependencies: dependencies that the model declares; null without a
+            declaration.
+        custom_domains: library to register, or empty, by domain of custom operators.
+        sealed_by: tool that gave digests to a model that another one compiled.
+        graph_transformers: those that the compile called.
+        files: the required files with their sizes.
+        ir_version: version of the file's format.
+        opsets: version by domain.
+        operators: number of nodes by operator, the most frequent first.
+        functions: number of functions that the model defines.
+        subgraphs: number of graphs in nodes.
+        open_dimensions: names of the inputs' open lengths.
+        parameters: number of elements of all weights.
+        weight_bytes: bytes of all weights.
+        weight_types: number of weights, parameters and bytes, by element type.
+        largest_weights: a few.
+        external_weights: number of weights in files of their own.
+        quantization: number of nodes by operator that quantizes or computes on
+            quantized values.
+    """
+
+    model: str
+    ep_contexts: list[ContextNodeFacts]
+    other_nodes: int
+    required_files: list[str]
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    producer: str
+    compiled_by: dict[str, dict[str, Any]]
+    weightless_mode: str
+    source_files: list[str]
+    external_dependencies: list[str] | None
+    custom_domains: dict[str, str]
+    sealed_by: str | None
+    graph_transformers: list[dict[str, Any]]
+    files: list[RequiredFile]
+    ir_version: int | None = None
+    opsets: dict[str, int] | None = None
+    operators: dict[str, int] | None = None
+    functions: int | None = None
+    subgraphs: int | None = None
+    open_dimensions: list[str] | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    weight_types: dict[str, dict[str, int]] | None = None
+    largest_weights: list[Weight] | None = None
+    external_weights: int | None = None
+    quantization: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingFacts:
+    """Finding of a verification.
+
+    Attributes:
+        severity: errors are what a load refuses.
+        code: type of the finding, see docs/verify.md.
+        message: the problem.
+        node: node concerned.
+        hint: the remedy; may be empty.
+    """
+
+    severity: Literal["error", "warning", "info"]
+    code: str
+    message: str
+    node: str | None
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadFacts:
+    """Payload that was verified.
+
+    Attributes:
+        name: name of its file, or of its node if it is embedded.
+        embedded: true if it is in the model.
+        bytes: its length.
+        digests_checked: true if all its bytes were checked against the manifest.
+        looked_into_by: EP that checked it; null if none could.
+    """
+
+    name: str
+    embedded: bool
+    bytes: int
+    digests_checked: bool
+    looked_into_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyResult:
+    """Result of `epctx verify`.
+
+    Attributes:
+        model: the model as it was named.
+        ok: true if there is no error.
+        findings: errors first.
+        nodes: number of EPContext nodes.
+        payloads: those that could be read.
+    """
+
+    model: str
+    ok: bool
+    findings: list[FindingFacts]
+    nodes: int
+    payloads: list[PayloadFacts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRefusal:
+    """Refusal of a node.
+
+    Attributes:
+        ep: the EP.
+        reason: its reason.
+        follows: name of the node because of which it is refused.
+    """
+
+    ep: str
+    reason: str
+    follows: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """Node that was explained.
+
+    Attributes:
+        name: its name, or operator and index.
+        operator: its operator; with the domain, if that is not ONNX's own.
+        graph: path from the main graph: index and attribute of each node around it.
+        index: its index in its graph.
+        ep: the EP that takes it.
+        partition: number of the partition; null for a node in none.
+        kernel: true if a kernel of `ep` runs it on its own.
+        compiled: true for an EPContext node.
+        refusals: EPs that were asked before `ep`, and their reasons.
+    """
+
+    name: str
+    operator: str
+    graph: list[tuple[int, str]]
+    index: int
+    ep: str
+    partition: int | None
+    kernel: bool
+    compiled: bool
+    refusals: list[NodeRefusal]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainResult:
+    """Result of `epctx explain`.
+
+    Attributes:
+        model: the model as it was named.
+        eps: EPs that were asked, in order of priority.
+        nodes: nodes of the main graph, then of subgraphs.
+        left: number of nodes that are left to the CPU EP.
+        written: files for viewers that were written.
+    """
+
+    model: str
+    eps: list[str]
+    nodes: list[NodeFacts]
+    left: int
+    written: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedModel:
+    """Model of a comparison.
+
+    Attributes:
+        path: the model as it was named.
+        providers: EPs of its session.
+    """
+
+    path: str
+    providers: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerDifference(OutputDifference):
+    """First value inside two models that differs.
+
+    Attributes:
+        compared: number of values of one name that were compared.
+        from_a: node of the first model that produces it.
+        from_b: node of the second model that produces it.
+    """
+
+    compared: int
+    from_a: str
+    from_b: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareResult:
+    """Result of `epctx compare`.
+
+    Attributes:
+        equal: true if all outputs are equal within the tolerance.
+        outputs: each output.
+        models: both models.
+        simulated: EPs that are simulated.
+        made_from_seed: seed of the random inputs; null with `--input`.
+        atol: largest absolute difference of equal outputs.
+        rtol: largest relative difference of equal outputs.
+        first_inside: first value inside the models that differs; null if none was
+            found.
+    """
+
+    equal: bool
+    outputs: list[OutputDifference]
+    models: list[ComparedModel]
+    simulated: list[str]
+    made_from_seed: int | None
+    atol: float
+    rtol: float
+    first_inside: InnerDifference | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertResult:
+    """Result of `epctx convert`.
+
+    Attributes:
+        model: the model as it was named.
+        output: file that was written.
+        bytes: its length.
+    """
+
+    model: str
+    output: str
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionResult:
+    """Result of `epctx completion`.
+
+    Attributes:
+        shell: the shell.
+        script: the script.
+    """
+
+    shell: str
+    script: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaResult:
+    """Result of `epctx schema`.
+
+    Attributes:
+        commands: commands whose results have a schema; the one that was named.
+        definition: JSON Schema of that one.
+    """
+
+    commands: list[str]
+    definition: dict[str, Any] | None = None
+
+
+RESULTS = MappingProxyType(
+    {
+        "error": ErrorResult,
+        "compile": CompileResult,
+        "share": ShareResult,
+        "run": RunResult,
+        "inspect": InspectResult,
+        "verify": VerifyResult,
+        "explain": ExplainResult,
+        "compare": CompareResult,
+        "convert": ConvertResult,
+        "plugins list": PluginsListResult,
+        "plugins info": PluginsInfoResult,
+        "plugins new": PluginsNewResult,
+        "doctor": DoctorResult,
+        "completion": CompletionResult,
+        "schema": SchemaResult,
+    }
+)
+"""Result of each command of this package; `error` is that of any command that fails."""
