@@ -120,6 +120,23 @@ def test_diff_of_a_model_and_itself_is_empty(epctx, compiled):
     assert (said.code, said.out) == (0, "no differences.\n")
 
 
+def test_diff_lists_few_differences_of_a_part_without_v(epctx, tmp_path):
+    for name, operator in (("a", "Relu"), ("b", "Neg")):
+        model = onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["" : 17]> g (float[2] v0) => (float[2] v30)'
+            f"{{ {' '.join(f'v{i + 1} = {operator}(v{i})' for i in range(30))} }}"
+        )
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    command = ("diff", tmp_path / "a.onnx", tmp_path / "b.onnx")
+
+    said, all_of_it = epctx(*command), epctx(*command, "-v")
+
+    assert said.out.count("\nnode ") + said.out.startswith("node ") == 20
+    assert "… and 10 nodes more; -v shows all." in said.out
+    assert all_of_it.out.count("+ Neg(") == 30
+    assert said.out.endswith("30 differences.\n")
+
+
 def test_diff_says_what_each_model_has(epctx, pair):
     said = epctx("diff", *pair)
 

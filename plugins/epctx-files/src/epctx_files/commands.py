@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from epctx_cli.command import (
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from epctx_files.difference import Difference
 
 _SHOWN_DIGITS = 16
+_MOST_SHOWN = 20
+"""Differences of one part that `epctx diff` lists without `-v`."""
 
 
 def _add_output(parser: CommandParser) -> None:
@@ -211,9 +214,15 @@ def run_diff(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
     with console.progress("comparing"):
         report = diff(arguments.first, arguments.second, weights=arguments.weights)
-    for difference in report.differences:
-        for line in _list_lines(difference):
-            console.say(line)
+    for _, group in groupby(report.differences, key=lambda each: each.part):
+        differences = list(group)
+        shown = differences if console.verbose else differences[:_MOST_SHOWN]
+        for difference in shown:
+            for line in _list_lines(difference):
+                console.say(line)
+        if hidden := len(differences) - len(shown):
+            part = differences[0].part
+            console.say(f"… and {counted(hidden, part)} more; -v shows all.")
     count = counted(len(report.differences), "difference")
     console.say(f"{count}." if report.differences else "no differences.")
     for note in report.notes:
