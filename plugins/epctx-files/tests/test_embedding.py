@@ -77,6 +77,26 @@ def test_references_are_embedded_with_their_primary(folder):
         np.testing.assert_array_equal(found, run(context, x=X)["y"])
 
 
+def test_a_binary_that_several_nodes_name_is_embedded_once(folder):
+    # OpenVINO's nodes all name the file, and QNN's but the first do not.
+    plain = product(folder / "net.onnx")
+    model = onnx.load(plain, load_external_data=False)
+    model.graph.node[1].CopyFrom(onnx.helper.make_node("IsNaN", ["p"], ["n"]))
+    model.graph.node.insert(2, onnx.helper.make_node("Cast", ["n"], ["q"], to=1))
+    plain.write_bytes(model.SerializeToString())
+    context = compiled(plain, "OpenVINO")
+    size = (folder / "net_OpenVINOExecutionProvider.bin").stat().st_size
+
+    inside = embed(context, folder / "inside.onnx")
+    outside = externalize(inside.model, folder / "out" / "net_ctx.onnx")
+
+    assert inside.files[0].bytes < 2 * size
+    assert len(outside.files) == 2
+    for path in (inside.model, outside.model):
+        found = run(verified(path), x=X)["y"]
+        np.testing.assert_array_equal(found, run(context, x=X)["y"])
+
+
 def test_more_than_two_gib_are_refused_before_they_are_read(folder):
     plain = product(folder / "net.onnx")
     with (folder / "net.weights").open("r+b") as file:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onnx import helper
+
 from epctx_core.errors import InvalidArgument
 from epctx_files.manifests import Manifest, index_payloads
 from epctx_files.structure import (
@@ -169,3 +171,42 @@ def _give_payload(primary: NodeProto, node: NodeProto) -> None:
     del node.attribute[:]
     for text in attributes:
         node.attribute.add().ParseFromString(text)
+
+
+def share_payloads(bundle: Bundle) -> None:
+    """Have primaries that name one file share the payload of the first of them, so that
+    it is embedded once: the others become references.
+
+    Where an EP has several payloads, only a manifest can say whose they are: without
+    one, all stay primaries.
+    """
+    entries = index_payloads(bundle.manifest)
+    groups: dict[bytes, dict[tuple[str, bool], list[NodeProto]]] = {}
+    for node in filter(is_primary, bundle.parts.contexts):
+        of_source = groups.setdefault(_get_source(node), {})
+        of_source.setdefault(_get_key(node), []).append(node)
+
+    for payloads in groups.values():
+        for key, (_, *others) in payloads.items():
+            known = entries.get(key, [])
+            if len(payloads) > 1 and not known:
+                continue
+            for node in others:
+                _make_reference(node)
+            if len(payloads) > 1 and others:
+                names = [node.name for node in others]
+                for entry in known:
+                    entry["references"] = [*entry.get("references", ()), *names]
+
+
+def _make_reference(node: NodeProto) -> None:
+    """Take the payload of an EPContext node away."""
+    kept = [
+        each.SerializeToString()
+        for each in node.attribute
+        if each.name not in ("main_context", "ep_cache_context")
+    ]
+    del node.attribute[:]
+    for text in kept:
+        node.attribute.add().ParseFromString(text)
+    node.attribute.append(helper.make_attribute("main_context", 0))

@@ -23,6 +23,7 @@ from epctx_files.bundle import (
     read_bundle,
     require_path,
 )
+from epctx_files.contexts import share_payloads
 from epctx_files.manifests import Manifest, index_payloads
 from epctx_files.structure import (
     INITIALIZERS,
@@ -74,6 +75,7 @@ def embed(model: PathInput, output: PathInput) -> FilesReport:
             path=bundle.path,
             hint="Compile without weightless mode.",
         )
+    share_payloads(bundle)
     _check_size(bundle, require_path(output))
     payloads = index_payloads(bundle.manifest)
     kept = [_embed_payload(bundle, node, payloads) for node in bundle.parts.contexts]
