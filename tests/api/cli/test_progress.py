@@ -28,7 +28,7 @@ from epctx_core.plugin import (
 def be_slow(place):
     if place in os.environ.get("SLOW", "").split(","):
         # A line appears after a second; three nodes are loaded.
-        time.sleep(0.8 if place == "load" else 0.5)
+        time.sleep(1.5 if place == "load" else 0.5)
 
 
 class Provider(ExecutionProvider):
