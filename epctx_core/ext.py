@@ -62,7 +62,7 @@ exactly its own version of the core.
 `install_command`:
     hints that name a package to install (epctx-cli).
 `infer_safely`:
-    onnx's inference without what ends the process (epctx-onnxruntime).
+    onnx's inference without what ends the process (epctx-files, epctx-onnxruntime).
 `known_ep`:
     keeping vendors' names from new plugins (epctx-cli).
 `parse_json`:
