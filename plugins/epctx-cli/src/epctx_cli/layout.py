@@ -193,13 +193,17 @@ def _begin(name: str, room: int) -> str:
 
 def make_table(columns: Sequence[Column]) -> Table:
     """Return columns with their room as a table of rich."""
+    # Gaps are columns, too: padding of the last column is in its width or not, which
+    # depends on the version of rich.
     table = Table(
         box=None,
         show_header=any(column.name for column in columns),
         pad_edge=False,
-        padding=(0, _GAP, 0, 0),
+        padding=0,
     )
-    for column in columns:
+    for index, column in enumerate(columns):
+        if index:
+            table.add_column(width=_GAP)
         table.add_column(
             Text(column.name),
             justify="right" if column.is_number else "left",
@@ -207,7 +211,8 @@ def make_table(columns: Sequence[Column]) -> Table:
             overflow="fold",
         )
     for row in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*map(Text, row))
+        cells = [cell for text in row for cell in ("", Text(text))]
+        table.add_row(*cells[1:])
     return table
 
 
