@@ -33,7 +33,7 @@ from epctx_files.manifests import (
     BESIDE,
     Manifest,
     encode_model,
-    find_payloads,
+    index_payloads,
     take_manifest,
 )
 from epctx_files.names import list_doubtful_texts
@@ -58,7 +58,7 @@ MOST_BYTES: Final = (1 << 31) - 1
 """Length of the longest protobuf."""
 
 _WEIGHTS = "external weights"
-_BINARY = "the context binary"
+BINARY = "the context binary"
 _MOST_DIGITS = 20
 
 
@@ -144,7 +144,7 @@ class Bundle:
         for node in self.parts.contexts:
             cache = find_file_name(node)
             if cache is not None:
-                yield normalise(cache.s.decode(errors="replace")), _BINARY, node.name
+                yield normalise(cache.s.decode(errors="replace")), BINARY, node.name
         for tensor in self.parts.tensors:
             location = find_location(tensor)
             if location is not None:
@@ -162,7 +162,7 @@ class Bundle:
             if location is not None and normalise(location.value) == name:
                 location.value = new
 
-        for payload in find_payloads(self.manifest, name, embedded=False):
+        for payload in index_payloads(self.manifest).get((name, False), ()):
             payload["name"] = new
         stated = self.read_checksum()
         if stated.get("name") == name:
@@ -506,7 +506,7 @@ def _encode(bundle: Bundle, target: Path) -> bytes:
     words = {
         "source_model": bool(bundle.manifest.get("source_weights")),
         "external_weights": _WEIGHTS in roles,
-        "ep_context_binary": _BINARY in roles,
+        "ep_context_binary": BINARY in roles,
     }
     remove_metadata(model, {DEPENDENCIES})
     if bundle.parts.contexts:
@@ -514,12 +514,16 @@ def _encode(bundle: Bundle, target: Path) -> bytes:
         set_metadata(model, DEPENDENCIES, stated)
 
     # Above it protobuf raises, and says neither why nor of which file.
-    size = model.ByteSize() + len(json.dumps(bundle.manifest))
-    if size > MOST_BYTES:
+    check_length(target, model.ByteSize() + len(json.dumps(bundle.manifest)))
+    return encode_model(model, bundle.manifest)
+
+
+def check_length(target: Path, length: int) -> None:
+    """Raise InvalidArgument if a model with so many bytes is no protobuf."""
+    if length > MOST_BYTES:
         raise InvalidArgument(
-            f"{target} would have {size:,} bytes, and a protobuf has at most "
+            f"{target} would have {length:,} bytes, and a protobuf has at most "
             f"{MOST_BYTES:,} (2 GiB).",
             path=target,
             hint="Leave payloads and weights in files of their own.",
         )
-    return encode_model(model, bundle.manifest)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from epctx_core.ext import MappedFile
 
 _AT_ONCE = 1 << 22
-_LONGEST = 200
 _OF_CONTEXT = frozenset({"ep_cache_context"})
 """Attribute whose bytes the manifest's digests stand for."""
 

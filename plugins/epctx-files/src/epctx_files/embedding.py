@@ -13,10 +13,10 @@ from onnx import TensorProto, helper
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, convert_errors
 from epctx_files.bundle import (
-    MOST_BYTES,
     Bundle,
     FilesReport,
     PathInput,
+    check_length,
     find_range,
     normalise,
     publish,
@@ -104,14 +104,7 @@ def _check_size(bundle: Bundle, target: Path) -> None:
         for tensor in bundle.parts.tensors
         if find_location(tensor) is not None
     ]
-    size = bundle.model.ByteSize() + sum(payloads) + sum(weights)
-    if size > MOST_BYTES:
-        raise InvalidArgument(
-            f"{target} would have {size:,} bytes, and a protobuf has at most "
-            f"{MOST_BYTES:,} (2 GiB).",
-            path=target,
-            hint="Leave payloads and weights in files of their own.",
-        )
+    check_length(target, bundle.model.ByteSize() + sum(payloads) + sum(weights))
 
 
 def _embed_payload(

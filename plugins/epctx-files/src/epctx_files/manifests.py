@@ -94,13 +94,12 @@ def _check_seal(path: Path, seal: Any, text: str, data: bytes) -> None:
     size = seal["bytes"]
     if type(size) is not int or size < 0:
         raise ValueError(f"{size!r:.20} is no size")
-    end = ModelProto(metadata_props=[{"key": SEALED, "value": text}])
     digest = hashlib.sha256(memoryview(data)[:size]).hexdigest()
     # Beside the model, nothing follows.
     if (
         len(data) < size
         or digest != seal["sha256"]
-        or data[size:] not in (b"", end.SerializeToString())
+        or data[size:] not in (b"", encode_seal(text))
     ):
         raise InvalidGraph(
             f"{path.name} is not the model that its seal was made for.",
@@ -121,29 +120,25 @@ def encode_model(model: ModelProto, manifest: Manifest) -> bytes:
         return data
     digest = hashlib.sha256(data).hexdigest()
     seal = {**manifest["sealed"], "bytes": len(data), "sha256": digest}
-    text = _dump({**manifest, "sealed": seal})
-    end = ModelProto(metadata_props=[{"key": SEALED, "value": text}])
-    return data + bytes(end.SerializeToString())
+    return data + encode_seal(_dump({**manifest, "sealed": seal}))
+
+
+def encode_seal(text: str) -> bytes:
+    """Return a seal as it lies at the end of a model's file: a field of protobuf that
+    may be appended to any model.
+    """
+    model = ModelProto(metadata_props=[{"key": SEALED, "value": text}])
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _dump(manifest: object) -> str:
     return json.dumps(manifest, sort_keys=True, separators=(",", ":"))
 
 
-def find_payloads(manifest: Manifest, name: str, *, embedded: bool) -> list[Manifest]:
-    """Return the entries of a payload: of a file, or of a node with an embedded one."""
-    return [
-        payload
-        for payload in manifest.get("payloads", ())
-        if bool(payload.get("embedded")) is embedded
-        and (payload["name"] if embedded else posixpath.normpath(payload["name"]))
-        == name
-    ]
-
-
 def index_payloads(manifest: Manifest) -> dict[tuple[str, bool], list[Manifest]]:
-    """Return all entries of payloads by what `find_payloads` takes, for work on many
-    nodes.
+    """Return the entries of payloads: of each file by its name and False, of each node
+    with an embedded one by the node's name and True.
     """
     index: dict[tuple[str, bool], list[Manifest]] = {}
     for payload in manifest.get("payloads", ()):

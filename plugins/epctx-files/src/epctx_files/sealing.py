@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import posixpath
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from onnx import ModelProto
 
@@ -29,16 +28,10 @@ from epctx_core.ext import (
     Work,
     dump_seal,
 )
+from epctx_files.bundle import BINARY, MOST_BYTES, PathInput, normalise
+from epctx_files.manifests import BESIDE, encode_seal
+from epctx_files.structure import MANIFEST, SEALED, find_metadata, remove_metadata
 
-_BINARY = "the context binary"
-_MANIFEST = "epctx.manifest"
-_SEALED = "epctx.sealed"
-_BESIDE = ".epctx.json"
-"""Keys of metadata, and the suffix of the file; see docs/context-model.md."""
-_MOST_BYTES = (1 << 31) - 1
-"""Length of the longest protobuf."""
-
-PathInput: TypeAlias = "str | os.PathLike[str]"
 _SPARSE_FROM = 1 << 28
 """Bytes of a binary from which it matters how many of them are on the disk."""
 _MOST_HOLES = 16
@@ -131,7 +124,7 @@ def seal_model(
     payloads = list(_list_payloads(path))
     data = path.read_bytes()
     if beside:
-        target = path.with_name(path.name + _BESIDE)
+        target = path.with_name(path.name + BESIDE)
         content = _seal_beside(path, target, data, payloads, force=force)
     else:
         target = path if output is None else Path(output)
@@ -185,7 +178,7 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
         if not record.main_context:
             continue
         # A file has one key, however nodes spell its name (`./a.bin`).
-        name = posixpath.normpath(record.file_name) if record.file_name else ""
+        name = normalise(record.file_name or "")
         key = (record.name, True) if record.embed_mode else (name, False)
         records.setdefault(key, record)
     if not records:
@@ -201,7 +194,7 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
             view = memoryview(record.cache or b"")
             entry = PayloadEntry.of(name, view, embedded=embedded)
         else:
-            with folder.open(name, what=_BINARY, node=record.name) as file:
+            with folder.open(name, what=BINARY, node=record.name) as file:
                 content = MappedFile(file.fileno(), file.path)
             _check_binary(content, record.name, path)
             entry = PayloadEntry.of(name, content.view, content.forget)
@@ -225,7 +218,7 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
     # Blocks are of 512 bytes, whatever the file system; Windows does not count them.
     stored = getattr(content.status, "st_blocks", content.size) * 512
     name = os.path.basename(content.path)  # noqa: PTH119 - a name, as the model has it
-    if content.is_at(path) or content.is_at(path.with_name(path.name + _BESIDE)):
+    if content.is_at(path) or content.is_at(path.with_name(path.name + BESIDE)):
         problem = "is the model itself or its manifest"
         hint = "Compile it again."
     elif content.size >= _SPARSE_FROM and stored * _MOST_HOLES < content.size:
@@ -247,15 +240,6 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
 def _make_text(plain: bytes, payloads: Sequence[PayloadEntry]) -> str:
     """Return the manifest of a model whose file has these bytes without it."""
     return dump_seal(payloads, len(plain), hashlib.sha256(plain).hexdigest())
-
-
-def _encode_seal(text: str) -> bytes:
-    """Return the manifest as it lies at the end of a sealed model's file: a field of
-    protobuf that may be appended to any model.
-    """
-    model = ModelProto(metadata_props=[{"key": _SEALED, "value": text}])
-    data: bytes = model.SerializeToString()
-    return data
 
 
 def _seal_beside(
@@ -287,20 +271,18 @@ def _seal_inside(
     proto = ModelProto.FromString(data)
     manifests = _read_manifests(proto)
     plain = data
-    seal = _encode_seal(manifests.get(_SEALED, ""))
-    if _SEALED in manifests and _MANIFEST not in manifests and data.endswith(seal):
+    seal = encode_seal(manifests.get(SEALED, ""))
+    if SEALED in manifests and MANIFEST not in manifests and data.endswith(seal):
         plain = data.removesuffix(seal)
     elif manifests and force:
-        _check_replaceable(path, manifests.get(_MANIFEST, ""))
-        kept = [entry for entry in proto.metadata_props if entry.key not in manifests]
-        del proto.metadata_props[:]
-        proto.metadata_props.extend(kept)
+        _check_replaceable(path, manifests.get(MANIFEST, ""))
+        remove_metadata(proto, manifests)
         plain = proto.SerializeToString()
 
-    content = plain + _encode_seal(_make_text(plain, payloads))
+    content = plain + encode_seal(_make_text(plain, payloads))
     if not manifests or force or content == data:
         return content
-    if _MANIFEST in manifests:
+    if MANIFEST in manifests:
         raise InvalidArgument(
             f"{path.name} was compiled by epctx: its manifest has digests already.",
             path=path,
@@ -332,14 +314,8 @@ def _check_replaceable(path: Path, text: str) -> None:
 
 def _read_manifests(proto: ModelProto) -> dict[str, str]:
     """Return the manifests in a model's metadata, by key."""
-    found: dict[str, str] = {}
-    for entry in proto.metadata_props:
-        if entry.key in (_MANIFEST, _SEALED):
-            value = entry.value
-            # protobuf gives bytes for text that is not UTF-8.
-            text = value.decode(errors="replace") if isinstance(value, bytes) else value
-            found.setdefault(entry.key, text)
-    return found
+    texts = {key: find_metadata(proto, key) for key in (MANIFEST, SEALED)}
+    return {key: text for key, text in texts.items() if text is not None}
 
 
 def _difference_error(name: str, path: Path) -> InvalidArgument:
@@ -367,9 +343,9 @@ def _check_target(
     missing = [
         entry.name
         for entry in payloads
-        if not entry.embedded and folder.status(entry.name, what=_BINARY) is None
+        if not entry.embedded and folder.status(entry.name, what=BINARY) is None
     ]
-    if len(content) > _MOST_BYTES:
+    if len(content) > MOST_BYTES:
         problem = "it would have more than the 2 GiB of a protobuf"
     elif target == path and target.is_symlink():
         problem = "it is a link, as in a cache of files that must not change"
