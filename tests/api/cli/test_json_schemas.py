@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import jsonschema
+import onnx.parser
 import pytest
 from end_to_end.small_models import chain, saved
 
@@ -212,6 +213,16 @@ def test_work_on_files(check, plain, context, tmp_path):
     )
     assert check("diff", plain, second, code=1)["differences"]
     assert check("diff", plain, plain)["differences"] == []
+
+    called = onnx.load(plain)
+    called.functions.append(
+        onnx.parser.parse_function(
+            '<domain: "own", opset_import: ["" : 17]> f (a) => (b) { b = Neg(a) }'
+        )
+    )
+    onnx.save(called, tmp_path / "called.onnx")
+    of_function = check("diff", plain, tmp_path / "called.onnx", code=1)
+    assert "function" in {each["part"] for each in of_function["differences"]}
 
 
 def test_a_seal(check, tmp_path):

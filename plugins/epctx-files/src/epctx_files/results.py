@@ -52,8 +52,8 @@ class DifferenceFacts:
     """
 
     part: Literal[
-        "model", "opset", "input", "output", "node", "weight", "payload", "EP",
-        "metadata",
+        "model", "opset", "input", "output", "node", "function", "weight", "payload",
+        "EP", "metadata",
     ]  # fmt: skip
     name: str
     first: str | None
