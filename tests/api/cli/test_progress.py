@@ -33,6 +33,8 @@ def be_slow(place):
 
 class Provider(ExecutionProvider):
     name = "SlowExecutionProvider"
+    # So a check of a model loads its payloads, too.
+    loads_without_device = True
 
     def __init__(self, context):
         super().__init__(context)
