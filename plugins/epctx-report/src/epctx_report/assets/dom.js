@@ -1,0 +1,74 @@
+// Elements. Texts become text nodes and attributes, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function append(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+
+/** An element of HTML: make("p", {class: "hint"}, "text", child, …). */
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "onclick") element.addEventListener("click", value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value !== null) element.setAttribute(name, value);
+  }
+  return append(element, children);
+}
+
+function draw(tag, attributes, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const name in attributes) element.setAttribute(name, attributes[name]);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+/** A text of the model, kept apart from the direction of the text around it. */
+function data(text, most = 400) {
+  return make("bdi", { class: "data" }, display(text, most));
+}
+
+function code(text, most = 400) {
+  return make("code", {}, display(text, most));
+}
+
+function link(content, onclick) {
+  return make("button", { type: "button", class: "link", onclick }, content);
+}
+
+/** A table: heads are texts, those of numbers begin with "#". */
+function table(heads, rows) {
+  const isNumber = heads.map((head) => head.startsWith("#"));
+  const cell = (content, column) =>
+    make("td", { class: isNumber[column] ? "number" : null }, content);
+  return make("div", { class: "scrolled", tabindex: 0, role: "region", "aria-label": "table" },
+    make("table", {},
+      make("thead", {}, make("tr", {},
+        heads.map((head, column) =>
+          make("th", { scope: "col", class: isNumber[column] ? "number" : null }, head.replace("#", ""))))),
+      make("tbody", {}, rows.map((row) => make("tr", {}, row.map(cell))))));
+}
+
+const fillers = new WeakMap();
+
+/** A <details> whose content is made when it is first opened. */
+function details(summary, fill, open = false) {
+  const element = make("details", {}, make("summary", {}, summary));
+  fillers.set(element, fill);
+  element.addEventListener("toggle", () => element.open && fillDetails(element));
+  if (open) {
+    element.open = true;
+    fillDetails(element);
+  }
+  return element;
+}
+
+function fillDetails(element) {
+  const fill = fillers.get(element);
+  fillers.delete(element);
+  if (fill) append(element, [fill()]);
+}

@@ -1,0 +1,175 @@
+// Drawing of what lies in a window of the scene, as SVG.
+
+const LABELS_FROM = 0.42; // the smallest scale at which texts can be read
+const THICKNESS = [1.2, 2, 3.2, 4.8];
+
+function edgeLabel(contents, edge) {
+  return formatBytes(contents.bytes[edge]);
+}
+
+function thicknessOf(bytes) {
+  if (bytes < 64 * 1024) return 0;
+  if (bytes < 1024 * 1024) return 1;
+  return bytes < 16 * 1024 * 1024 ? 2 : 3;
+}
+
+/** The elements for a window {x, y, w, h}; `chosen` is the selection. */
+class Drawing {
+  constructor(scene, area, scale, chosen, classes) {
+    Object.assign(this, { scene, area, chosen, classes });
+    this.texts = scale >= LABELS_FROM;
+    this.model = scene.model;
+    this.edges = [];
+    this.items = [];
+    this.labels = [];
+  }
+
+  make() {
+    const { scene } = this;
+    this.addEdges(scene.contents, scene.places, 0, 0, "box");
+    scene.each(this.area, (kind, id, at, left, top, places) => {
+      const x = left + places.x[at] - this.area.x, y = top + places.y[at] - this.area.y;
+      if (kind === "node") {
+        this.items.push(this.makeNode(id, x, y, places.w[at], places.h[at]));
+        return;
+      }
+      const open = scene.expanded.get(id);
+      this.items.push(this.makeBox(id, x, y, places.w[at], places.h[at], Boolean(open)));
+      if (!open) return;
+      const [innerLeft, innerTop] = scene.innerOrigin(id, at);
+      this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items);
+    });
+    return [...this.edges, ...this.items, ...this.labels];
+  }
+
+  isChosen(kind, id) {
+    return this.chosen?.kind === kind && this.chosen.id === id;
+  }
+
+  makeBox(box, x, y, w, h, open) {
+    const { model } = this;
+    const nodes = model.nodesOf.size(box);
+    const element = draw("svg", {
+      x, y, width: w, height: h, id: `box-${box}`, "data-box": box, role: "img",
+      class: `box ${this.classes[model.boxEp[box]] ?? "session"}${open ? " open" : ""}` +
+        `${model.boxContext[box] ? " context" : ""}${this.isChosen("box", box) ? " chosen" : ""}`,
+    });
+    element.append(draw("rect", { x: 1.5, y: 1.5, width: Math.max(0, w - 3), height: Math.max(0, h - 3), rx: 5 }));
+    if (model.boxContext[box]) {
+      element.append(draw("rect", { x: 5, y: 5, width: Math.max(0, w - 10), height: Math.max(0, h - 10), rx: 3, class: "inset" }));
+    }
+    const single = nodes === 1 ? model.nodesOf.of(box)[0] : null;
+    const head = display(model.boxTitle(box), 20);
+    const size = single === null ? countOf(nodes, "operator") : display(model.op(single), 16);
+    element.setAttribute("aria-label", `${head}, ${size}`);
+    if (!this.texts) return element;
+    const mark = nodes > 1 ? (open ? "▾ " : "▸ ") : "";
+    element.append(draw("text", { x: 12, y: 20, class: "head" }, mark + head));
+    const seconds = model.boxSeconds?.[box];
+    if (seconds !== null && seconds !== undefined) {
+      element.append(draw("text", { x: w - 12, y: 20, class: "end" }, formatSeconds(seconds)));
+    }
+    if (open) {
+      if (seconds === null || seconds === undefined) {
+        element.append(draw("text", { x: w - 12, y: 20, class: "end" }, size));
+      }
+      return element;
+    }
+    const ops = single === null
+      ? model.countOps(box).slice(0, 3).map(([op, count]) => (count > 1 ? `${op} ×${formatCount(count)}` : op)).join(", ")
+      : model.nodeNames[single] || "";
+    if (this.scene.large) {
+      element.append(draw("text", { x: 12, y: 36, class: "small" }, display(single === null ? `${formatCount(nodes)}: ${ops}` : size, 27)));
+    } else {
+      element.append(draw("text", { x: 12, y: 37 }, size));
+      element.append(draw("text", { x: 12, y: 54, class: "small" }, display(ops, 30)));
+    }
+    return element;
+  }
+
+  makeNode(node, x, y, w, h) {
+    const { model } = this;
+    const element = draw("svg", {
+      x, y, width: w, height: h, id: `node-${node}`, "data-node": node, role: "img",
+      class: `node${model.subgraphs.has(node) ? " owner" : ""}${this.isChosen("node", node) ? " chosen" : ""}`,
+    });
+    const op = display(model.op(node), 18);
+    element.setAttribute("aria-label", `${op} ${display(model.nodeNames[node], 40)}`);
+    element.append(draw("rect", { x: 1.5, y: 1.5, width: w - 3, height: h - 3, rx: 4 }));
+    if (!this.texts) return element;
+    element.append(draw("text", { x: 10, y: 17, class: "head" }, model.subgraphs.has(node) ? `${op} ⧉` : op));
+    element.append(draw("text", { x: 10, y: 32, class: "small" }, display(model.nodeNames[node], 23)));
+    return element;
+  }
+
+  /** Edges as one path for each thickness: thousands of them are a few elements. */
+  addEdges(contents, places, left, top, kind, target = this.edges) {
+    const { area } = this;
+    const paths = new Map();
+    places.edgeIndex.each(area.y - top, area.y + area.h - top, (edge) => {
+      const points = places.points?.[edge] ?? straight(contents, places, edge);
+      const xs = points.map((point) => point.x + left);
+      if (Math.max(...xs) < area.x || Math.min(...xs) > area.x + area.w) return;
+      const near = this.chosen?.kind === kind &&
+        (contents.ids[contents.from[edge]] === this.chosen.id || contents.ids[contents.to[edge]] === this.chosen.id);
+      const style = `edge${kind === "node" ? " inner-edge" : ""} t${thicknessOf(contents.bytes[edge])}${near ? " near" : ""}`;
+      if (!paths.has(style)) paths.set(style, { lines: [], arrows: [] });
+      const moved = points.map((point) => [point.x + left - area.x, point.y + top - area.y]);
+      const { lines, arrows } = paths.get(style);
+      lines.push(curve(moved, !places.points));
+      arrows.push(arrow(moved.at(-1), THICKNESS[thicknessOf(contents.bytes[edge])]));
+      if (this.texts && this.labels.length < 600) this.addLabel(contents, places, edge, moved, left, top, near);
+    });
+    for (const [style, { lines, arrows }] of paths) {
+      target.push(draw("path", { class: style, d: lines.join("") }));
+      target.push(draw("path", { class: `${style} arrow`, d: arrows.join("") }));
+    }
+  }
+
+  addLabel(contents, places, edge, moved, left, top, near) {
+    const { area } = this;
+    const given = places.labels?.[edge];
+    let x, y;
+    if (given) {
+      [x, y] = [given.x + left - area.x, given.y + top - area.y + 4];
+    } else {
+      // Beside the end of a long edge; in the middle of one between neighbouring layers.
+      const [[fromX, fromY], [toX, toY]] = [moved[0], moved.at(-1)];
+      const long = toY - fromY > GAP_Y + 2;
+      [x, y] = long ? [toX, toY - 14] : [(fromX + toX) / 2, (fromY + toY) / 2 + 4];
+    }
+    if (x < -60 || y < -20 || x > area.w + 60 || y > area.h + 20) return;
+    const label = draw("text", { x, y, class: `bytes${near ? " near" : ""}${contents.kind === "node" ? " inner" : ""}` }, edgeLabel(contents, edge));
+    this.labels.push(label);
+  }
+}
+
+function straight(contents, { x, y, w, h }, edge) {
+  const from = contents.from[edge], to = contents.to[edge];
+  return [
+    { x: x[from] + w[from] / 2, y: y[from] + h[from] },
+    { x: x[to] + w[to] / 2, y: y[to] },
+  ];
+}
+
+function curve(points, vertical) {
+  const at = ([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`;
+  const [first, ...rest] = points;
+  const last = points.at(-1);
+  if (vertical || points.length < 3) {
+    const bend = Math.min(60, Math.abs(last[1] - first[1]) / 2);
+    return `M${at(first)}C${at([first[0], first[1] + bend])} ${at([last[0], last[1] - bend])} ${at(last)}`;
+  }
+  let path = `M${at(first)}`;
+  for (let index = 0; index < rest.length - 1; index += 1) {
+    const [x, y] = rest[index], [nextX, nextY] = rest[index + 1];
+    const end = index === rest.length - 2 ? rest[index + 1] : [(x + nextX) / 2, (y + nextY) / 2];
+    path += `Q${at([x, y])} ${at(end)}`;
+  }
+  return path;
+}
+
+function arrow([x, y], thickness) {
+  const half = 2.8 + thickness / 2;
+  return `M${(x - half).toFixed(1)} ${(y - 2.2 * half).toFixed(1)}l${half.toFixed(1)} ${(2.2 * half + 1).toFixed(1)}l${half.toFixed(1)} ${(-2.2 * half - 1).toFixed(1)}z`;
+}

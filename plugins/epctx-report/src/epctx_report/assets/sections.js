@@ -1,0 +1,128 @@
+// The sections of the document besides the graph. Each gives its content, or null.
+
+const MOST_NODES = 200;
+
+function section(title, id, content) {
+  if (!content) return null;
+  return make("section", { id, "aria-labelledby": `${id}-title` },
+    make("h2", { id: `${id}-title` }, title), content);
+}
+
+/** One sentence: how many nodes, where they run, in how many partitions. */
+function summarise(model) {
+  const total = model.eps.reduce((sum, ep) => sum + ep.nodes, 0);
+  const shares = model.eps.filter(({ nodes }) => nodes)
+    .map((ep) => `${formatShare(ep.nodes, total)} ${ep.kind === "session" ? "run by the session" : `on ${ep.kind === "cpu" ? "the CPU EP" : display(shortName(ep.name), 40)}`}`);
+  const partitions = model.eps.reduce((sum, ep) => sum + ep.partitions, 0);
+  return `${countOf(total, "node")}${shares.length ? `: ${shares.join(", ")}` : ""}; ${countOf(partitions, "partition")}.`;
+}
+
+function makeLegend(model, classes) {
+  const shown = model.eps.map((ep, at) => [ep, classes[at]]);
+  const bar = make("div", { class: "share", "aria-hidden": "true" }, shown.filter(([ep]) => ep.nodes).map(([ep, name]) => {
+    const part = make("div", { class: name, title: `${display(ep.name, 60)}: ${countOf(ep.nodes, "node")}` });
+    part.style.flexGrow = String(ep.nodes);
+    return part;
+  }));
+  return [bar, make("ul", { class: "legend" }, shown.map(([ep, name]) => make("li", {},
+    make("span", { class: `swatch ${name}` }),
+    make("b", {}, data(shortName(ep.name), 60)),
+    ` ${countOf(ep.nodes, "node")}`,
+    ep.kind === "ep" || ep.partitions ? `, ${countOf(ep.partitions, "partition")}` : null,
+    ep.simulated ? make("span", { class: "simulated" }, "simulated") : null)))];
+}
+
+function adviceSection(view) {
+  const advice = view.model.raw.advice ?? [];
+  if (!advice.length) return null;
+  return advice.map(({ title, text, nodes, boxes }) => {
+    const links = [
+      ...Array.from(column(boxes), (box) => () => view.boxLink(box)),
+      ...Array.from(column(nodes), (node) => () => view.nodeLink(node)),
+    ];
+    return make("div", { class: "advice" },
+      make("h3", {}, data(title)), make("p", {}, data(text, 2000)),
+      links.length ? make("p", { class: "links" }, links.slice(0, 20).map((show) => show()),
+        links.length > 20 ? ` and ${formatCount(links.length - 20)} more` : null) : null);
+  });
+}
+
+function refusalSection(view) {
+  const byEp = new Map();
+  for (const refusal of view.model.raw.refusals ?? []) {
+    if (!byEp.has(refusal.ep)) byEp.set(refusal.ep, []);
+    byEp.get(refusal.ep).push({ reason: refusal.reason, nodes: column(refusal.nodes), follows: new Set(column(refusal.follows)) });
+  }
+  if (!byEp.size) return null;
+  return [...byEp].map(([ep, refusals]) => [
+    make("h3", {}, data(shortName(ep), 80)),
+    refusals.sort((a, b) => b.nodes.length - a.nodes.length).map(({ reason, nodes, follows }) => details(
+      [data(reason), make("span", { class: "count" }, ` ${countOf(nodes.length, "node")}`,
+        follows.size ? `, ${formatCount(follows.size)} of them only because nodes that they serve are` : null)],
+      () => view.nodeList(nodes, (node) => (follows.has(node) ? make("i", {}, " follows") : null)))),
+  ]);
+}
+
+function sizeSection({ model }) {
+  const { files = [], payloads = [] } = model.raw;
+  if (!files.length && !payloads.length) return null;
+  return [
+    files.length ? [make("h3", {}, "Files"), table(["File", "#Size", "Holds"],
+      files.map(({ name, bytes, holds }) => [code(name, 120), formatBytes(bytes), data(holds)]))] : null,
+    payloads.length ? [make("h3", {}, "Payloads"), table(["Node", "Source", "File", "#Size", "State"],
+      payloads.map(({ node, source, file, bytes, state }) =>
+        [code(node, 60), data(source, 60), code(file, 80), formatBytes(bytes), data(state, 80)]))] : null,
+  ];
+}
+
+function withBars(rows, secondsOf, cells) {
+  const most = rows.reduce((found, row) => Math.max(found, secondsOf(row) ?? 0), 0);
+  return rows.map((row) => {
+    const meter = make("span", { class: "meter" });
+    meter.style.width = `${(most ? (100 * (secondsOf(row) ?? 0)) / most : 0).toFixed(1)}%`;
+    return [...cells(row), formatSeconds(secondsOf(row)), make("span", { class: "track" }, meter)];
+  });
+}
+
+function timeSection(view) {
+  const { timings } = view.model.raw;
+  if (!timings) return null;
+  const { rows = [], partitions = [], operators = [], notes = [] } = timings;
+  if (!rows.length && !partitions.length && !operators.length && !notes.length) return null;
+  const seconds = (row) => row.seconds;
+  const slowest = (list) => [...list].sort((a, b) => b.seconds - a.seconds).slice(0, MOST_NODES);
+  const rest = (list) => list.length > MOST_NODES ? make("p", { class: "hint" }, `The slowest ${MOST_NODES} of ${formatCount(list.length)}.`) : null;
+  return [
+    notes.map((note) => make("p", {}, data(note, 2000))),
+    rows.length ? table(["Step", "Of", "#Time", ""], withBars(rows, seconds, (row) => [data(row.name, 80), data(row.of, 80)])) : null,
+    partitions.length ? [make("h3", {}, "Partitions"), rest(partitions),
+      table(["Partition", "#Time", ""], withBars(slowest(partitions), seconds, (row) => [view.boxLink(row.box)]))] : null,
+    operators.length ? [make("h3", {}, "Operators"), rest(operators),
+      table(["Operator", "#Count", "#Time", ""], withBars(slowest(operators), seconds, (row) => [data(row.operator, 60), formatCount(row.count)]))] : null,
+  ];
+}
+
+function checkSection({ model }) {
+  const { verdict, facts = [], findings = [] } = model.raw;
+  if (!verdict && !facts.length && !findings.length) return null;
+  return [
+    verdict ? make("p", { class: "verdict" }, data(verdict, 600)) : null,
+    findings.length ? make("ul", { class: "findings" }, findings.map(({ severity, code: name, message, hint }) => make("li", {},
+      make("span", { class: `severity ${["error", "warning"].includes(severity) ? severity : "hint"}` }, display(severity, 20)), " ",
+      code(name, 60), " ", data(message, 2000), hint ? make("div", { class: "hint" }, data(hint, 2000)) : null))) : null,
+    facts.length ? make("dl", { class: "facts" }, facts.map(({ name, value }) => [
+      make("dt", {}, data(name, 80)), make("dd", {}, data(value, 1000))])) : null,
+  ];
+}
+
+function differenceSection(differences) {
+  if (!differences) return null;
+  const { first, second, rows = [], left_out: leftOut } = differences;
+  return [
+    make("p", {}, code(first, 120), " and ", code(second, 120), rows.length ? "" : " do not differ."),
+    rows.length ? table(["Part", "Name", display(first, 40).replace(/^#/, "﹟"), display(second, 40).replace(/^#/, "﹟")],
+      rows.map((row) => [data(row.part, 60), code(row.name, 100),
+        ...[row.first, row.second].map((side) => (side === null || side === undefined ? make("i", {}, "none") : data(side, 300)))])) : null,
+    leftOut ? make("p", { class: "hint" }, `${countOf(leftOut, "further difference")} left out.`) : null,
+  ];
+}
