@@ -25,6 +25,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-onnxruntime[openvino]": ("epctx-blobs", "epctx-openvino-container"),
     "epctx-openvino": ("epctx-openvino-container",),
     "epctx-openvino-container": (),
+    "epctx-report": (
+        "epctx-cli",
+        "epctx-conformance",
+        "epctx-files",
+        "epctx-isolation",
+    ),
     "epctx-sim-openvino": ("epctx-sim-sdk",),
     "epctx-sim-qnn": ("epctx-sim-sdk",),
     "epctx-sim-sdk": (),
@@ -40,6 +46,7 @@ _EXTRAS = {
     "isolation": "epctx-isolation",
     "openvino": "epctx-openvino",
     "ort": "epctx-onnxruntime",
+    "report": "epctx-report",
 }
 """Package that each extra of epctx-core installs."""
 PROVIDED_BY: Mapping[tuple[str, str], str] = {

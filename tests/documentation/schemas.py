@@ -15,7 +15,13 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs/json.md"
-PACKAGES = ("epctx-cli", "epctx-files", "epctx-cache", "epctx-conformance")
+PACKAGES = (
+    "epctx-cli",
+    "epctx-files",
+    "epctx-cache",
+    "epctx-conformance",
+    "epctx-report",
+)
 """Packages whose results are dataclasses; the schema of bench is written by hand."""
 BENCH = ROOT / "plugins/epctx-bench/src/epctx_bench/schemas/bench.schema.json"
 BEGIN = "<!-- made by `make docs` -->\n"

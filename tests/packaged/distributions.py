@@ -25,6 +25,7 @@ ISOLATION: Final = "epctx-isolation"
 CACHE: Final = "epctx-cache"
 BENCH: Final = "epctx-bench"
 FILES: Final = "epctx-files"
+REPORT: Final = "epctx-report"
 ENGINE: Final = "epctx-onnxruntime"
 FOLDERS: Final = {CORE: ROOT} | {
     folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))

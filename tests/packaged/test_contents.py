@@ -18,13 +18,14 @@ from packaged.distributions import (
     FOLDERS,
     ISOLATION,
     KIT,
+    REPORT,
     ROOT,
     build,
     unpacked,
 )
 
 NAMES = sorted(FOLDERS)
-EXACT = [BENCH, CACHE, CAMPAIGNS, COMMANDS, ENGINE, FILES, ISOLATION, KIT]
+EXACT = [BENCH, CACHE, CAMPAIGNS, COMMANDS, ENGINE, FILES, ISOLATION, KIT, REPORT]
 PACKAGES = {
     name: ROOT / "epctx_core"
     if name == CORE
@@ -112,6 +113,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
         "files",
         "isolation",
         "openvino",
+        "report",
         "test",
     }
 

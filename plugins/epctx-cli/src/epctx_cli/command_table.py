@@ -191,6 +191,12 @@ OWN = (
         "epctx-files",
     ),
     Command(
+        "report",
+        "write a page that shows how a model is cut, and what is worth a look",
+        "epctx_report.command:add_arguments",
+        "epctx-report",
+    ),
+    Command(
         "bench",
         "measure how long compiling, loading and running models take",
         "epctx_bench.command:add_arguments",

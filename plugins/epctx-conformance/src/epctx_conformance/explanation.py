@@ -4,7 +4,7 @@ their claims, and nothing is compiled or written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from os import PathLike
@@ -21,6 +21,8 @@ from epctx_core.plugin import EnginePolicy, Purpose
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from epctx_core.plugin import TensorType
 
 CPU_EP = "CPUExecutionProvider"
 
@@ -80,11 +82,16 @@ class Explanation:
         model: the model as the EPs saw it, which graph and index of each node refer to:
             calls of functions are inlined, graph transformers have changed it, and it
             has no large weights.
+        types: for each of the graphs that `nodes` are of, a function that returns the
+            type of a value by its name, as far as inference knows it.
     """
 
     eps: tuple[str, ...]
     nodes: tuple[NodeExplanation, ...]
     model: ModelProto = field(repr=False, compare=False)
+    types: Mapping[
+        tuple[tuple[int, str], ...], Callable[[str], TensorType]
+    ] = field(repr=False, compare=False)
 
     @property
     def left(self) -> tuple[NodeExplanation, ...]:
@@ -139,6 +146,10 @@ def explain_model(
                 eps=tuple(work.providers.choices),
                 nodes=tuple(_explain_nodes(work)),
                 model=work.model.source.proto,
+                types={
+                    part.graph.path: part.graph.types.get
+                    for part in work.assignment.graphs
+                },
             )
 
 

@@ -436,6 +436,11 @@ def add_explain_arguments(parser: CommandParser) -> None:
             "the model or its annotated copy"
         ),
     )
+    parser.add_argument(
+        "--html",
+        metavar="OUT.html",
+        help="write a page that shows the cut and the refusals (needs epctx-report)",
+    )
     add_common(parser)
     parser.set_defaults(run=run_explain)
 
@@ -443,18 +448,26 @@ def add_explain_arguments(parser: CommandParser) -> None:
 def run_explain(arguments: argparse.Namespace, console: Console) -> int:
     """Ask the EPs; 1 if more nodes are left to the CPU EP than `--fail-on-cpu` says."""
     from epctx_core import explain_model
+    from epctx_core.ext import import_installed
 
     if not arguments.ep:
         raise no_ep("explain")
     model = Path(arguments.model)
     annotated = _check_output("--annotate", arguments.annotate, ".onnx", model)
     node_data = _check_output("--node-data", arguments.node_data, ".json", model)
+    page = _check_output("--html", arguments.html, ".html", model)
+    reporting = page and import_installed("epctx_report.report", needed_by="--html")
     session = session_options(arguments, console)
     with console.progress("asking the EPs") as progress:
         progress.watch(session)
         explanation = explain_model(arguments.model, session)
     _print_explain(arguments.model, explanation, console)
     written = _write_for_viewers(explanation, annotated, node_data)
+    if page is not None and reporting is not None:
+        report = reporting.make_report(
+            model, sess_options=session, explanation=explanation
+        )
+        written.append(report.write(page))
     if written:
         console.say()
     for path in written:

@@ -1,0 +1,153 @@
+"""What is worth a look in a cut: short stays on the CPU, values that cross between EPs,
+and refusals that cost most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from epctx_cli.command import byte_size, counted
+
+from epctx_report.cut import CPU_EP, SESSION
+
+if TYPE_CHECKING:
+    from epctx_report.cut import Crossing, Cut
+    from epctx_report.refusals import Refusal
+
+_LARGEST_ISLAND: Final = 3
+_MOST_OF_A_KIND: Final = 5
+_SUFFIX: Final = "ExecutionProvider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """Point that is worth a look.
+
+    Attributes:
+        title: the point in one line.
+        text: sentences about why, and what to do.
+        nodes, boxes: numbers of those concerned.
+    """
+
+    title: str
+    text: str
+    nodes: Sequence[int] = ()
+    boxes: Sequence[int] = ()
+
+
+def list_advice(
+    cut: Cut, refusals: Sequence[Refusal], node_seconds: Mapping[int, float]
+) -> list[Advice]:
+    """Return what is worth a look, the most costly first of each kind.
+
+    Args:
+        cut: the cut.
+        refusals: of all EPs.
+        node_seconds: time of a run by node, as far as it was measured.
+    """
+    crossings = list(cut.crossings())
+    return [
+        *_find_islands(cut, crossings),
+        *_find_copies(cut, crossings),
+        *_find_costly_refusals(cut, refusals, node_seconds),
+    ]
+
+
+def _find_islands(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
+    """Yield the operators of few CPU nodes between boxes of EPs."""
+    sources: dict[int, set[int]] = {}
+    targets: dict[int, set[int]] = {}
+    for crossing in crossings:
+        sources.setdefault(crossing.target, set()).add(crossing.source)
+        targets.setdefault(crossing.source, set()).add(crossing.target)
+
+    islands: dict[tuple[str, ...], list[int]] = {}
+    for number, box in enumerate(cut.boxes):
+        if box.ep != CPU_EP or len(box.nodes) > _LARGEST_ISLAND:
+            continue
+        around = [sources.get(number, ()), targets.get(number, ())]
+        if all(any(cut.boxes[each].is_of_ep for each in side) for side in around):
+            operators = tuple(cut.nodes[node].operator for node in box.nodes)
+            islands.setdefault(tuple(sorted(operators)), []).append(number)
+
+    crossing_bytes = _sum_by_box(crossings)
+    shown = sorted(islands.items(), key=lambda item: -len(item[1]))[:_MOST_OF_A_KIND]
+    for names, boxes in shown:
+        size = byte_size(sum(crossing_bytes[box] for box in boxes))
+        label = " and ".join(dict.fromkeys(names))
+        yield Advice(
+            title=f"{label} on the CPU between partitions, {_count_times(len(boxes))}",
+            text=(
+                f"Each ends one partition and begins another, and in all {size} go to "
+                "the CPU or back in a run. If the EP took these operators, or the "
+                "model did without them, their neighbours could be one partition."
+            ),
+            nodes=[node for box in boxes for node in cut.boxes[box].nodes],
+            boxes=boxes,
+        )
+
+
+def _count_times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
+
+
+def _sum_by_box(crossings: Sequence[Crossing]) -> Counter[int]:
+    total: Counter[int] = Counter()
+    for crossing in crossings:
+        for box in (crossing.source, crossing.target):
+            total[box] += crossing.value.type.bytes or 0
+    return total
+
+
+def _find_copies(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
+    """Yield the pairs of EPs between which values cross, with the bytes of a run."""
+    pairs: dict[tuple[str, str], list[Crossing]] = {}
+    for crossing in crossings:
+        pair = (cut.boxes[crossing.source].ep, cut.boxes[crossing.target].ep)
+        if pair[0] != pair[1] and SESSION not in pair:
+            pairs.setdefault(pair, []).append(crossing)
+
+    sizes = {
+        pair: sum(crossing.value.type.bytes or 0 for crossing in across)
+        for pair, across in pairs.items()
+    }
+    for pair in sorted(pairs, key=lambda pair: -sizes[pair])[:_MOST_OF_A_KIND]:
+        across = pairs[pair]
+        open_ = sum(crossing.value.type.bytes is None for crossing in across)
+        source, target = (ep.removesuffix(_SUFFIX) for ep in pair)
+        size = f"{byte_size(sizes[pair])} a run" if sizes[pair] else "of open sizes"
+        more = f", and {counted(open_, 'value')} of open size" if open_ else ""
+        largest = max(across, key=lambda crossing: crossing.value.type.bytes or 0)
+        yield Advice(
+            title=f"From {source} to {target}: {counted(len(across), 'value')}, {size}",
+            text=(
+                f"Values that cross between EPs may have to be copied{more}. The "
+                f"largest is {largest.value.name!r}, {largest.value.type.text}."
+            ),
+            boxes=sorted({box for each in across for box in each[:2]}),
+        )
+
+
+def _find_costly_refusals(
+    cut: Cut, refusals: Sequence[Refusal], node_seconds: Mapping[int, float]
+) -> Iterator[Advice]:
+    """Yield the reasons that leave most nodes, or most of a run's time, to the CPU."""
+    costs = []
+    for refusal in refusals:
+        left = [node for node in refusal.nodes if cut.nodes[node].ep == CPU_EP]
+        seconds = sum(node_seconds.get(node, 0.0) for node in left)
+        if left:
+            costs.append((seconds, len(left), refusal, left))
+
+    costs.sort(key=lambda cost: (-cost[0], -cost[1]))
+    for seconds, count, refusal, left in costs[:_MOST_OF_A_KIND]:
+        ep = refusal.ep.removesuffix(_SUFFIX)
+        time = f", {seconds * 1e3:.3g} ms of a run" if seconds else ""
+        yield Advice(
+            title=f"{ep} leaves {counted(count, 'node')} to the CPU{time}",
+            text=f"Its reason: {refusal.reason.rstrip('.')}.",
+            nodes=left,
+        )

@@ -1,0 +1,459 @@
+"""Cut of a model: its nodes in boxes, which are partitions of EPs, EPContext nodes, and
+groups of what no EP took; and the values between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from epctx_core.plugin import UNKNOWN_TYPE
+from epctx_report.sizes import count_tensor_bytes, count_type_bytes
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto, TensorProto
+
+    from epctx_core import Explanation, NodeExplanation
+    from epctx_core.plugin import TensorType
+
+CPU_EP: Final = "CPUExecutionProvider"
+SESSION: Final = "session"
+"""Taker of an If, Loop or Scan around an EP's work: the session runs it."""
+INPUT: Final = -1
+"""Producer of a value that is an input of its graph."""
+
+GraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
+Edge: TypeAlias = "tuple[int, int]"
+
+
+class CutNode(NamedTuple):
+    """Node of a model.
+
+    Attributes:
+        name, operator: its own.
+        ep: the EP that takes it, or `SESSION`.
+        graph: number of its graph.
+        explanation: that of the EPs; None for one that the session runs.
+        weights: number and name of the graph and the initializer, for each that it
+            reads.
+    """
+
+    name: str
+    operator: str
+    ep: str
+    graph: int
+    explanation: NodeExplanation | None
+    weights: Sequence[tuple[int, str]]
+
+    @property
+    def partition(self) -> int | None:
+        """Number of its partition, if it is in one."""
+        return None if self.explanation is None else self.explanation.partition
+
+    @property
+    def is_context(self) -> bool:
+        """Whether it is an EPContext node."""
+        return self.explanation is not None and self.explanation.compiled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """Nodes that run together.
+
+    Attributes:
+        graph: number of its graph.
+        ep: the EP, or `SESSION`.
+        partition: number of the partition; None for nodes that are in none.
+        is_context: whether it is one EPContext node.
+        nodes: their numbers, in the model's order.
+    """
+
+    graph: int
+    ep: str
+    partition: int | None
+    is_context: bool
+    nodes: Sequence[int]
+
+    @property
+    def is_of_ep(self) -> bool:
+        """Whether an EP compiles it, or did."""
+        return self.is_context or self.partition is not None
+
+
+class ValueType(NamedTuple):
+    """Type of values.
+
+    Attributes:
+        text: in words, such as `float[1,3]`.
+        bytes: size of a value; None if it is only known in a run.
+    """
+
+    text: str
+    bytes: int | None
+
+
+class Value(NamedTuple):
+    """Value that a node or a caller makes; weights are none.
+
+    Attributes:
+        name: its own.
+        producer: number of the node, or `INPUT`.
+        type: its type; values of one type share the object.
+        readers: numbers of the nodes that read it, or whose subgraphs do.
+        is_result: whether it is an output of its graph.
+    """
+
+    name: str
+    producer: int
+    type: ValueType
+    readers: Sequence[int]
+    is_result: bool
+
+
+class Crossing(NamedTuple):
+    """Value that one box makes and another one reads."""
+
+    source: int
+    target: int
+    value: Value
+
+
+class CutGraph(NamedTuple):
+    """Graph of a model.
+
+    Attributes:
+        name: its own; of a subgraph, node and attribute.
+        owner: number of the node that it belongs to; None for the main graph.
+        path: from the main graph to it, as explanations and profiles have it.
+        first: number of its first node.
+    """
+
+    name: str
+    owner: int | None
+    path: GraphPath
+    first: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Cut of a model.
+
+    Attributes:
+        eps: the EPs that were asked, then others that have nodes; the CPU EP and the
+            session last, if they have nodes.
+        graphs: the main graph, then each subgraph that the session runs itself.
+        nodes, boxes, values: of all graphs, in the order of the graphs.
+        box_of: number of each node's box.
+        weight_bytes: size of each initializer, by number and name as nodes have them.
+    """
+
+    eps: Sequence[str]
+    graphs: Sequence[CutGraph]
+    nodes: Sequence[CutNode]
+    boxes: Sequence[Box]
+    values: Sequence[Value]
+    box_of: Sequence[int]
+    weight_bytes: Mapping[tuple[int, str], int]
+
+    def crossings(self) -> Iterator[Crossing]:
+        """Yield the values that cross from box to box, once for each box that reads
+        them.
+        """
+        for value in self.values:
+            if value.producer == INPUT:
+                continue
+            source = self.box_of[value.producer]
+            for target in dict.fromkeys(self.box_of[each] for each in value.readers):
+                if target != source:
+                    yield Crossing(source, target, value)
+
+    def edges(self) -> Iterator[Edge]:
+        """Yield the edges between nodes."""
+        for value in self.values:
+            if value.producer != INPUT:
+                for reader in value.readers:
+                    yield value.producer, reader
+
+
+def make_cut(explanation: Explanation) -> Cut:
+    """Return the cut that an explanation describes."""
+    explained: dict[GraphPath, dict[int, NodeExplanation]] = {(): {}}
+    for node in explanation.nodes:
+        explained.setdefault(node.graph, {})[node.index] = node
+
+    graphs: list[CutGraph] = []
+    nodes: list[CutNode] = []
+    values: list[Value] = []
+    sizes: dict[tuple[int, str], int] = {}
+    first_of: dict[GraphPath, int] = {}
+    # A graph comes after the one around it, which has its owner.
+    for path in sorted(explained, key=lambda path: (len(path), path)):
+        graph = _find_graph(explanation.model.graph, path)
+        owner = first_of[path[:-1]] + path[-1][0] if path else None
+        label = "" if owner is None else f"{nodes[owner].name}.{path[-1][1]}"
+        number = len(graphs)
+        first_of[path] = first = len(nodes)
+        graphs.append(CutGraph(label or graph.name, owner, path, first))
+
+        own = {tensor.name: tensor for tensor in _list_weights(graph)}
+        sizes |= {
+            (number, name): count_tensor_bytes(tensor) for name, tensor in own.items()
+        }
+        holders = _find_holders(graph)
+        reads = [
+            dict.fromkeys(
+                _list_reads(node, holders[index]) if index in holders else node.input
+            )
+            for index, node in enumerate(graph.node)
+        ]
+        for index, node in enumerate(graph.node):
+            found = explained[path].get(index)
+            weights = [(number, name) for name in reads[index] if name in own]
+            nodes.append(_make_node(node, index, found, number, weights))
+        find_type = explanation.types.get(path)
+        values += _make_values(graph, first, own, reads, find_type)
+
+    boxes, box_of = _make_boxes(nodes, values)
+    return Cut(
+        eps=_list_eps(explanation, nodes),
+        graphs=graphs,
+        nodes=nodes,
+        boxes=boxes,
+        values=values,
+        box_of=box_of,
+        weight_bytes=sizes,
+    )
+
+
+def _list_eps(explanation: Explanation, nodes: Iterable[CutNode]) -> list[str]:
+    used = dict.fromkeys(node.ep for node in nodes)
+    last = [ep for ep in (CPU_EP, SESSION) if ep in used]
+    first = dict.fromkeys(
+        ep for ep in (*explanation.eps, *used) if ep not in (CPU_EP, SESSION)
+    )
+    return [*first, *last]
+
+
+def _find_graph(graph: GraphProto, path: GraphPath) -> GraphProto:
+    """Return the graph at a path, whose last step may name one of a list: `name[1]`."""
+    for index, step in path:
+        name, _, number = step.partition("[")
+        for attribute in graph.node[index].attribute:
+            if attribute.name == step and attribute.HasField("g"):
+                graph = attribute.g
+                break
+            if attribute.name == name and number:
+                graph = attribute.graphs[int(number.removesuffix("]"))]
+                break
+    return graph
+
+
+def _list_weights(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the initializers that no caller can override as far as names say, and the
+    values of sparse ones.
+    """
+    yield from graph.initializer
+    yield from (tensor.values for tensor in graph.sparse_initializer)
+
+
+def _find_holders(graph: GraphProto) -> dict[int, list[GraphProto]]:
+    """Return the subgraphs of each node that has some."""
+    holders: dict[int, list[GraphProto]] = {}
+    for index, node in enumerate(graph.node):
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                holders.setdefault(index, []).append(attribute.g)
+            if attribute.graphs:
+                holders.setdefault(index, []).extend(attribute.graphs)
+    return holders
+
+
+def _list_reads(node: NodeProto, subgraphs: Iterable[GraphProto]) -> Iterator[str]:
+    """Yield the names that a node reads, then those of its scope that its subgraphs
+    read.
+    """
+    yield from node.input
+    for graph in subgraphs:
+        holders = _find_holders(graph)
+        own = {
+            *(value.name for value in graph.input),
+            *(tensor.name for tensor in _list_weights(graph)),
+            *chain.from_iterable(inner.output for inner in graph.node),
+        }
+        read = chain(
+            *(
+                _list_reads(inner, holders.get(index, ()))
+                for index, inner in enumerate(graph.node)
+            ),
+            (value.name for value in graph.output),
+        )
+        yield from (name for name in read if name not in own)
+
+
+def _make_node(
+    node: NodeProto,
+    index: int,
+    found: NodeExplanation | None,
+    graph: int,
+    weights: Sequence[tuple[int, str]],
+) -> CutNode:
+    if found is None:
+        return CutNode(
+            name=node.name or f"{node.op_type}_{index}",
+            operator=node.op_type,
+            ep=SESSION,
+            graph=graph,
+            explanation=None,
+            weights=weights,
+        )
+    return CutNode(
+        name=found.name,
+        operator=found.operator,
+        ep=found.ep,
+        graph=graph,
+        explanation=found,
+        weights=weights,
+    )
+
+
+def _make_values(
+    graph: GraphProto,
+    first: int,
+    weights: Container[str],
+    reads: Sequence[Iterable[str]],
+    find_type: Callable[[str], TensorType] | None,
+) -> Iterator[Value]:
+    """Yield a graph's values: its inputs, for a subgraph also what it reads of the
+    graphs around it, then results of nodes that somebody reads.
+    """
+    readers: dict[str, list[int]] = {}
+    for index, names in enumerate(reads):
+        for name in names:
+            readers.setdefault(name, []).append(first + index)
+    results = {value.name for value in graph.output}
+    made = {
+        name: first + index
+        for index, node in enumerate(graph.node)
+        for name in node.output
+        if name
+    }
+    given = dict.fromkeys(
+        name
+        for name in chain((value.name for value in graph.input), readers)
+        if name and name not in made and name not in weights
+    )
+
+    # Inference makes equal types once, so few are spelled.
+    types: dict[int, ValueType] = {}
+    for name in chain(given, made):
+        if name in made and name not in readers and name not in results:
+            continue
+        type_ = UNKNOWN_TYPE if find_type is None else find_type(name)
+        spelled = types.get(id(type_))
+        if spelled is None:
+            spelled = ValueType(str(type_), count_type_bytes(type_))
+            types[id(type_)] = spelled
+        yield Value(
+            name,
+            made.get(name, INPUT),
+            spelled,
+            readers.get(name, ()),
+            name in results,
+        )
+
+
+def _make_boxes(
+    nodes: Sequence[CutNode], values: Iterable[Value]
+) -> tuple[list[Box], list[int]]:
+    """Return the boxes, and each node's.
+
+    Nodes outside partitions are grouped so that no path leaves a group and returns:
+    connected ones of one EP and one *phase*. The phase counts the changes between
+    partitions, and groups of different EPs, on the longest path to a node: along an
+    edge within a group it stays, and along any other edge it grows.
+    """
+    # A unit is a partition, or a node in none.
+    units: list[int] = []
+    unit_of_partition: dict[int, int] = {}
+    members: list[int] = []
+    for number, node in enumerate(nodes):
+        unit = len(members)
+        if node.partition is not None:
+            unit = unit_of_partition.setdefault(node.partition, unit)
+        if unit == len(members):
+            members.append(number)
+        units.append(unit)
+    first = [nodes[member] for member in members]
+
+    edges = {
+        (units[value.producer], units[reader])
+        for value in values
+        if value.producer != INPUT
+        for reader in value.readers
+        if units[value.producer] != units[reader]
+    }
+    joinable = [
+        (a, b) for a, b in edges if _is_free(first[a]) and first[a].ep == first[b].ep
+        and _is_free(first[b])
+    ]  # fmt: skip
+    phases = _find_phases(len(members), edges, set(joinable))
+    group = list(range(len(members)))
+    for a, b in joinable:
+        if phases[a] == phases[b]:
+            group[_find_root(group, a)] = _find_root(group, b)
+
+    numbers: dict[int, int] = {}
+    box_of = [
+        numbers.setdefault(_find_root(group, unit), len(numbers)) for unit in units
+    ]
+    held: list[list[int]] = [[] for _ in numbers]
+    for number, box in enumerate(box_of):
+        held[box].append(number)
+    boxes = [
+        Box(
+            graph=nodes[inside[0]].graph,
+            ep=nodes[inside[0]].ep,
+            partition=nodes[inside[0]].partition,
+            is_context=nodes[inside[0]].is_context,
+            nodes=inside,
+        )
+        for inside in held
+    ]
+    return boxes, box_of
+
+
+def _is_free(node: CutNode) -> bool:
+    """Return whether a node is in no partition, so that the page may group it."""
+    return not (node.is_context or node.partition is not None or node.ep == SESSION)
+
+
+def _find_phases(
+    count: int, edges: Iterable[Edge], joinable: Container[Edge]
+) -> list[int]:
+    """Return the phase of each unit; see `_make_boxes`."""
+    after: list[list[int]] = [[] for _ in range(count)]
+    missing = [0] * count
+    for source, target in edges:
+        after[source].append(target)
+        missing[target] += 1
+
+    phases = [0] * count
+    ready = [unit for unit in range(count) if not missing[unit]]
+    for unit in ready:
+        for target in after[unit]:
+            phase = phases[unit] + ((unit, target) not in joinable)
+            phases[target] = max(phases[target], phase)
+            missing[target] -= 1
+            if not missing[target]:
+                ready.append(target)
+    return phases
+
+
+def _find_root(group: list[int], unit: int) -> int:
+    """Return the representative of a unit's group, and shorten the path to it."""
+    while group[unit] != unit:
+        group[unit] = group[group[unit]]
+        unit = group[unit]
+    return unit

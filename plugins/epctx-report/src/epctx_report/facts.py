@@ -1,0 +1,175 @@
+"""Facts of a model beside its cut: what its head says, its files and payloads, and what
+a verification found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from epctx_core import verify_model
+from epctx_core.errors import InvalidGraph
+from epctx_core.ext import ModelFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from onnx import ModelProto
+
+    from epctx_core import (
+        ContextNodeInfo,
+        ModelInfo,
+        SessionOptions,
+        VerifyReport,
+    )
+    from epctx_report.cut import Cut
+
+
+def list_facts(info: ModelInfo, model: ModelProto) -> list[dict[str, str]]:
+    """Return facts by name, in the order to read them."""
+    return [{"name": name, "value": value} for name, value in _iter_facts(info, model)]
+
+
+def _iter_facts(info: ModelInfo, model: ModelProto) -> Iterator[tuple[str, str]]:
+    for name, type_ in info.inputs.items():
+        yield "input", f"{name}: {type_}"
+    for name, type_ in info.outputs.items():
+        yield "output", f"{name}: {type_}"
+    if info.producer:
+        yield "written by", info.producer
+    yield "IR version", str(model.ir_version)
+    for opset in model.opset_import:
+        yield "opset", f"{opset.domain or 'ai.onnx'} {opset.version}"
+
+    yield from _describe_makers(info)
+    if info.weightless_mode:
+        yield "weights", f"left in the source (weightless mode {info.weightless_mode})"
+    for dependency in info.external_dependencies or ():
+        yield "declared dependency", dependency
+    for domain, library in info.custom_domains.items():
+        yield "custom operators", f"{domain}, of {library or 'an unknown library'}"
+
+
+def _describe_makers(info: ModelInfo) -> Iterator[tuple[str, str]]:
+    """Yield what the manifest says about the compile."""
+    for ep, compiler in info.compiled_by.items():
+        facts = (f"{key} {value}" for key, value in compiler.items() if value)
+        yield f"compiled by {ep}", ", ".join(facts)
+
+    manifest = info.manifest
+    if manifest is None:
+        if info.ep_contexts:
+            yield "manifest", "none; epctx seal adds digests to what another tool wrote"
+    elif manifest.sealed is not None:
+        yield "manifest", f"a seal by {manifest.sealed.by}"
+    else:
+        yield "manifest", f"of a source with SHA-256 {manifest.source_digest}"
+        for each in manifest.graph_transformers:
+            yield "graph transformer", " ".join(map(str, each.values()))
+
+
+def list_files(
+    info: ModelInfo, model: ModelProto, cut: Cut
+) -> list[dict[str, str | int | None]]:
+    """Return name, bytes and content of the model's parts and of the files that it
+    needs.
+    """
+    rows = []
+    if info.path is not None:
+        size = info.path.stat().st_size
+        rows.append(_make_file(info.path.name, size, "the model"))
+    rows += [
+        _make_file("graph", model.ByteSize(), "nodes, names and small constants"),
+        _make_file("weights", sum(cut.weight_bytes.values()), "initializers"),
+    ]
+    embedded = [node.payload_bytes or 0 for node in info.ep_contexts if node.embed_mode]
+    if any(embedded):
+        rows.append(
+            _make_file("embedded payloads", sum(embedded), "in EPContext nodes")
+        )
+
+    readers: dict[str, list[str]] = {}
+    for node in info.ep_contexts:
+        if node.payload_file:
+            readers.setdefault(node.payload_file, []).append(node.name)
+    for name in info.required_files:
+        nodes = readers.get(name, [])
+        holds = f"payload of {nodes[0]}" if nodes else "weights"
+        if len(nodes) > 1:
+            holds = f"payload shared by {len(nodes):,} EPContext nodes"
+        rows.append(_make_file(name, _measure(info.path, name), holds))
+
+    left: dict[str, int] = {}
+    for weight in (info.manifest.source_weights if info.manifest else {}).values():
+        left[weight.location] = left.get(weight.location, 0) + weight.nbytes
+    rows += [
+        _make_file(name or "the source model", size, "weights that payloads left there")
+        for name, size in left.items()
+    ]
+    return rows
+
+
+def _make_file(name: str, size: int | None, holds: str) -> dict[str, str | int | None]:
+    return {"name": name, "bytes": size, "holds": holds}
+
+
+def _measure(model: Path | None, name: str) -> int | None:
+    """Return the size of a file beside a model, None for one that cannot be opened."""
+    if model is None:
+        return None
+    try:
+        folder = ModelFolder(model.parent, model)
+        with folder.open(name, what="the file", node=None) as file:
+            return os.fstat(file.fileno()).st_size
+    except InvalidGraph:
+        return None
+
+
+def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
+    """Verify a context model; return its payloads, the verdict, and what was found.
+
+    A plain model has nothing to verify.
+    """
+    if not info.ep_contexts or info.path is None:
+        return {"payloads": [], "verdict": None, "findings": []}
+
+    report = verify_model(info.path, options)
+    verdict = "not ok"
+    if report.ok:
+        verdict = "ok" if report.checked else "not checked"
+    return {
+        "payloads": [
+            {
+                "node": node.name,
+                "source": node.source,
+                "file": node.payload_file or "embedded",
+                "bytes": node.payload_bytes,
+                "state": _describe_state(node, report),
+            }
+            for node in info.ep_contexts
+            if node.main_context
+        ],
+        "verdict": verdict,
+        "findings": [
+            {
+                "severity": finding.severity.value,
+                "code": finding.code,
+                "message": finding.message,
+                "hint": finding.hint,
+            }
+            for finding in report.findings
+        ],
+    }
+
+
+def _describe_state(node: ContextNodeInfo, report: VerifyReport) -> str:
+    if node.problem:
+        return node.problem
+    name = node.payload_file or node.name
+    for payload in report.payloads:
+        if payload.name == name:
+            digests = "digests right" if payload.digests else "without digests"
+            seen = payload.looked_into_by
+            return f"{digests}, looked into by {seen}" if seen else digests
+    return "not read"
