@@ -58,7 +58,8 @@ class Frame {
   }
 
   redraw() {
-    if (!this.scene) return;
+    // Printing has drawn the whole graph.
+    if (!this.scene || this.printing) return;
     const { scene, scale } = this;
     this.space.style.width = `${Math.max(this.element.clientWidth, scene.width * scale)}px`;
     this.space.style.height = `${scene.height * scale}px`;

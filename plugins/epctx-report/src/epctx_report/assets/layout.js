@@ -101,10 +101,10 @@ function edgeSpans(contents, { y, h, points }) {
   const tops = new Float64Array(contents.from.length), bottoms = new Float64Array(tops.length);
   for (let edge = 0; edge < tops.length; edge += 1) {
     const path = points?.[edge];
-    const ys = path ? path.map((point) => point.y)
-      : [y[contents.from[edge]] + h[contents.from[edge]], y[contents.to[edge]]];
-    tops[edge] = Math.min(...ys);
-    bottoms[edge] = Math.max(...ys);
+    const start = path ? path[0].y : y[contents.from[edge]] + h[contents.from[edge]];
+    const end = path ? path.at(-1).y : y[contents.to[edge]];
+    tops[edge] = Math.min(start, end);
+    bottoms[edge] = Math.max(start, end);
   }
   return [tops, bottoms];
 }
@@ -115,6 +115,7 @@ class BandIndex {
     this.tops = tops;
     this.bottoms = bottoms;
     this.band = Math.max(256, height / 4096);
+    this.count = Math.floor(height / this.band) + 1;
     this.long = [];
     const bands = [], members = [];
     for (let at = 0; at < tops.length; at += 1) {
@@ -125,23 +126,22 @@ class BandIndex {
         members.push(at);
       }
     }
-    this.count = this.bandOf(height) + 2;
-    this.members = new Groups(bands.map((band) => Math.min(band, this.count - 1)), this.count, members);
+    this.members = new Groups(bands, this.count, members);
   }
 
   bandOf(y) {
-    return Math.max(0, Math.floor(y / this.band));
+    return Math.min(this.count - 1, Math.max(0, Math.floor(y / this.band)));
   }
 
   /** Calls `visit` once for each interval that meets top..bottom. */
   each(top, bottom, visit) {
     if (bottom < 0) return;
-    const first = Math.min(this.bandOf(top), this.count - 1);
-    const last = Math.min(this.bandOf(bottom), this.count - 1);
+    const first = this.bandOf(top);
+    const last = this.bandOf(bottom);
     for (let band = first; band <= last; band += 1) {
       for (const at of this.members.of(band)) {
         // In several bands it is visited in the first of them.
-        if (band > first && Math.min(this.bandOf(this.tops[at]), this.count - 1) < band) continue;
+        if (band > first && this.bandOf(this.tops[at]) < band) continue;
         if (this.tops[at] <= bottom && this.bottoms[at] >= top) visit(at);
       }
     }
