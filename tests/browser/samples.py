@@ -23,7 +23,7 @@ HOSTILE = [
     "toString",
     "{{title}} {{data}}",
     "#first",
-    "𝒩" * 200,
+    "\U0001d4a9" * 200,
     "long" * 25_000,
 ]
 

@@ -115,7 +115,7 @@ class Drawing {
       if (!paths.has(style)) paths.set(style, { lines: [], arrows: [] });
       const moved = points.map((point) => [point.x + left - area.x, point.y + top - area.y]);
       const { lines, arrows } = paths.get(style);
-      lines.push(curve(moved, !places.points));
+      lines.push(curve(moved));
       arrows.push(arrow(moved.at(-1), THICKNESS[thicknessOf(contents.bytes[edge])]));
       if (this.texts && this.labels.length < 600) this.addLabel(contents, places, edge, moved, left, top, `${near ? " near" : ""}${ground ? ` inner ${ground}` : ""}`);
     }
@@ -151,7 +151,7 @@ class Drawing {
       // Beside the end of a long edge; in the middle of one between neighbouring layers.
       const [[fromX, fromY], [toX, toY]] = [moved[0], moved.at(-1)];
       const long = toY - fromY > GAP_Y + 2;
-      [x, y] = long ? [toX, toY - 14] : [(fromX + toX) / 2, (fromY + toY) / 2 + 4];
+      [x, y] = moved.length > 2 ? [moved[2][0], moved[2][1] + 4] : long ? [toX, toY - 14] : [(fromX + toX) / 2, (fromY + toY) / 2 + 4];
     }
     if (x < -60 || y < -20 || x > area.w + 60 || y > area.h + 20) return;
     const label = draw("text", { x, y, class: `bytes${style}` }, edgeLabel(contents, edge));
@@ -164,22 +164,25 @@ function meets(contents, { points, x, w }, edge, first, last) {
   if (path) return path.some((point) => point.x <= last) && path.some((point) => point.x >= first);
   const from = contents.from[edge], to = contents.to[edge];
   const start = x[from] + w[from] / 2, end = x[to] + w[to] / 2;
-  return Math.min(start, end) <= last && Math.max(start, end) >= first;
+  const side = Math.max(x[from] + w[from], x[to] + w[to]) + 50;
+  return Math.min(start, end) <= last && Math.max(start, end, side) >= first;
 }
 
+/** A line between neighbouring layers; a longer edge goes beside what is between. */
 function straight(contents, { x, y, w, h }, edge) {
   const from = contents.from[edge], to = contents.to[edge];
-  return [
-    { x: x[from] + w[from] / 2, y: y[from] + h[from] },
-    { x: x[to] + w[to] / 2, y: y[to] },
-  ];
+  const start = { x: x[from] + w[from] / 2, y: y[from] + h[from] };
+  const end = { x: x[to] + w[to] / 2, y: y[to] };
+  if (end.y - start.y < 1.5 * GAP_Y || Math.abs(end.x - start.x) > w[to]) return [start, end];
+  const side = Math.max(x[from] + w[from], x[to] + w[to]) + 12 + 10 * (edge % 4);
+  return [start, { x: side, y: start.y + 22 }, { x: side, y: start.y + 44 }, { x: side, y: end.y - 44 }, { x: side, y: end.y - 22 }, end];
 }
 
-function curve(points, vertical) {
+function curve(points) {
   const at = ([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`;
   const [first, ...rest] = points;
   const last = points.at(-1);
-  if (vertical || points.length < 3) {
+  if (points.length < 3) {
     const bend = Math.min(60, Math.abs(last[1] - first[1]) / 2);
     return `M${at(first)}C${at([first[0], first[1] + bend])} ${at([last[0], last[1] - bend])} ${at(last)}`;
   }

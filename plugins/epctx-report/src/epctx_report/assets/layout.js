@@ -1,6 +1,7 @@
 // Positions: dagre for small views, given or computed layers for large ones.
 
 const SMALL = 400;
+const DAGRE_COST = 50_000; // some 0.3 s
 const GAP_X = 26;
 const GAP_Y = 48;
 
@@ -8,11 +9,20 @@ const GAP_Y = 48;
 function layOut(contents, w, h, slot) {
   const count = contents.ids.length;
   const small = count <= SMALL && contents.from.length <= 3 * SMALL;
-  const result = (small && layOutByDagre(contents, w, h)) || layOutByLayers(contents, w, h, slot);
+  const result = (small && isCheapForDagre(contents) && layOutByDagre(contents, w, h)) || layOutByLayers(contents, w, h, slot);
   result.itemIndex = new BandIndex(result.y, result.y.map((y, at) => y + h[at]), result.height);
   const [tops, bottoms] = edgeSpans(contents, result);
   result.edgeIndex = new BandIndex(tops, bottoms, result.height);
   return result;
+}
+
+/** dagre's time grows with layers times the nodes that it makes of long edges. */
+function isCheapForDagre(contents) {
+  const { layer } = contents.longest ??= makeLayers(contents);
+  let layers = 1, nodes = contents.ids.length;
+  for (const at of layer) layers = Math.max(layers, at + 1);
+  contents.from.forEach((from, edge) => (nodes += layer[contents.to[edge]] - layer[from]));
+  return layers * nodes <= DAGRE_COST;
 }
 
 function layOutByDagre(contents, w, h) {
@@ -52,7 +62,7 @@ function layOutByDagre(contents, w, h) {
 /** Layers below each other; within a layer x in slots, pushed right where items overlap. */
 function layOutByLayers(contents, w, h, slot) {
   const count = contents.ids.length;
-  const { layer, x: slots } = contents.layer ? contents : makeLayers(contents);
+  const { layer, x: slots } = contents.layer ? contents : contents.longest ??= makeLayers(contents);
   const x = new Float64Array(count), y = new Float64Array(count);
   const order = Array.from({ length: count }, (_, at) => at)
     .sort((a, b) => layer[a] - layer[b] || slots[a] - slots[b] || a - b);
@@ -89,12 +99,31 @@ function makeLayers(contents) {
       if (--waiting[to] === 0) ready.push(to);
     }
   }
-  const used = new Map();
-  for (let at = 0; at < count; at += 1) {
-    x[at] = used.get(layer[at]) ?? 0;
-    used.set(layer[at], x[at] + 1);
-  }
+  alignLayers(contents, layer, x);
   return { layer, x };
+}
+
+/** Sets x in slots: below the middle of what an item reads, without overlaps. */
+function alignLayers(contents, layer, x) {
+  const rows = [];
+  layer.forEach((row, at) => (rows[row] ??= []).push(at));
+  for (const row of rows) {
+    const aims = new Map(row.map((at) => {
+      const before = contents.before.of(at);
+      let sum = 0;
+      for (const edge of before) sum += x[contents.from[edge]];
+      return [at, before.length ? sum / before.length : 0];
+    }));
+    row.sort((a, b) => aims.get(a) - aims.get(b) || a - b);
+    let free = -Infinity, off = 0;
+    for (const at of row) {
+      x[at] = Math.max(aims.get(at), free);
+      free = x[at] + 1;
+      off += x[at] - aims.get(at);
+    }
+    // What was pushed right is moved back by half of it on average.
+    for (const at of row) x[at] -= off / row.length;
+  }
 }
 
 function edgeSpans(contents, { y, h, points }) {
