@@ -81,6 +81,8 @@ function layOutByLayers(contents, w, h, slot) {
     top += tallest + GAP_Y;
     first = last;
   }
+  // Edges over several layers go beside the items, with their labels.
+  if (contents.from.some((from, edge) => layer[contents.to[edge]] - layer[from] > 1)) width += 84;
   return { x, y, w, h, points: null, labels: null, width, height: Math.max(1, top - GAP_Y + 8) };
 }
 
