@@ -2,6 +2,7 @@
 # make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
 # make test-vendors  the tests with real vendors' EPs, in an environment of their own (200 MB of wheels, Linux x86-64)
+# make test-browser  the report page in Chromium (apt-get install chromium), driven by playwright
 # make conformance  the ONNX project's cases, quantised twins of them and networks of programs on every route; RESULTS=FILE to go on later
 # make conformance-vendors  the same table for real vendors' EPs, whose failures are not listed as known
 # make zoo     today's exporters make some 250 models, which take every route (torch in an environment of its own, 6 GB; half an hour)
@@ -37,7 +38,7 @@ VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxrunti
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release docs size clean
+.PHONY: install demo test test-browser test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release docs size clean
 
 install: .venv/.installed
 
@@ -46,6 +47,9 @@ demo: .venv/.installed
 
 test: lint
 	.venv/bin/python $(PYTEST)
+
+test-browser: .venv/.browser
+	.venv/bin/python $(PYTEST) tests/browser
 
 ifeq ($(PLATFORM),Linux x86_64)
 test-vendors conformance-vendors stress-vendors: .venv-vendors/.installed
@@ -118,6 +122,10 @@ clean:
 # Drawing needs no part of epctx, nor does Model Explorer; groups are read from pyproject.toml by pip 25.1 and newer.
 .venv/.plots: .venv/.installed
 	.venv/bin/python -m pip install --quiet --group bench-plots
+	@touch $@
+
+.venv/.browser: .venv/.installed
+	.venv/bin/python -m pip install --quiet --group browser
 	@touch $@
 
 # Without it one test is skipped.

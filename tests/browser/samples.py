@@ -23,7 +23,7 @@ HOSTILE = [
     "toString",
     "{{title}} {{data}}",
     "#first",
-    "𝒩" * 200,
+    "\U0001d4a9" * 200,
     "long" * 25_000,
 ]
 
@@ -199,7 +199,9 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
     resize = b.node("Resize", "/stage1/resize", cpu, [last])
     cast = b.node("Cast", "/stage1/cast", cpu, [b.value(resize)])
     last = b.value(cast, type_="float[?,64,112,112]", size=None)
-    vino = b.box(1, 0, name="OpenVINOExecutionProvider_11aa22bb33cc44dd_0", seconds=0.0031)
+    vino = b.box(
+        1, 0, name="OpenVINOExecutionProvider_11aa22bb33cc44dd_0", seconds=0.0031
+    )
     for at in range(3):
         left = b.node("MatMul", f"/stage2/left.{at}", vino, [last], 9_437_184)
         right = b.node("MatMul", f"/stage2/right.{at}", vino, [last, branch], 262_144)
@@ -209,7 +211,9 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
     choice = b.node("If", "/choose", session, [last])
     chosen = b.value(choice, type_="float[1,1000]", size=4_000)
     compiled = b.box(0, context=1, name="QNNExecutionProvider_99ee88dd77cc66bb_1")
-    context = b.node("EPContext", "QNNExecutionProvider_99ee88dd77cc66bb_1", compiled, [chosen])
+    context = b.node(
+        "EPContext", "QNNExecutionProvider_99ee88dd77cc66bb_1", compiled, [chosen]
+    )
     b.model["results"] = [b.value(context, "probabilities", "float[1,1000]", 4_000)]
     for graph, branch_name in enumerate(("then_branch", "else_branch"), start=1):
         b.model["graphs"].append({"name": branch_name, "owner": choice})
@@ -218,9 +222,24 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
         done = b.node("Identity", f"/{branch_name}/identity", inner, [b.value(soft)])
         b.model["results"].append(b.value(done))
     b.model["refusals"] = [
-        {"ep": "QNNExecutionProvider", "reason": "Resize with mode 'cubic' is not supported", "nodes": [resize], "follows": []},
-        {"ep": "QNNExecutionProvider", "reason": "dynamic shape of the first input", "nodes": [cast, *range(14, 23)], "follows": [cast]},
-        {"ep": "OpenVINOExecutionProvider", "reason": "If is run by the session", "nodes": [choice], "follows": []},
+        {
+            "ep": "QNNExecutionProvider",
+            "reason": "Resize with mode 'cubic' is not supported",
+            "nodes": [resize],
+            "follows": [],
+        },
+        {
+            "ep": "QNNExecutionProvider",
+            "reason": "dynamic shape of the first input",
+            "nodes": [cast, *range(14, 23)],
+            "follows": [cast],
+        },
+        {
+            "ep": "OpenVINOExecutionProvider",
+            "reason": "If is run by the session",
+            "nodes": [choice],
+            "follows": [],
+        },
     ]
     b.model["facts"] = [
         {"name": "Producer", "value": "pytorch 2.9"},
@@ -230,24 +249,60 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
     ]
     b.model["files"] = [
         {"name": name, "bytes": 4_812_544, "holds": "the graph"},
-        {"name": "shufflenet_int8_qnn.bin", "bytes": 29_884_416, "holds": "2 payloads of QNN"},
+        {
+            "name": "shufflenet_int8_qnn.bin",
+            "bytes": 29_884_416,
+            "holds": "2 payloads of QNN",
+        },
     ]
     b.model["payloads"] = [
-        {"node": "QNNExecutionProvider_99ee88dd77cc66bb_1", "source": "QNNExecutionProvider", "file": "shufflenet_int8_qnn.bin", "bytes": 29_884_416, "state": "checked"},
+        {
+            "node": "QNNExecutionProvider_99ee88dd77cc66bb_1",
+            "source": "QNNExecutionProvider",
+            "file": "shufflenet_int8_qnn.bin",
+            "bytes": 29_884_416,
+            "state": "checked",
+        },
     ]
     b.model["verdict"] = "optimal: this machine runs every payload as it was compiled"
     b.model["findings"] = [
-        {"severity": "warning", "code": "ep-simulated", "message": "QNNExecutionProvider is simulated here.", "hint": "Install onnxruntime-qnn for real hardware."},
-        {"severity": "error", "code": "payload-missing", "message": "shufflenet_int8_x.bin is missing.", "hint": ""},
+        {
+            "severity": "warning",
+            "code": "ep-simulated",
+            "message": "QNNExecutionProvider is simulated here.",
+            "hint": "Install onnxruntime-qnn for real hardware.",
+        },
+        {
+            "severity": "error",
+            "code": "payload-missing",
+            "message": "shufflenet_int8_x.bin is missing.",
+            "hint": "",
+        },
     ]
     b.model["timings"] = {
-        "rows": [{"name": "compile", "seconds": 1.92, "of": "model"}, {"name": "load", "seconds": 0.0412, "of": "model"}, {"name": "run", "seconds": 0.00548, "of": "median of 50"}],
-        "partitions": [{"box": vino, "seconds": 0.0031}, {"box": qnn, "seconds": 0.00182}, {"box": cpu, "seconds": 0.0004}],
-        "operators": [{"operator": "MatMul", "count": 6, "seconds": 0.0029}, {"operator": "Conv", "count": 6, "seconds": 0.0017}],
+        "rows": [
+            {"name": "compile", "seconds": 1.92, "of": "model"},
+            {"name": "load", "seconds": 0.0412, "of": "model"},
+            {"name": "run", "seconds": 0.00548, "of": "median of 50"},
+        ],
+        "partitions": [
+            {"box": vino, "seconds": 0.0031},
+            {"box": qnn, "seconds": 0.00182},
+            {"box": cpu, "seconds": 0.0004},
+        ],
+        "operators": [
+            {"operator": "MatMul", "count": 6, "seconds": 0.0029},
+            {"operator": "Conv", "count": 6, "seconds": 0.0017},
+        ],
         "notes": ["Measured on 2 cores; the first run is left out."],
     }
     b.model["advice"] = [
-        {"title": "2 nodes between two partitions run on the CPU EP", "text": "Each run copies 784.0 KiB to the CPU and an unknown number of bytes back. Resize with mode 'linear' would be taken by QNN.", "nodes": [resize, cast], "boxes": [cpu]},
+        {
+            "title": "2 nodes between two partitions run on the CPU EP",
+            "text": "Each run copies 784.0 KiB to the CPU and an unknown number of bytes back. Resize with mode 'linear' would be taken by QNN.",
+            "nodes": [resize, cast],
+            "boxes": [cpu],
+        },
     ]
     return b.finish()
 
@@ -265,7 +320,14 @@ def folder_page() -> Data:
         differences={
             "first": "shufflenet_int8_ctx.onnx",
             "second": "decoder_ctx.onnx",
-            "rows": [{"part": "node", "name": "/stage1/resize", "first": "Resize", "second": None}],
+            "rows": [
+                {
+                    "part": "node",
+                    "name": "/stage1/resize",
+                    "first": "Resize",
+                    "second": None,
+                }
+            ],
             "left_out": 3,
         },
     )
@@ -282,26 +344,40 @@ def hostile_page() -> Data:
         one = b.node(text, text, first, [start])
         two = b.node(text, text, first, [b.value(one, "\u0000" + text, text, 4)])
         three = b.node("Relu", text, second, [b.value(two, text, text, 4)])
-        b.model["graphs"] = [{"name": text, "owner": None}, {"name": text, "owner": three}]
+        b.model["graphs"] = [
+            {"name": text, "owner": None},
+            {"name": text, "owner": three},
+        ]
         b.node(text, "", b.box(1, graph=1), [])
         b.model["facts"] = [{"name": text, "value": text}]
-        b.model["refusals"] = [{"ep": text, "reason": text, "nodes": [one, three], "follows": [three]}]
+        b.model["refusals"] = [
+            {"ep": text, "reason": text, "nodes": [one, three], "follows": [three]}
+        ]
         b.model["files"] = [{"name": text, "bytes": None, "holds": text}]
-        b.model["payloads"] = [{"node": text, "source": text, "file": text, "bytes": None, "state": text}]
+        b.model["payloads"] = [
+            {"node": text, "source": text, "file": text, "bytes": None, "state": text}
+        ]
         b.model["verdict"] = text
-        b.model["findings"] = [{"severity": text, "code": text, "message": text, "hint": text}]
+        b.model["findings"] = [
+            {"severity": text, "code": text, "message": text, "hint": text}
+        ]
         b.model["timings"] = {
             "rows": [{"name": text, "seconds": 1.0, "of": text}],
             "partitions": [{"box": first, "seconds": 1.0}],
             "operators": [{"operator": text, "count": 1, "seconds": 1.0}],
             "notes": [text],
         }
-        b.model["advice"] = [{"title": text, "text": text, "nodes": [one], "boxes": [second]}]
+        b.model["advice"] = [
+            {"title": text, "text": text, "nodes": [one], "boxes": [second]}
+        ]
         models.append(b.finish(deltas=False))
     differences = {
         "first": HOSTILE[0],
         "second": HOSTILE[1],
-        "rows": [{"part": text, "name": text, "first": text, "second": text} for text in HOSTILE],
+        "rows": [
+            {"part": text, "name": text, "first": text, "second": text}
+            for text in HOSTILE
+        ],
         "left_out": 0,
     }
     return make_page(*models, title=HOSTILE[0], differences=differences)
@@ -310,28 +386,43 @@ def hostile_page() -> Data:
 def chain_page(count: int = 100_000) -> Data:
     """One chain in one box."""
     b = Builder("chain.onnx")
-    b.model["eps"] = [make_ep("QNNExecutionProvider"), make_ep("CPUExecutionProvider", "cpu")]
+    b.model["eps"] = [
+        make_ep("QNNExecutionProvider"),
+        make_ep("CPUExecutionProvider", "cpu"),
+    ]
     box = b.box(0, 0)
     value = b.value(-1, "x")
     for at in range(count):
         node = b.node(("Conv", "Relu", "Add")[at % 3], f"layer.{at}", box, [value])
         value = b.value(node)
     numbers = list(range(count))
-    b.model["inner"] = {"node": delta(numbers), "layer": delta(numbers), "x": delta([0] * count)}
+    b.model["inner"] = {
+        "node": delta(numbers),
+        "layer": delta(numbers),
+        "x": delta([0] * count),
+    }
     return make_page(b.finish())
 
 
 def alternating_page(count: int = 100_000) -> Data:
     """Boxes of two nodes, by turns of an EP and of the CPU EP."""
     b = Builder("alternating.onnx")
-    b.model["eps"] = [make_ep("QNNExecutionProvider"), make_ep("CPUExecutionProvider", "cpu")]
+    b.model["eps"] = [
+        make_ep("QNNExecutionProvider"),
+        make_ep("CPUExecutionProvider", "cpu"),
+    ]
     value = b.value(-1, "x")
     for at in range(count // 2):
         box = b.box(at % 2, at // 2 if at % 2 == 0 else -1, layer=at, x=0)
         for op in ("Conv", "Relu"):
             value = b.value(b.node(op, f"{op}.{at}", box, [value]))
     b.model["refusals"] = [
-        {"ep": "QNNExecutionProvider", "reason": "every second one", "nodes": delta(list(range(2, count, 4))), "follows": []}
+        {
+            "ep": "QNNExecutionProvider",
+            "reason": "every second one",
+            "nodes": delta(list(range(2, count, 4))),
+            "follows": [],
+        }
     ]
     return make_page(b.finish())
 
@@ -339,7 +430,10 @@ def alternating_page(count: int = 100_000) -> Data:
 def fan_out_page(count: int = 100_000) -> Data:
     """One node whose value all others read, each a box of its own."""
     b = Builder("fan_out.onnx")
-    b.model["eps"] = [make_ep("QNNExecutionProvider"), make_ep("CPUExecutionProvider", "cpu")]
+    b.model["eps"] = [
+        make_ep("QNNExecutionProvider"),
+        make_ep("CPUExecutionProvider", "cpu"),
+    ]
     first = b.box(0, 0, layer=0, x=0)
     value = b.value(b.node("Conv", "first", first, [b.value(-1, "x")]))
     for at in range(1, count):

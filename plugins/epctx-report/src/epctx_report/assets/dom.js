@@ -46,7 +46,7 @@ function table(heads, rows) {
   const cell = (content, column) =>
     make("td", { class: isNumber[column] ? "number" : null }, content);
   return make("div", { class: "scrolled", tabindex: 0, role: "region", "aria-label": "table" },
-    make("table", {},
+    make("table", { class: heads.length > 3 && heads.at(-1) ? "wide" : null },
       make("thead", {}, make("tr", {},
         heads.map((head, column) =>
           make("th", { scope: "col", class: isNumber[column] ? "number" : null }, head.replace("#", ""))))),

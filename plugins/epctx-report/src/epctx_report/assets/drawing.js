@@ -1,6 +1,7 @@
 // Drawing of what lies in a window of the scene, as SVG.
 
 const LABELS_FROM = 0.42; // the smallest scale at which texts can be read
+const MOST_EDGES = 900;
 const THICKNESS = [1.2, 2, 3.2, 4.8];
 
 function edgeLabel(contents, edge) {
@@ -37,7 +38,7 @@ class Drawing {
       this.items.push(this.makeBox(id, x, y, places.w[at], places.h[at], Boolean(open)));
       if (!open) return;
       const [innerLeft, innerTop] = scene.innerOrigin(id, at);
-      this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items);
+      this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items, this.classes[this.model.boxEp[id]]);
     });
     return [...this.edges, ...this.items, ...this.labels];
   }
@@ -79,10 +80,10 @@ class Drawing {
       ? model.countOps(box).slice(0, 3).map(([op, count]) => (count > 1 ? `${op} ×${formatCount(count)}` : op)).join(", ")
       : model.nodeNames[single] || "";
     if (this.scene.large) {
-      element.append(draw("text", { x: 12, y: 36, class: "small" }, display(single === null ? `${formatCount(nodes)}: ${ops}` : size, 27)));
+      element.append(draw("text", { x: 12, y: 36, class: "small" }, display(single === null ? `${formatCount(nodes)}: ${ops}` : size, 24)));
     } else {
       element.append(draw("text", { x: 12, y: 37 }, size));
-      element.append(draw("text", { x: 12, y: 54, class: "small" }, display(ops, 30)));
+      element.append(draw("text", { x: 12, y: 54, class: "small" }, display(ops, 27)));
     }
     return element;
   }
@@ -93,40 +94,54 @@ class Drawing {
       x, y, width: w, height: h, id: `node-${node}`, "data-node": node, role: "img",
       class: `node${model.subgraphs.has(node) ? " owner" : ""}${this.isChosen("node", node) ? " chosen" : ""}`,
     });
-    const op = display(model.op(node), 18);
+    const op = display(model.op(node), 16);
     element.setAttribute("aria-label", `${op} ${display(model.nodeNames[node], 40)}`);
     element.append(draw("rect", { x: 1.5, y: 1.5, width: w - 3, height: h - 3, rx: 4 }));
     if (!this.texts) return element;
     element.append(draw("text", { x: 10, y: 17, class: "head" }, model.subgraphs.has(node) ? `${op} ⧉` : op));
-    element.append(draw("text", { x: 10, y: 32, class: "small" }, display(model.nodeNames[node], 23)));
+    element.append(draw("text", { x: 10, y: 32, class: "small" }, display(model.nodeNames[node], 20)));
     return element;
   }
 
   /** Edges as one path for each thickness: thousands of them are a few elements. */
-  addEdges(contents, places, left, top, kind, target = this.edges) {
+  addEdges(contents, places, left, top, kind, target = this.edges, ground = "") {
     const { area } = this;
     const paths = new Map();
-    places.edgeIndex.each(area.y - top, area.y + area.h - top, (edge) => {
+    for (const edge of this.chooseEdges(contents, places, left, top)) {
       const points = places.points?.[edge] ?? straight(contents, places, edge);
-      const xs = points.map((point) => point.x + left);
-      if (Math.max(...xs) < area.x || Math.min(...xs) > area.x + area.w) return;
       const near = this.chosen?.kind === kind &&
         (contents.ids[contents.from[edge]] === this.chosen.id || contents.ids[contents.to[edge]] === this.chosen.id);
       const style = `edge${kind === "node" ? " inner-edge" : ""} t${thicknessOf(contents.bytes[edge])}${near ? " near" : ""}`;
       if (!paths.has(style)) paths.set(style, { lines: [], arrows: [] });
       const moved = points.map((point) => [point.x + left - area.x, point.y + top - area.y]);
       const { lines, arrows } = paths.get(style);
-      lines.push(curve(moved, !places.points));
+      lines.push(curve(moved));
       arrows.push(arrow(moved.at(-1), THICKNESS[thicknessOf(contents.bytes[edge])]));
-      if (this.texts && this.labels.length < 600) this.addLabel(contents, places, edge, moved, left, top, near);
-    });
+      if (this.texts && this.labels.length < 600) this.addLabel(contents, places, edge, moved, left, top, `${near ? " near" : ""}${ground ? ` inner ${ground}` : ""}`);
+    }
     for (const [style, { lines, arrows }] of paths) {
       target.push(draw("path", { class: style, d: lines.join("") }));
       target.push(draw("path", { class: `${style} arrow`, d: arrows.join("") }));
     }
   }
 
-  addLabel(contents, places, edge, moved, left, top, near) {
+  /** The edges in the window; of too many, those with both ends in it go first. */
+  chooseEdges(contents, places, left, top) {
+    const { area } = this;
+    const { x, w } = places;
+    const within = (item) => x[item] + left <= area.x + area.w && x[item] + w[item] + left >= area.x;
+    const inner = [], passing = [];
+    places.edgeIndex.each(area.y - top, area.y + area.h - top, (edge) => {
+      const from = contents.from[edge], to = contents.to[edge];
+      if (within(from) && within(to)) inner.push(edge);
+      else if (meets(contents, places, edge, area.x - left, area.x + area.w - left)) passing.push(edge);
+    });
+    if (inner.length > MOST_EDGES) return inner.slice(0, MOST_EDGES);
+    const step = Math.max(1, Math.ceil(passing.length / (MOST_EDGES - inner.length + 1)));
+    return inner.concat(step === 1 ? passing : passing.filter((_, at) => at % step === 0));
+  }
+
+  addLabel(contents, places, edge, moved, left, top, style) {
     const { area } = this;
     const given = places.labels?.[edge];
     let x, y;
@@ -136,27 +151,38 @@ class Drawing {
       // Beside the end of a long edge; in the middle of one between neighbouring layers.
       const [[fromX, fromY], [toX, toY]] = [moved[0], moved.at(-1)];
       const long = toY - fromY > GAP_Y + 2;
-      [x, y] = long ? [toX, toY - 14] : [(fromX + toX) / 2, (fromY + toY) / 2 + 4];
+      [x, y] = moved.length > 2 ? [moved[2][0], moved[2][1] + 4] : long ? [toX, toY - 14] : [(fromX + toX) / 2, (fromY + toY) / 2 + 4];
     }
     if (x < -60 || y < -20 || x > area.w + 60 || y > area.h + 20) return;
-    const label = draw("text", { x, y, class: `bytes${near ? " near" : ""}${contents.kind === "node" ? " inner" : ""}` }, edgeLabel(contents, edge));
+    const label = draw("text", { x, y, class: `bytes${style}` }, edgeLabel(contents, edge));
     this.labels.push(label);
   }
 }
 
-function straight(contents, { x, y, w, h }, edge) {
+function meets(contents, { points, x, w }, edge, first, last) {
+  const path = points?.[edge];
+  if (path) return path.some((point) => point.x <= last) && path.some((point) => point.x >= first);
   const from = contents.from[edge], to = contents.to[edge];
-  return [
-    { x: x[from] + w[from] / 2, y: y[from] + h[from] },
-    { x: x[to] + w[to] / 2, y: y[to] },
-  ];
+  const start = x[from] + w[from] / 2, end = x[to] + w[to] / 2;
+  const side = Math.max(x[from] + w[from], x[to] + w[to]) + 50;
+  return Math.min(start, end) <= last && Math.max(start, end, side) >= first;
 }
 
-function curve(points, vertical) {
+/** A line between neighbouring layers; a longer edge goes beside what is between. */
+function straight(contents, { x, y, w, h }, edge) {
+  const from = contents.from[edge], to = contents.to[edge];
+  const start = { x: x[from] + w[from] / 2, y: y[from] + h[from] };
+  const end = { x: x[to] + w[to] / 2, y: y[to] };
+  if (end.y - start.y < 1.5 * GAP_Y || Math.abs(end.x - start.x) > w[to]) return [start, end];
+  const side = Math.max(x[from] + w[from], x[to] + w[to]) + 12 + 10 * (edge % 4);
+  return [start, { x: side, y: start.y + 22 }, { x: side, y: start.y + 44 }, { x: side, y: end.y - 44 }, { x: side, y: end.y - 22 }, end];
+}
+
+function curve(points) {
   const at = ([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`;
   const [first, ...rest] = points;
   const last = points.at(-1);
-  if (vertical || points.length < 3) {
+  if (points.length < 3) {
     const bend = Math.min(60, Math.abs(last[1] - first[1]) / 2);
     return `M${at(first)}C${at([first[0], first[1] + bend])} ${at([last[0], last[1] - bend])} ${at(last)}`;
   }

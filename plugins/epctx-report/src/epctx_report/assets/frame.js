@@ -22,7 +22,10 @@ class Frame {
       this.zoom(this.scale * Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top);
     }, { passive: false });
     this.svg.addEventListener("click", (event) => this.click(event));
-    new ResizeObserver(() => this.redraw()).observe(this.element);
+    new ResizeObserver(() => {
+      const size = `${this.element.clientWidth} ${this.element.clientHeight}`;
+      if (size !== this.drawnSize) this.redraw();
+    }).observe(this.element);
   }
 
   get scene() {
@@ -58,15 +61,23 @@ class Frame {
   }
 
   redraw() {
-    if (!this.scene) return;
-    const { scene, scale } = this;
-    this.space.style.width = `${Math.max(this.element.clientWidth, scene.width * scale)}px`;
-    this.space.style.height = `${scene.height * scale}px`;
+    // Printing has drawn the whole graph.
+    if (!this.scene || this.printing) return;
+    const { scene } = this;
+    this.resize();
+    this.drawnSize = `${this.element.clientWidth} ${this.element.clientHeight}`;
     let area = this.area(0.4);
     // Dense places have no margin.
     if (scene.count(area) > MOST_ITEMS) area = this.area(0.02);
     this.drawArea(area);
     this.view.moved();
+  }
+
+  /** Gives the scrolled area the size of the scene. */
+  resize() {
+    const { scene, scale, element, space } = this;
+    space.style.width = `${Math.max(element.clientWidth, scene.width * scale)}px`;
+    space.style.height = `${scene.height * scale}px`;
   }
 
   drawArea(area) {
@@ -87,12 +98,11 @@ class Frame {
 
   /** Sets the scale; the point of the frame at (x, y) stays where it is. */
   zoom(scale, x = this.element.clientWidth / 2, y = this.element.clientHeight / 2) {
-    const { scene, element } = this;
+    const { element } = this;
     const pointX = (element.scrollLeft + x - this.offset) / this.scale;
     const pointY = (element.scrollTop + y) / this.scale;
     this.scale = this.bounded(scale, pointX, pointY);
-    this.space.style.width = `${Math.max(element.clientWidth, scene.width * this.scale)}px`;
-    this.space.style.height = `${scene.height * this.scale}px`;
+    this.resize();
     element.scrollLeft = pointX * this.scale + this.offset - x;
     element.scrollTop = pointY * this.scale - y;
     this.redraw();
@@ -121,7 +131,7 @@ class Frame {
     element.scrollTop = 0;
     const share = element.clientWidth / scene.width;
     if (share < 1 && share > 0.6) this.scale = share;
-    this.redraw();
+    this.resize();
     if (scene.contents.ids.length) {
       const first = scene.places.y.indexOf(scene.places.y.reduce((a, b) => Math.min(a, b), Infinity));
       const middle = (scene.places.x[first] + scene.places.w[first] / 2) * this.scale;
@@ -150,8 +160,7 @@ class Frame {
     change();
     const after = this.scene.rectangle(item);
     this.scale = this.bounded(this.scale, after.x, after.y);
-    this.space.style.width = `${Math.max(this.element.clientWidth, this.scene.width * this.scale)}px`;
-    this.space.style.height = `${this.scene.height * this.scale}px`;
+    this.resize();
     const middle = (after.w - before.w) / 2;
     this.element.scrollLeft = (after.x + middle) * this.scale + this.offset - left;
     this.element.scrollTop = after.y * this.scale - top;

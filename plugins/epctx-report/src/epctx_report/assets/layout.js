@@ -1,6 +1,7 @@
 // Positions: dagre for small views, given or computed layers for large ones.
 
 const SMALL = 400;
+const DAGRE_COST = 50_000; // some 0.3 s
 const GAP_X = 26;
 const GAP_Y = 48;
 
@@ -8,11 +9,20 @@ const GAP_Y = 48;
 function layOut(contents, w, h, slot) {
   const count = contents.ids.length;
   const small = count <= SMALL && contents.from.length <= 3 * SMALL;
-  const result = (small && layOutByDagre(contents, w, h)) || layOutByLayers(contents, w, h, slot);
+  const result = (small && isCheapForDagre(contents) && layOutByDagre(contents, w, h)) || layOutByLayers(contents, w, h, slot);
   result.itemIndex = new BandIndex(result.y, result.y.map((y, at) => y + h[at]), result.height);
   const [tops, bottoms] = edgeSpans(contents, result);
   result.edgeIndex = new BandIndex(tops, bottoms, result.height);
   return result;
+}
+
+/** dagre's time grows with layers times the nodes that it makes of long edges. */
+function isCheapForDagre(contents) {
+  const { layer } = contents.longest ??= makeLayers(contents);
+  let layers = 1, nodes = contents.ids.length;
+  for (const at of layer) layers = Math.max(layers, at + 1);
+  contents.from.forEach((from, edge) => (nodes += layer[contents.to[edge]] - layer[from]));
+  return layers * nodes <= DAGRE_COST;
 }
 
 function layOutByDagre(contents, w, h) {
@@ -52,7 +62,7 @@ function layOutByDagre(contents, w, h) {
 /** Layers below each other; within a layer x in slots, pushed right where items overlap. */
 function layOutByLayers(contents, w, h, slot) {
   const count = contents.ids.length;
-  const { layer, x: slots } = contents.layer ? contents : makeLayers(contents);
+  const { layer, x: slots } = contents.layer ? contents : contents.longest ??= makeLayers(contents);
   const x = new Float64Array(count), y = new Float64Array(count);
   const order = Array.from({ length: count }, (_, at) => at)
     .sort((a, b) => layer[a] - layer[b] || slots[a] - slots[b] || a - b);
@@ -71,6 +81,8 @@ function layOutByLayers(contents, w, h, slot) {
     top += tallest + GAP_Y;
     first = last;
   }
+  // Edges over several layers go beside the items, with their labels.
+  if (contents.from.some((from, edge) => layer[contents.to[edge]] - layer[from] > 1)) width += 84;
   return { x, y, w, h, points: null, labels: null, width, height: Math.max(1, top - GAP_Y + 8) };
 }
 
@@ -89,22 +101,41 @@ function makeLayers(contents) {
       if (--waiting[to] === 0) ready.push(to);
     }
   }
-  const used = new Map();
-  for (let at = 0; at < count; at += 1) {
-    x[at] = used.get(layer[at]) ?? 0;
-    used.set(layer[at], x[at] + 1);
-  }
+  alignLayers(contents, layer, x);
   return { layer, x };
+}
+
+/** Sets x in slots: below the middle of what an item reads, without overlaps. */
+function alignLayers(contents, layer, x) {
+  const rows = [];
+  layer.forEach((row, at) => (rows[row] ??= []).push(at));
+  for (const row of rows) {
+    const aims = new Map(row.map((at) => {
+      const before = contents.before.of(at);
+      let sum = 0;
+      for (const edge of before) sum += x[contents.from[edge]];
+      return [at, before.length ? sum / before.length : 0];
+    }));
+    row.sort((a, b) => aims.get(a) - aims.get(b) || a - b);
+    let free = -Infinity, off = 0;
+    for (const at of row) {
+      x[at] = Math.max(aims.get(at), free);
+      free = x[at] + 1;
+      off += x[at] - aims.get(at);
+    }
+    // What was pushed right is moved back by half of it on average.
+    for (const at of row) x[at] -= off / row.length;
+  }
 }
 
 function edgeSpans(contents, { y, h, points }) {
   const tops = new Float64Array(contents.from.length), bottoms = new Float64Array(tops.length);
   for (let edge = 0; edge < tops.length; edge += 1) {
     const path = points?.[edge];
-    const ys = path ? path.map((point) => point.y)
-      : [y[contents.from[edge]] + h[contents.from[edge]], y[contents.to[edge]]];
-    tops[edge] = Math.min(...ys);
-    bottoms[edge] = Math.max(...ys);
+    const start = path ? path[0].y : y[contents.from[edge]] + h[contents.from[edge]];
+    const end = path ? path.at(-1).y : y[contents.to[edge]];
+    tops[edge] = Math.min(start, end);
+    bottoms[edge] = Math.max(start, end);
   }
   return [tops, bottoms];
 }
@@ -115,6 +146,7 @@ class BandIndex {
     this.tops = tops;
     this.bottoms = bottoms;
     this.band = Math.max(256, height / 4096);
+    this.count = Math.floor(height / this.band) + 1;
     this.long = [];
     const bands = [], members = [];
     for (let at = 0; at < tops.length; at += 1) {
@@ -125,23 +157,22 @@ class BandIndex {
         members.push(at);
       }
     }
-    this.count = this.bandOf(height) + 2;
-    this.members = new Groups(bands.map((band) => Math.min(band, this.count - 1)), this.count, members);
+    this.members = new Groups(bands, this.count, members);
   }
 
   bandOf(y) {
-    return Math.max(0, Math.floor(y / this.band));
+    return Math.min(this.count - 1, Math.max(0, Math.floor(y / this.band)));
   }
 
   /** Calls `visit` once for each interval that meets top..bottom. */
   each(top, bottom, visit) {
     if (bottom < 0) return;
-    const first = Math.min(this.bandOf(top), this.count - 1);
-    const last = Math.min(this.bandOf(bottom), this.count - 1);
+    const first = this.bandOf(top);
+    const last = this.bandOf(bottom);
     for (let band = first; band <= last; band += 1) {
       for (const at of this.members.of(band)) {
         // In several bands it is visited in the first of them.
-        if (band > first && Math.min(this.bandOf(this.tops[at]), this.count - 1) < band) continue;
+        if (band > first && this.bandOf(this.tops[at]) < band) continue;
         if (this.tops[at] <= bottom && this.bottoms[at] >= top) visit(at);
       }
     }

@@ -221,7 +221,9 @@ async function start() {
   const main = document.getElementById("page");
   try {
     main.replaceChildren(make("p", { class: "hint" }, "Reading the data …"));
-    new Page(await readData()).show();
+    const raw = await readData();
+    performance.mark("data read");
+    new Page(raw).show();
     performance.mark("cut drawn");
     requestAnimationFrame(() => setTimeout(() => {
       performance.mark("cut painted");

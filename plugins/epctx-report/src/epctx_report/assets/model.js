@@ -228,31 +228,36 @@ class Model {
   }
 
   collect(kind, ids, nodesOf, place, positions) {
-    const local = new Map();
-    ids.forEach((id, at) => local.set(id, at));
-    const edges = new Map();
-    const from = [], to = [], bytes = [], values = [];
     const size = ids.length;
-    for (let at = 0; at < size; at += 1) {
-      for (const node of nodesOf(ids[at])) {
+    const local = new Map();
+    const at = new Int32Array(kind === "box" ? this.boxCount : this.nodeCount).fill(-1);
+    ids.forEach((id, index) => {
+      local.set(id, index);
+      at[id] = index;
+    });
+    const from = [], to = [], bytes = [], values = [];
+    // By target: the source and the value seen last, and the edge from that source.
+    const lastSource = new Int32Array(size).fill(-1);
+    const lastValue = new Int32Array(size).fill(-1);
+    const lastEdge = new Int32Array(size);
+    for (let source = 0; source < size; source += 1) {
+      for (const node of nodesOf(ids[source])) {
         for (const value of this.outputsOf.of(node)) {
-          const crossed = new Set();
+          const added = this.bytesOf(value);
           for (const reader of this.readersOf.of(value)) {
-            const target = local.get(place(reader));
-            if (target === undefined || target === at || crossed.has(target)) continue;
-            crossed.add(target);
-            const key = at * size + target;
-            let edge = edges.get(key);
-            if (edge === undefined) {
-              edge = from.length;
-              edges.set(key, edge);
-              from.push(at);
+            const target = at[place(reader)] ?? -1;
+            if (target < 0 || target === source || lastValue[target] === value) continue;
+            lastValue[target] = value;
+            if (lastSource[target] !== source) {
+              lastSource[target] = source;
+              lastEdge[target] = from.length;
+              from.push(source);
               to.push(target);
               bytes.push(0);
               values.push(0);
             }
+            const edge = lastEdge[target];
             // One unknown size makes the sum unknown.
-            const added = this.bytesOf(value);
             bytes[edge] = added === null || bytes[edge] < 0 ? -1 : bytes[edge] + added;
             values[edge] += 1;
           }

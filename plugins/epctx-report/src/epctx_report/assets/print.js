@@ -19,6 +19,7 @@ function bindPrint(page) {
     const area = { x: 0, y: 0, w: scene.width, h: scene.height };
     const whole = scene.count(area) <= PRINTABLE;
     view.element.classList.toggle("whole", whole);
+    frame.printing = whole;
     if (whole) {
       frame.scale = Math.max(frame.scale, LABELS_FROM);
       frame.drawArea(area);
@@ -29,8 +30,10 @@ function bindPrint(page) {
     if (closed === null) return;
     for (const element of closed) element.open = false;
     closed = null;
-    page.view?.element.classList.remove("whole");
-    page.view?.frame.redraw();
+    if (!page.view) return;
+    page.view.element.classList.remove("whole");
+    page.view.frame.printing = false;
+    page.view.frame.redraw();
   }
 
   paper.addEventListener("change", () => (paper.matches ? prepare() : restore()));

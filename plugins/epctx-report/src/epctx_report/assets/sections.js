@@ -58,7 +58,7 @@ function refusalSection(view) {
     make("h3", {}, data(shortName(ep), 80)),
     refusals.sort((a, b) => b.nodes.length - a.nodes.length).map(({ reason, nodes, follows }) => details(
       [data(reason), make("span", { class: "count" }, ` ${countOf(nodes.length, "node")}`,
-        follows.size ? `, ${formatCount(follows.size)} of them only because nodes that they serve are` : null)],
+        follows.size ? `, ${formatCount(follows.size)} of them because a node that they serve is refused` : null)],
       () => view.nodeList(nodes, (node) => (follows.has(node) ? make("i", {}, " follows") : null)))),
   ]);
 }

@@ -1,0 +1,353 @@
+"""What a reader of a page sees, clicks and types."""
+
+from __future__ import annotations
+
+import pytest
+from browser.samples import folder_page, small_page
+from playwright.sync_api import expect
+
+NARROW = {"viewport": {"width": 400, "height": 800}}
+LABELS = ["QNN 0", "CPU", "OpenVINO 0", "session", "QNN, compiled"]
+
+
+def box(page, label):
+    return page.locator("[data-box]").filter(has_text=label).first
+
+
+def operator(page, name):
+    return page.locator("[data-node]").filter(has_text=name)
+
+
+def panel(page):
+    return page.locator(".panel")
+
+
+def test_summary_and_legend_say_where_the_nodes_run(show):
+    page = show(small_page())
+    assert page.title() == "shufflenet_int8_ctx.onnx"
+    assert page.locator("h1").inner_text() == "shufflenet_int8_ctx.onnx"
+    summary = page.locator(".summary").inner_text()
+    assert summary.startswith(
+        "29 nodes: 44.8% on QNN, 31.0% on OpenVINO, 20.7% on the CPU EP"
+    )
+    assert page.locator(".legend li").all_inner_texts()[:2] == [
+        "QNN 13 nodes, 1 partitionsimulated",
+        "OpenVINO 9 nodes, 1 partition",
+    ]
+
+
+def test_sections_stand_in_their_order(show):
+    page = show(folder_page())
+    assert page.locator("h2").all_inner_texts() == [
+        "The cut",
+        "Worth a look",
+        "Refused",
+        "Sizes",
+        "Times",
+        "Manifest and checks",
+        "Differences",
+    ]
+
+
+def test_section_without_data_is_left_out(show):
+    data = small_page()
+    data["models"][0] |= {
+        "advice": [],
+        "refusals": [],
+        "timings": None,
+        "files": [],
+        "payloads": [],
+    }
+    assert show(data).locator("h2").all_inner_texts() == [
+        "The cut",
+        "Manifest and checks",
+    ]
+
+
+@pytest.mark.parametrize(
+    "left_out", ["boxes", "nodes", "values", "uses", "eps", "refusals", "facts"]
+)
+def test_page_is_drawn_with_less_than_the_contract_gives(show, left_out):
+    data = small_page()
+    if left_out in {"boxes", "nodes"}:
+        data["models"] = [{"name": "nothing.onnx"}]
+    else:
+        del data["models"][0][left_out]
+        if left_out == "values":
+            del data["models"][0]["uses"]
+    page = show(data)
+    assert page.locator("h1").count() == 1
+    assert page.locator(".failure").count() == 0
+
+
+def test_cut_shows_each_box_of_the_main_graph_with_its_operators(show):
+    page = show(small_page())
+    assert page.locator("[data-box] .head").all_text_contents() == [
+        f"▸ {label}" if label in {"QNN 0", "CPU", "OpenVINO 0"} else label
+        for label in LABELS
+    ]
+    texts = box(page, "QNN 0").locator("text").all_text_contents()
+    assert texts == ["▸ QNN 0", "1.82 ms", "12 operators", "Conv ×6, Relu ×6"]
+
+
+def test_edges_say_the_bytes_that_cross_and_a_value_counts_once_for_each_reading_box(
+    show,
+):
+    page = show(small_page())
+    labels = page.locator(".bytes").all_text_contents()
+    assert sorted(labels) == ["16.0 MiB", "3.9 KiB", "784.0 KiB", "784.0 KiB", "?"]
+
+
+def test_click_expands_a_box_to_its_operators_and_collapses_it_again(show):
+    page = show(small_page())
+    assert page.locator("[data-node]").count() == 0
+    box(page, "CPU").click()
+    assert page.locator("[data-node]").count() == 2
+    assert operator(page, "/stage1/resize").locator("text").all_text_contents() == [
+        "Resize",
+        "/stage1/resize",
+    ]
+    box(page, "CPU").click(position={"x": 20, "y": 15})
+    assert page.locator("[data-node]").count() == 0
+
+
+def test_panel_shows_what_crosses_the_border_of_a_box(show):
+    page = show(small_page())
+    box(page, "OpenVINO 0").click()
+    text = panel(page).inner_text()
+    assert "OpenVINOExecutionProvider_11aa22bb33cc44dd_0" in text
+    assert "27.8 MiB" in text
+    assert "Goes in (2)" in text
+    assert "from /stage1/cast" in text
+    assert "Comes out (1)" in text
+    assert "dynamic shape of the first input (9 nodes)" in text
+
+
+def test_panel_shows_all_of_an_operator_and_its_links_lead_on(show):
+    page = show(small_page())
+    box(page, "CPU").click()
+    operator(page, "/stage1/cast").click()
+    text = panel(page).inner_text()
+    for expected in [
+        "Cast",
+        "dynamic shape of the first input",
+        "/stage1/resize:0",
+        "784.0 KiB",
+        "float[?,64,112,112] · ?",
+    ]:
+        assert expected in text
+    panel(page).get_by_role("button", name="/stage2/left.0").click()
+    expect(operator(page, "/stage2/left.0")).to_have_class("node chosen")
+    assert panel(page).locator("h3").inner_text() == "MatMul"
+
+
+def test_subgraph_opens_from_its_owner_and_the_breadcrumb_leads_back(show):
+    page = show(small_page())
+    box(page, "session").click()
+    panel(page).get_by_role("button", name="Open the subgraph else_branch").click()
+    assert page.locator(".crumbs").inner_text() == "main › else_branch"
+    assert page.locator("[data-box]").count() == 1
+    page.locator(".crumbs button").click()
+    assert page.locator("[data-box]").count() == 5
+    assert "/choose" in panel(page).inner_text()
+
+
+def test_search_finds_nodes_operators_and_values(show):
+    page = show(small_page())
+    field = page.get_by_role("searchbox")
+    field.fill("RESIZE")
+    results = page.locator(".results li")
+    expect(results).to_have_count(2)
+    assert results.all_inner_texts() == [
+        "Resize /stage1/resize",
+        "value /stage1/resize:0",
+    ]
+    field.fill("matmul")
+    expect(results).to_have_count(6)
+    field.fill("no such thing")
+    expect(page.locator(".results p")).to_have_text("0 results")
+
+
+def test_result_of_a_search_is_revealed_in_its_expanded_box(show):
+    page = show(small_page())
+    page.get_by_role("searchbox").fill("softmax")
+    page.locator(".results button").nth(1).click()
+    expect(operator(page, "softmax")).to_be_in_viewport()
+    assert page.locator(".crumbs").inner_text() == "main › else_branch"
+    assert panel(page).locator("code").first.inner_text() == "/else_branch/softmax"
+
+
+def test_page_is_used_by_keyboard_alone(show):
+    page = show(small_page())
+    page.keyboard.press("/")
+    page.keyboard.type("/stage1/relu.5")
+    page.keyboard.press("Enter")
+    expect(operator(page, "/stage1/relu.5")).to_have_class("node chosen")
+    for key, title in [
+        ("ArrowUp", "Conv"),
+        ("Escape", "QNN 0"),
+        ("Enter", "QNN 0"),
+        ("ArrowDown", "CPU"),
+        ("ArrowDown", "OpenVINO 0"),
+        ("Enter", "OpenVINO 0"),
+        ("ArrowDown", "MatMul"),
+        ("ArrowRight", "MatMul"),
+        ("ArrowDown", "Add"),
+        ("Escape", "OpenVINO 0"),
+    ]:
+        page.keyboard.press(key)
+        assert panel(page).locator("h3").inner_text() == title, key
+    assert page.locator(".frame").get_attribute("aria-activedescendant") == "box-2"
+    assert page.locator("[data-node]").count() == 9
+    page.keyboard.press("Escape")
+    assert panel(page).locator("h3").inner_text() == "main"
+
+
+def test_tab_leads_from_the_search_over_the_buttons_to_the_graph(show):
+    page = show(small_page())
+    page.keyboard.press("/")
+    reached = []
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate(
+                "document.activeElement.textContent.slice(0, 3) || document.activeElement.className"
+            )
+        )
+    assert reached[:3] == ["−", "+", "fit"]
+    page.keyboard.press("ArrowDown")
+    assert panel(page).locator("h3").inner_text() == "QNN 0"
+    page.keyboard.press("Enter")
+    assert page.locator("[data-node]").count() == 12
+
+
+def test_escape_leaves_the_search(show):
+    page = show(small_page())
+    page.keyboard.press("/")
+    page.keyboard.type("conv")
+    expect(page.locator(".results")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".results")).to_be_hidden()
+    assert page.get_by_role("searchbox").input_value() == ""
+
+
+def test_refusals_are_ordered_by_their_nodes_each_of_which_is_revealed(show):
+    page = show(small_page())
+    summaries = page.locator("#refused summary")
+    assert summaries.all_inner_texts() == [
+        "dynamic shape of the first input 10 nodes, 1 of them because a node that they serve is refused",
+        "Resize with mode 'cubic' is not supported 1 node",
+        "If is run by the session 1 node",
+    ]
+    summaries.first.click()
+    page.locator("#refused").get_by_role("button", name="/stage2/add.2").click()
+    expect(operator(page, "/stage2/add.2")).to_have_class("node chosen")
+    expect(operator(page, "/stage2/add.2")).to_be_in_viewport()
+
+
+def test_advice_leads_to_the_box_that_it_is_about(show):
+    page = show(small_page())
+    page.locator("#advice").get_by_role("button", name="CPU").click()
+    assert "chosen" in box(page, "CPU").get_attribute("class")
+
+
+def test_tables_show_sizes_times_and_differences(show):
+    page = show(folder_page())
+    assert (
+        "shufflenet_int8_qnn.bin\t28.5 MiB\t2 payloads of QNN"
+        in page.locator("#sizes").inner_text()
+    )
+    assert "load\tmodel\t41.20 ms" in page.locator("#times").inner_text()
+    assert (
+        "node\t/stage1/resize\tResize\tnone"
+        in page.locator("#differences").inner_text()
+    )
+    assert (
+        "3 further differences left out." in page.locator("#differences").inner_text()
+    )
+
+
+def test_other_model_of_a_folder_is_chosen(show):
+    page = show(folder_page())
+    box(page, "CPU").click()
+    page.get_by_label("Model").select_option("decoder_ctx.onnx")
+    assert page.locator(".model-name").inner_text() == "decoder_ctx.onnx"
+    assert page.locator("[data-box]").count() == 5
+    assert page.locator("[data-node]").count() == 0
+    page.get_by_label("Model").select_option("shufflenet_int8_ctx.onnx")
+    assert page.locator("[data-node]").count() == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_contrast_with_their_ground(show, scheme):
+    page = show(small_page(), color_scheme=scheme)
+    page.locator("summary").first.click()
+    ratios = page.evaluate(CONTRASTS)
+    assert len(ratios) > 12
+    assert [entry for entry in ratios if entry[1] < 4.5] == []
+
+
+@pytest.mark.parametrize("width", [400, 860, 1280])
+def test_page_is_as_wide_as_the_window_and_the_graph_scrolls_in_its_frame(show, width):
+    page = show(folder_page(), viewport={"width": width, "height": 800})
+    box(page, "OpenVINO 0").click()
+    page.get_by_label("Zoom in").click(click_count=5)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate(
+        "(({scrollWidth, clientWidth}) => scrollWidth > clientWidth)(document.querySelector('.frame'))"
+    )
+
+
+def test_panel_is_below_the_graph_in_a_narrow_window(show):
+    page = show(small_page(), **NARROW)
+    frame, aside = page.locator(".framed").bounding_box(), panel(page).bounding_box()
+    assert aside["y"] >= frame["y"] + frame["height"]
+
+
+def test_print_shows_the_whole_small_graph_and_every_list_without_controls(show):
+    page = show(small_page(), viewport={"width": 700, "height": 500})
+    box(page, "CPU").click()
+    page.emulate_media(media="print")
+    page.wait_for_selector(".cut.whole")
+    assert page.locator("[data-box]").count() == 5
+    assert page.locator("details:not([open])").count() == 0
+    expect(page.locator(".tools")).to_be_hidden()
+    drawing, frame = (
+        page.locator(".cut-drawing").bounding_box(),
+        page.locator(".framed").bounding_box(),
+    )
+    assert drawing["height"] <= frame["height"] + 1
+    assert page.locator("#refused .nodes li").count() == 12
+    page.emulate_media(media="screen")
+    expect(page.locator(".tools")).to_be_visible()
+    assert page.locator("#refused details[open]").count() == 0
+
+
+CONTRASTS = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const paint = (colours) => {
+    canvas.clearRect(0, 0, 1, 1);
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const ground = getComputedStyle(document.body).backgroundColor;
+  const found = [];
+  for (const svg of document.querySelectorAll(".box")) {
+    const fill = getComputedStyle(svg.querySelector("rect")).fill;
+    for (const text of svg.querySelectorAll("text")) {
+      const own = getComputedStyle(text);
+      found.push([text.textContent, ratio(paint([ground, fill]), paint([own.fill]))]);
+    }
+  }
+  for (const element of document.querySelectorAll("h1, h2, p, .link, .hint, .type, .severity, dt, dd, td, .simulated, .count")) {
+    const behind = [];
+    for (let up = element; up; up = up.parentElement) behind.unshift(getComputedStyle(up).backgroundColor);
+    found.push([element.textContent.slice(0, 40), ratio(paint(behind), paint([getComputedStyle(element).color]))]);
+  }
+  return found;
+}"""
