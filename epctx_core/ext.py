@@ -16,12 +16,12 @@ exactly its own version of the core.
     that copy's weights; files that a model names (epctx-files, epctx-isolation).
 `ModelFolder`:
     opening only what lies in a model's folder, and the state of a file there
-    (epctx-cache, epctx-cli, epctx-files).
+    (epctx-cache, epctx-cli, epctx-files, epctx-report).
 `PayloadEntry`, `dump_seal`:
     a manifest for a model that another tool wrote (epctx-files).
 `Publication`:
-    putting a converted, annotated or changed model in its place (epctx-cli,
-    epctx-files, epctx-onnxruntime).
+    putting a converted, annotated or changed model, or a page, in its place (epctx-cli,
+    epctx-files, epctx-onnxruntime, epctx-report).
 `ProviderSession`:
     the EPs that a compile will have, with options and versions; an EP instance in
     another process (epctx-bench, epctx-cache, epctx-isolation).
@@ -40,7 +40,7 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `check_folder`:
     saying that a file cannot be written before any work is done for it (epctx-bench,
-    epctx-cli).
+    epctx-cli, epctx-report).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
 `find_entry`:

@@ -1,4 +1,4 @@
-"""What is worth a look in a cut: short stays on the CPU, values that cross between EPs,
+"""Points worth a look in a cut: short stays on the CPU, values that cross between EPs,
 and refusals that cost most.
 """
 

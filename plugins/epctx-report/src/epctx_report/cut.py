@@ -54,7 +54,7 @@ class CutNode(NamedTuple):
 
     @property
     def is_context(self) -> bool:
-        """Whether it is an EPContext node."""
+        """True if it is an EPContext node."""
         return self.explanation is not None and self.explanation.compiled
 
 
@@ -78,7 +78,7 @@ class Box:
 
     @property
     def is_of_ep(self) -> bool:
-        """Whether an EP compiles it, or did."""
+        """True if an EP compiles it, or did."""
         return self.is_context or self.partition is not None
 
 
