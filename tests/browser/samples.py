@@ -221,6 +221,14 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
         soft = b.node("Softmax", f"/{branch_name}/softmax", inner, [last])
         done = b.node("Identity", f"/{branch_name}/identity", inner, [b.value(soft)])
         b.model["results"].append(b.value(done))
+    add_refusals(b, resize, cast, choice)
+    add_facts(b, name)
+    add_timings(b, qnn, cpu, vino)
+    add_advice(b, [resize, cast], cpu)
+    return b.finish()
+
+
+def add_refusals(b: Builder, resize: int, cast: int, choice: int) -> None:
     b.model["refusals"] = [
         {
             "ep": "QNNExecutionProvider",
@@ -241,6 +249,9 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
             "follows": [],
         },
     ]
+
+
+def add_facts(b: Builder, name: str) -> None:
     b.model["facts"] = [
         {"name": "Producer", "value": "pytorch 2.9"},
         {"name": "Opsets", "value": "ai.onnx 21, com.microsoft 1"},
@@ -279,6 +290,9 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
             "hint": "",
         },
     ]
+
+
+def add_timings(b: Builder, qnn: int, cpu: int, vino: int) -> None:
     b.model["timings"] = {
         "rows": [
             {"name": "compile", "seconds": 1.92, "of": "model"},
@@ -296,15 +310,17 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
         ],
         "notes": ["Measured on 2 cores; the first run is left out."],
     }
+
+
+def add_advice(b: Builder, nodes: list[int], box: int) -> None:
     b.model["advice"] = [
         {
             "title": "2 nodes between two partitions run on the CPU EP",
             "text": "Each run copies 784.0 KiB to the CPU and an unknown number of bytes back. Resize with mode 'linear' would be taken by QNN.",
-            "nodes": [resize, cast],
-            "boxes": [cpu],
+            "nodes": nodes,
+            "boxes": [box],
         },
     ]
-    return b.finish()
 
 
 def small_page() -> Data:

@@ -323,6 +323,15 @@ def test_print_shows_the_whole_small_graph_and_every_list_without_controls(show)
     assert page.locator("#refused details[open]").count() == 0
 
 
+def test_print_is_light_in_dark_mode_too(show):
+    page = show(small_page(), color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) != "rgb(255, 255, 255)"
+    page.emulate_media(media="print")
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+
+
 CONTRASTS = """() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
   const paint = (colours) => {

@@ -42,6 +42,23 @@ class Groups {
   }
 }
 
+/** The index of each of some ids: a map of few, an array of many. */
+class Locals {
+  constructor(ids, at) {
+    this.dense = ids.length > 1000 ? at : null;
+    this.map = this.dense ? null : new Map(Array.from(ids, (id, index) => [id, index]));
+  }
+
+  get(id) {
+    if (this.map) return this.map.get(id);
+    return this.dense[id] >= 0 ? this.dense[id] : undefined;
+  }
+
+  has(id) {
+    return this.get(id) !== undefined;
+  }
+}
+
 /** One model, read from its columns. Nodes, boxes and values are numbers. */
 class Model {
   constructor(raw) {
@@ -188,9 +205,10 @@ class Model {
 
   /** The boxes of a graph and the edges between them, with the bytes that cross. */
   graphContents(graph) {
-    const positions = this.boxLayer && this.boxX ? { layer: this.boxLayer, x: this.boxX } : null;
     return this.cached(`graph ${graph}`, () => {
       const ids = this.boxesOf.of(graph);
+      const given = ids.length > 400 && this.boxLayer && this.boxX;
+      const positions = given ? { layer: this.boxLayer, x: this.boxX } : null;
       const nodes = (box) => this.nodesOf.of(box);
       const place = (node) => this.boxOf[node];
       return this.collect("box", ids, nodes, place, positions);
@@ -201,24 +219,18 @@ class Model {
   boxContents(box) {
     const inner = this.raw.inner;
     return this.cached(`box ${box}`, () => {
+      const members = this.nodesOf.of(box);
       let positions = null;
-      if (inner) {
-        const layer = new Map();
-        const x = new Map();
+      if (inner && members.length > 400) {
         const [nodes, layers, xs] = this.innerColumns ??= [inner.node, inner.layer, inner.x].map((raw) => column(raw));
-        const members = this.nodesOf.of(box);
-        if (members.length > 400) {
-          for (let at = 0; at < nodes.length; at += 1) {
-            layer.set(nodes[at], layers[at]);
-            x.set(nodes[at], xs[at]);
-          }
-          const known = members.every((node) => layer.has(node));
-          const pick = (from) => ({ get: (id) => from.get(id) });
-          if (known) positions = { layer: pick(layer), x: pick(x) };
+        const layer = new Float64Array(this.nodeCount).fill(-1), x = new Float64Array(this.nodeCount);
+        for (let at = 0; at < nodes.length; at += 1) {
+          layer[nodes[at]] = layers[at];
+          x[nodes[at]] = xs[at];
         }
+        if (members.every((node) => layer[node] >= 0)) positions = { layer, x };
       }
-      const ids = this.nodesOf.of(box);
-      return this.collect("node", ids, (node) => [node], (node) => node, positions);
+      return this.collect("node", members, (node) => [node], (node) => node, positions);
     });
   }
 
@@ -229,13 +241,9 @@ class Model {
 
   collect(kind, ids, nodesOf, place, positions) {
     const size = ids.length;
-    const local = new Map();
     const at = new Int32Array(kind === "box" ? this.boxCount : this.nodeCount).fill(-1);
-    ids.forEach((id, index) => {
-      local.set(id, index);
-      at[id] = index;
-    });
-    const from = [], to = [], bytes = [], values = [];
+    for (let index = 0; index < size; index += 1) at[ids[index]] = index;
+    const from = [], to = [], bytes = [];
     // By target: the source and the value seen last, and the edge from that source.
     const lastSource = new Int32Array(size).fill(-1);
     const lastValue = new Int32Array(size).fill(-1);
@@ -254,22 +262,22 @@ class Model {
               from.push(source);
               to.push(target);
               bytes.push(0);
-              values.push(0);
             }
             const edge = lastEdge[target];
             // One unknown size makes the sum unknown.
             bytes[edge] = added === null || bytes[edge] < 0 ? -1 : bytes[edge] + added;
-            values[edge] += 1;
           }
         }
       }
     }
-    const read = (source) => ids.length > 0 && source
-      ? Float64Array.from(ids, (id) => (source.get ? source.get.call(source, id) : source[id]) ?? 0)
-      : null;
+    const read = (source) => {
+      const found = new Float64Array(size);
+      for (let index = 0; index < size; index += 1) found[index] = source[ids[index]] ?? 0;
+      return found;
+    };
     return {
-      kind, ids, local, from: Int32Array.from(from), to: Int32Array.from(to),
-      bytes: Float64Array.from(bytes), values: Int32Array.from(values),
+      kind, ids, local: new Locals(ids, at), from: new Int32Array(from), to: new Int32Array(to),
+      bytes: new Float64Array(bytes),
       layer: positions && read(positions.layer), x: positions && read(positions.x),
       after: new Groups(from, size), before: new Groups(to, size),
     };
