@@ -89,9 +89,9 @@ class Explanation:
     eps: tuple[str, ...]
     nodes: tuple[NodeExplanation, ...]
     model: ModelProto = field(repr=False, compare=False)
-    types: Mapping[
-        tuple[tuple[int, str], ...], Callable[[str], TensorType]
-    ] = field(repr=False, compare=False)
+    types: Mapping[tuple[tuple[int, str], ...], Callable[[str], TensorType]] = field(
+        repr=False, compare=False
+    )
 
     @property
     def left(self) -> tuple[NodeExplanation, ...]:
