@@ -258,13 +258,23 @@ def test_tables_show_sizes_times_and_differences(show):
         in page.locator("#sizes").inner_text()
     )
     assert "load\tmodel\t41.20 ms" in page.locator("#times").inner_text()
-    assert (
-        "node\t/stage1/resize\tResize\tnone"
-        in page.locator("#differences").inner_text()
-    )
-    assert (
-        "3 further differences left out." in page.locator("#differences").inner_text()
-    )
+    differences = page.locator("#differences")
+    assert "node 1 difference" in differences.inner_text()
+    assert "/stage1/resize\tResize\tnone" in differences.inner_text()
+    assert "3 further differences left out." in differences.inner_text()
+
+
+def test_many_differences_are_opened_by_a_click(show):
+    page_data = folder_page()
+    (row,) = page_data["differences"]["rows"]
+    page_data["differences"]["rows"] = [
+        {**row, "name": f"n{number}"} for number in range(41)
+    ]
+    page = show(page_data)
+
+    assert "n40" not in page.locator("#differences").inner_text()
+    page.get_by_text("41 differences").click()
+    assert "n40" in page.locator("#differences").inner_text()
 
 
 def test_other_model_of_a_folder_is_chosen(show):

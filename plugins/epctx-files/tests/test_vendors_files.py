@@ -133,3 +133,12 @@ def test_embedded_payloads_without_digests_are_compared(tmp_path):
     report = diff(REAL / "qnn_ctx1.onnx", tmp_path / "changed.onnx")
 
     assert [each.part for each in report.differences] == ["payload"]
+
+
+def test_texts_in_attributes_are_shown_as_text():
+    report = diff(REAL / "share1_ctx.onnx", REAL / "share2_ctx.onnx")
+
+    nodes = [each for each in report.differences if each.part == "node"]
+    assert nodes
+    shown = " ".join(each.first or each.second for each in nodes)
+    assert "source='QNNExecutionProvider'" in shown

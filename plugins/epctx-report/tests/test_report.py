@@ -174,6 +174,19 @@ def test_a_benchmark_gives_medians_of_its_columns(folder, tmp_path):
     assert timings["notes"] == ["Too busy."]
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_times_that_are_no_times_are_refused(folder, tmp_path, seconds):
+    rows = {"run": {"unit": "s", "samples": [seconds]}}
+    column_ = {"name": "bert", "model": "bert.onnx", "rows": rows}
+    (tmp_path / "bench.json").write_text(json.dumps({"columns": [column_]}))
+    event = {"ph": "X", "cat": "stage", "name": "read", "dur": seconds, "args": {}}
+    (tmp_path / "trace.json").write_text(json.dumps([event]))
+
+    for option in ("bench", "trace"):
+        with pytest.raises(InvalidArgument, match=option):
+            make_report(folder / "bert.onnx", **{option: tmp_path / f"{option}.json"})
+
+
 def test_a_folder_is_shown_in_the_order_of_its_configuration(folder, tmp_path):
     names = ["a", "b", "c"]
     for name in names:

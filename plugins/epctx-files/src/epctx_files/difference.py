@@ -246,9 +246,14 @@ def _spell_attribute(attribute: AttributeProto) -> str:
     if attribute.type == AttributeProto.TENSOR:
         return _spell_tensor(attribute.t)
     try:
-        return repr(onnx.helper.get_attribute_value(attribute))
+        value = onnx.helper.get_attribute_value(attribute)
     except ValueError:  # of an unknown type
         return "?"
+    if isinstance(value, bytes):
+        return repr(value.decode(errors="replace"))
+    if attribute.type == AttributeProto.STRINGS:
+        return repr([each.decode(errors="replace") for each in value])
+    return repr(value)
 
 
 def _spell_tensor(tensor: TensorProto) -> str:

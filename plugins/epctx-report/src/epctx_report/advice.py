@@ -86,7 +86,6 @@ def _find_islands(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
                 "model did without them, their neighbours could be one partition."
             ),
             nodes=[node for box in boxes for node in cut.boxes[box].nodes],
-            boxes=boxes,
         )
 
 

@@ -89,10 +89,7 @@ def list_files(
             _make_file("embedded payloads", sum(embedded), "in EPContext nodes")
         )
 
-    readers: dict[str, list[str]] = {}
-    for node in info.ep_contexts:
-        if node.payload_file:
-            readers.setdefault(node.payload_file, []).append(node.name)
+    readers = _list_readers(info)
     for name in info.required_files:
         nodes = readers.get(name, [])
         holds = f"payload of {nodes[0]}" if nodes else "weights"
@@ -108,6 +105,25 @@ def list_files(
         for name, size in left.items()
     ]
     return rows
+
+
+def _list_readers(info: ModelInfo) -> dict[str, list[str]]:
+    """Return the EPContext nodes that read each file, by its name.
+
+    A node without a payload reads one of its source's primary nodes, which it does not
+    name.
+    """
+    files: dict[str, list[str]] = {}
+    by_source: dict[str, set[str]] = {}
+    for node in info.ep_contexts:
+        if node.payload_file:
+            files.setdefault(node.payload_file, []).append(node.name)
+            by_source.setdefault(node.source, set()).add(node.payload_file)
+    for node in info.ep_contexts:
+        names = by_source.get(node.source, set())
+        if not node.main_context and len(names) == 1:
+            files[min(names)].append(node.name)
+    return files
 
 
 def _make_file(name: str, size: int | None, holds: str) -> dict[str, str | int | None]:

@@ -75,14 +75,10 @@ def _order(
 ) -> None:
     """Order each row by the mean `x` of its nodes' neighbours, and set their `x`."""
     for row in rows:
-        wanted = {
-            node: (
-                sum(xs[other] for other in neighbours[node]) / len(neighbours[node])
-                if neighbours[node]
-                else xs[node]
-            )
-            for node in row
-        }
+        wanted = {node: _average(xs, neighbours[node], xs[node]) for node in row}
+        if len(row) == 1:
+            xs[row[0]] = round(wanted[row[0]])
+            continue
         row.sort(key=wanted.__getitem__)
 
         # From the left, no node further left than wanted; then all of them back by the
@@ -94,3 +90,12 @@ def _order(
         excess = round(sum(xs[node] - wanted[node] for node in row) / len(row))
         for node in row:
             xs[node] -= excess
+
+
+def _average(xs: Sequence[int], nodes: Sequence[int], default: float) -> float:
+    """Return the mean `x` of nodes, the default if there are none."""
+    if not nodes:
+        return default
+    if len(nodes) == 1:
+        return xs[nodes[0]]
+    return sum(xs[node] for node in nodes) / len(nodes)

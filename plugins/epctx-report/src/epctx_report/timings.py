@@ -5,6 +5,7 @@ of `epctx bench --json`.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -117,6 +118,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict)
         and event.get("ph") == "X"
         and isinstance(event.get("dur"), int | float)
+        and 0 <= event["dur"] < math.inf
         and isinstance(event.get("name"), str)
         and isinstance(event.get("args"), dict)
     ]
@@ -195,7 +197,7 @@ def _add_bench(timings: Timings, name: str, path: Path) -> None:
     data = _read_json(path, expected)
     try:
         rows = list(_iter_bench(data, name))
-    except (KeyError, TypeError, AttributeError, statistics.StatisticsError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _refuse(path, expected) from error
     timings.rows += rows
     if not rows:
@@ -211,9 +213,13 @@ def _iter_bench(data: Mapping[str, Any], name: str) -> Iterator[dict[str, str | 
             continue
         for row in _ROWS:
             found = column["rows"].get(row)
-            if found is not None and found["unit"] == "s":
-                yield {
-                    "name": row.replace("_", " "),
-                    "seconds": statistics.median(found["samples"]),
-                    "of": str(column["name"]),
-                }
+            if found is None or found["unit"] != "s":
+                continue
+            seconds = float(statistics.median(found["samples"]))
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"{row} of {column['name']} took {seconds} s")
+            yield {
+                "name": row.replace("_", " "),
+                "seconds": seconds,
+                "of": str(column["name"]),
+            }

@@ -1,6 +1,8 @@
 // The sections of the document besides the graph. Each gives its content, or null.
 
 const MOST_NODES = 200;
+/** Differences that are shown without a click. */
+const MOST_OPEN = 40;
 
 function section(title, id, content) {
   if (!content) return null;
@@ -118,11 +120,16 @@ function checkSection({ model }) {
 function differenceSection(differences) {
   if (!differences) return null;
   const { first, second, rows = [], left_out: leftOut } = differences;
+  const byPart = new Map();
+  for (const row of rows) byPart.set(row.part, [...(byPart.get(row.part) ?? []), row]);
+  const heads = ["Name", ...[first, second].map((name) => display(name, 40).replace(/^#/, "﹟"))];
+  const side = (text) => (text === null || text === undefined ? make("i", {}, "none") : data(text, 300));
   return [
     make("p", {}, code(first, 120), " and ", code(second, 120), rows.length ? "" : " do not differ."),
-    rows.length ? table(["Part", "Name", display(first, 40).replace(/^#/, "﹟"), display(second, 40).replace(/^#/, "﹟")],
-      rows.map((row) => [data(row.part, 60), code(row.name, 100),
-        ...[row.first, row.second].map((side) => (side === null || side === undefined ? make("i", {}, "none") : data(side, 300)))])) : null,
+    [...byPart].map(([part, own]) => details(
+      [data(part, 60), make("span", { class: "count" }, ` ${countOf(own.length, "difference")}`)],
+      () => table(heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
+      rows.length <= MOST_OPEN)),
     leftOut ? make("p", { class: "hint" }, `${countOf(leftOut, "further difference")} left out.`) : null,
   ];
 }
