@@ -3,9 +3,10 @@ them elsewhere.
 
 Vendors' EPs come first, where there are some that work on this machine. The simulated
 ones follow, which need no device; the last network is split over two of them and the
-CPU. It ends with what the context models save: times to the first result, measured
-against onnxruntime. Run it with `make demo`, which installs simulated EPs only.
-Everything it writes goes to `demo-output/`, or to the folder given as argument.
+CPU. It ends with what the context models save, times to the first result measured
+against onnxruntime, and with a page that shows how the last network is cut. Run it with
+`make demo`, which installs simulated EPs only. Everything it writes goes to
+`demo-output/`, or to the folder given as argument.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import onnxruntime
 from epctx_bench import FirstResults, measure_first_results
 from epctx_bench.ratio import WIDEST_EQUALITY, estimate_ratio
 from epctx_bench.units import format_seconds
+from epctx_report import make_report
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose
@@ -77,6 +79,8 @@ def main() -> int:
     }
     results += [tour(name, *network) for name, network in networks.items()]
     show_savings([*(f"bert_on_{name.lower()}" for name in real), *networks])
+    page = write_page("shufflenet_int8", several)
+    print(f"\nHow the last one is cut, and why, as a page for a browser:\n  {page}")
     print("\nThe same from the command line:")
     print("  epctx plugins list")
     print(
@@ -241,6 +245,15 @@ def show_savings(names: Sequence[str]) -> None:
             modules=list(sys.modules),
         )
         print(f"  {name:17}{describe_saving(found)}", flush=True)
+
+
+def write_page(name: str, eps: dict[str, dict[str, str]]) -> Path:
+    """Write the page of a network that was compiled for these EPs; return its path."""
+    options = epctx.SessionOptions()
+    for ep, settings in eps.items():
+        options.add_provider(ep, settings)
+    report = make_report(SOURCES / f"{name}.onnx", sess_options=options)
+    return report.write(OUTPUT / f"{name}.html")
 
 
 def describe_saving(found: FirstResults) -> str:

@@ -54,6 +54,9 @@ def test_the_demo_compiles_moves_and_runs_three_real_networks_one_of_them_on_two
     assert "No vendor's EP works here" in said
     assert "Nothing here runs on an NPU" in said
 
+    (page,) = re.findall(r"^  (.*\.html)$", said, re.MULTILINE)
+    assert Path(page).read_text("utf-8").startswith("<!doctype html>")
+
     savings = find_savings(said)
     assert [name for name, *_ in savings] == ["resnet50", "bert", "shufflenet_int8"]
     assert [kind for *_, kind in savings] == ["EP", "EP", "EPs"]
