@@ -58,18 +58,18 @@ def list_advice(
 
 def _find_islands(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
     """Yield the operators of few CPU nodes between boxes of EPs."""
-    sources: dict[int, set[int]] = {}
-    targets: dict[int, set[int]] = {}
-    for crossing in crossings:
-        sources.setdefault(crossing.target, set()).add(crossing.source)
-        targets.setdefault(crossing.source, set()).add(crossing.target)
+    is_of_ep = [box.is_of_ep for box in cut.boxes]
+    fed = {each.target for each in crossings if is_of_ep[each.source]}
+    feeding = {each.source for each in crossings if is_of_ep[each.target]}
 
     islands: dict[tuple[str, ...], list[int]] = {}
-    for number, box in enumerate(cut.boxes):
-        if box.ep != CPU_EP or len(box.nodes) > _LARGEST_ISLAND:
-            continue
-        around = [sources.get(number, ()), targets.get(number, ())]
-        if all(any(cut.boxes[each].is_of_ep for each in side) for side in around):
+    for number in sorted(fed & feeding):
+        box = cut.boxes[number]
+        if (
+            box.ep == CPU_EP
+            and len(box.nodes) <= _LARGEST_ISLAND
+            and not is_of_ep[number]
+        ):
             operators = tuple(cut.nodes[node].operator for node in box.nodes)
             islands.setdefault(tuple(sorted(operators)), []).append(number)
 

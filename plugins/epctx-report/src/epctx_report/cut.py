@@ -165,7 +165,7 @@ class Cut:
             if value.producer == INPUT:
                 continue
             source = self.box_of[value.producer]
-            for target in dict.fromkeys(self.box_of[each] for each in value.readers):
+            for target in {self.box_of[each] for each in value.readers}:
                 if target != source:
                     yield Crossing(source, target, value)
 

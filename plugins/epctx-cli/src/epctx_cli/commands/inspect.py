@@ -456,7 +456,9 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
     annotated = _check_output("--annotate", arguments.annotate, ".onnx", model)
     node_data = _check_output("--node-data", arguments.node_data, ".json", model)
     page = _check_output("--html", arguments.html, ".html", model)
-    reporting = page and import_installed("epctx_report.report", needed_by="--html")
+    reporting = None
+    if page is not None:
+        reporting = import_installed("epctx_report.report", needed_by="--html")
     session = session_options(arguments, console)
     with console.progress("asking the EPs") as progress:
         progress.watch(session)
