@@ -61,14 +61,16 @@ class Drawing {
     }
     const single = nodes === 1 ? model.nodesOf.of(box)[0] : null;
     const head = display(model.boxTitle(box), 20);
-    const size = single === null ? countOf(nodes, "operator") : display(model.op(single), 16);
+    const size = single === null ? countOf(nodes, "operator") : display(model.op(single).replace(/^.*::/, ""), 16);
     element.setAttribute("aria-label", `${head}, ${size}`);
     if (!this.texts) return element;
     const mark = nodes > 1 ? (open ? "▾ " : "▸ ") : "";
     element.append(draw("text", { x: 12, y: 20, class: "head" }, mark + head));
     const seconds = model.boxSeconds?.[box];
     if (seconds !== null && seconds !== undefined) {
-      element.append(draw("text", { x: w - 12, y: 20, class: "end" }, formatSeconds(seconds)));
+      // Beside the short second line; the first one is as long as the EP's name.
+      const y = open || this.scene.large ? 20 : 37;
+      element.append(draw("text", { x: w - 12, y, class: "end" }, formatSeconds(seconds)));
     }
     if (open) {
       if (seconds === null || seconds === undefined) {
