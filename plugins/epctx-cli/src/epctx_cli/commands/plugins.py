@@ -89,7 +89,8 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     if left_out:
         console.say("\nNot listed, because a package that they need is not installed:")
     for each in left_out:
-        console.say(f"  {each.name}: {each.install}", wrap=False)
+        console.say(f"  {each.name}:")
+        console.say(f"    {each.install}", wrap=False)
     console.result(
         PluginsListResult(
             plugins=[PluginFacts(**record.as_dict()) for record in records],
