@@ -476,9 +476,11 @@ def _check_output(
     """Return the path of a file to write, None if the option was not given.
 
     Raises:
-        InvalidArgument: it has another ending, or is the model itself.
+        InvalidArgument: it has another ending, is the model itself, or is a model that
+            is no annotated copy.
         Fail: its folder cannot be written.
     """
+    from epctx_cli.annotation import is_annotated
     from epctx_core.ext import check_folder
 
     if name is None:
@@ -491,7 +493,14 @@ def _check_output(
             path=path,
             hint=f"Choose a name such as explained{ending}.",
         )
-    if path.exists() and model.exists() and path.samefile(model):
+    is_model = path.exists() and model.exists() and path.samefile(model)
+    if path.exists() and ending == ".onnx" and not (is_model or is_annotated(path)):
+        raise InvalidArgument(
+            f"{option} {name!r} exists and is no annotated copy: it was not replaced.",
+            path=path,
+            hint="Choose another name, or remove it first.",
+        )
+    if is_model:
         raise InvalidArgument(
             f"{option} {name!r} is the model itself, which would lose its weights.",
             path=path,
@@ -546,14 +555,14 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
 
 def _describe_node(node: NodeExplanation) -> tuple[str, str, str, str, str]:
     """Return the row of a node in the table of `-v`."""
-    from epctx_cli.annotation import describe_refusals
+    from epctx_cli.annotation import join_refusals
 
     return (
         node.name,
         node.operator,
         node.ep,
         "-" if node.partition is None else f"{node.partition}",
-        describe_refusals(node),
+        join_refusals(node),
     )
 
 
