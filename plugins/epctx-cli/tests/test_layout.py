@@ -14,7 +14,7 @@ import sys
 from epctx_cli.console import Console
 
 Console().table(("node", "operator", "of"), [("first", "Relu", 3), ("b", "Convolution", 12)])
-print([name for name in sys.modules if name in ("rich.console", "rich.table", "rich.text")])
+print("rich" in sys.modules)
 """
 
 
@@ -40,7 +40,7 @@ def test_a_pipe_needs_no_rich():
         "  node   operator     of",
         "  first  Relu          3",
         "  b      Convolution  12",
-        "[]",
+        "False",
     ]
 
 

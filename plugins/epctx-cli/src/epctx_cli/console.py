@@ -182,8 +182,6 @@ class Console:
         """
         if self.as_json:
             return
-        from rich.cells import cell_len
-
         from epctx_cli import layout
 
         if self._begun:
@@ -198,10 +196,10 @@ class Console:
             sizes = max(len(size) for _, size in leaves)
             room = max(1, self.width - len(f"{branch}   ") - sizes)
             leaves = [(layout.shorten(name, room), size) for name, size in leaves]
-        width = max((cell_len(name) for name, _ in leaves), default=0)
+        width = max((layout.count_cells(name) for name, _ in leaves), default=0)
         for index, (name, size) in enumerate(leaves, 1):
             line = end if index == len(leaves) else branch
-            gap = " " * (width - cell_len(name))
+            gap = " " * (width - layout.count_cells(name))
             self.say(f"{line} {name}{gap}  {size}", wrap=False)
 
     def warn(self, message: str) -> None:

@@ -14,8 +14,6 @@ from itertools import chain, takewhile, zip_longest
 from os.path import commonprefix
 from typing import NamedTuple
 
-from rich.cells import cell_len
-
 INDENT = 2
 """Columns before each row of a table."""
 _GAP = 2
@@ -45,6 +43,15 @@ _FLOORS = (24, 16, 10)
 """Columns that each column of text keeps, and where that is too much, the next."""
 
 
+def count_cells(text: str) -> int:
+    """Return the columns of the terminal that a line takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 @dataclass
 class Column:
     """Column of a table.
@@ -65,7 +72,7 @@ class Column:
 
     def __post_init__(self) -> None:
         """Give it the room that it needs."""
-        self.room = max(map(cell_len, [self.name, *self.cells]))
+        self.room = max(map(count_cells, [self.name, *self.cells]))
 
     @cached_property
     def is_rigid(self) -> bool:
@@ -79,7 +86,7 @@ class Column:
             bool(self.name)
             and len(self.cells) > 1
             and len({*self.cells}) == 1
-            and cell_len(self.cells[0]) >= _SHORTEST_EQUAL
+            and count_cells(self.cells[0]) >= _SHORTEST_EQUAL
         )
 
 
@@ -217,7 +224,9 @@ def _fit_cells(column: Column) -> None:
     """Shorten the names of a column that do not fit; prose is wrapped between them."""
     room = column.room * (_MOST_ROWS if column.folds else 1)
     words = chain.from_iterable(cell.split(" ") for cell in column.cells)
-    if short := _shorten_apart({word for word in words if cell_len(word) > room}, room):
+    if short := _shorten_apart(
+        {word for word in words if count_cells(word) > room}, room
+    ):
         column.cells = [
             " ".join(short.get(word, word) for word in cell.split(" "))
             for cell in column.cells
@@ -270,7 +279,7 @@ def _find_cut(names: Sequence[str]) -> int:
 
 def shorten(name: str, room: int) -> str:
     """Return a name with the middle left out if it needs more columns than `room`."""
-    if cell_len(name) <= room:
+    if count_cells(name) <= room:
         return name
     # The end tells names of one model apart.
     half = max(0, room - 1) // 2
@@ -284,7 +293,7 @@ def _take(units: Iterable[str], room: int) -> list[str]:
     """Return the first units that fit; a character may take two columns."""
     taken = []
     for unit in units:
-        room -= cell_len(unit)
+        room -= count_cells(unit)
         if room < 0:
             break
         taken.append(unit)
@@ -298,15 +307,15 @@ def list_lines(columns: Sequence[Column], cells: Iterable[str]) -> Iterator[str]
         columns: those of the table, with their room.
         cells: text of the row in each of them.
     """
-    # Without rich, which takes a hundred times as long.
+    # Without rich's tables, which take a hundred times as long.
     parts = [
-        [cell] if cell_len(cell) <= column.room else _break(cell, column.room)
+        [cell] if count_cells(cell) <= column.room else _break(cell, column.room)
         for column, cell in zip(columns, cells, strict=True)
     ]
     for line in zip_longest(*parts, fillvalue=""):
         padded = []
         for column, part in zip(columns, line, strict=True):
-            gap = " " * (column.room - cell_len(part))
+            gap = " " * (column.room - count_cells(part))
             padded.append(f"{gap}{part}" if column.is_number else f"{part}{gap}")
         yield f"{' ' * INDENT}{(' ' * _GAP).join(padded)}".rstrip()
 
@@ -316,7 +325,7 @@ def _break(cell: str, room: int) -> list[str]:
     rows = []
     for row in wrap(cell, room):
         units = _UNIT.findall(row)
-        while cell_len("".join(units)) > room:
+        while count_cells("".join(units)) > room:
             taken = _take(units, room) or units[:1]
             rows.append("".join(taken))
             units = units[len(taken) :]
@@ -335,18 +344,18 @@ def wrap(line: str, width: int, *, hang: int = 0) -> list[str]:
         hang: further indentation, if the first line is indented; after a label in a
             column of its own, lines go on below the text.
     """
-    if cell_len(line) <= width:
+    if count_cells(line) <= width:
         return [line]
     text = line.lstrip(" ")
     indent = line[: len(line) - len(text)]
     further = f"{indent}{' ' * hang}" if indent else ""
     if hang and (label := _LABEL.match(line)):
-        further = " " * cell_len(label[0])
+        further = " " * count_cells(label[0])
     # Not by rich, which breaks long words, nor by textwrap, which counts characters.
     rows: list[str] = []
     for word in _BREAK.split(text):
         longer = f"{rows[-1]} {word}" if rows else f"{indent}{word}"
-        if rows and cell_len(longer) > width:
+        if rows and count_cells(longer) > width:
             rows.append(f"{further}{word}")
         else:
             rows[-1:] = [longer]
