@@ -101,8 +101,8 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
 def _suggest_fix(code: int | None, folder: Path) -> str:
     if code in {errno.ENOSPC, errno.EDQUOT}:
         return (
-            "Free some space on that disk, or choose another output folder, then "
-            "compile again."
+            "Free some space on that disk, or choose another output folder, then try "
+            "again."
         )
 
     if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
@@ -115,10 +115,10 @@ def _suggest_fix(code: int | None, folder: Path) -> str:
             )
         return (
             "Something removed the folder meanwhile. Check that the folder exists, "
-            "then compile again."
+            "then try again."
         )
 
-    return "Check the disk and the folder, then compile again."
+    return "Check the disk and the folder, then try again."
 
 
 def require_locks(folder: Path) -> None:

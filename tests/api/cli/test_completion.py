@@ -64,6 +64,12 @@ def script():
         (["epctx", "compile", "m.onnx", "-o", "out"], set()),
         (["epctx", "completion", "f"], {"fish"}),
         (["epctx", "plugins", "new", "acme", "--kind", "eng"], {"engine"}),
+        (["epctx", "compile", "m.onnx", "-p", "Q"], {"QNN."}),
+        (["epctx", "schema", "ca"], {"cache"}),
+        (["epctx", "schema", "cache", "st"], {"stats"}),
+        (["epctx", "schema", "err"], {"error"}),
+        (["epctx", "plugins", "info", "Q"], {"QNN"}),
+        (["epctx", "plugins", "info", "epctx-sim-q"], {"epctx-sim-qnn"}),
     ],
 )
 def test_bash_completes_commands_and_long_options(script, words, expected):
@@ -113,6 +119,21 @@ def test_a_tab_in_a_real_shell_completes(shell, typed, completed, tmp_path):
     assert f"<{completed}>" in shown
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_key_follows_the_name_of_an_ep_without_a_space(script, tmp_path):
+    (tmp_path / "script").write_text(script)
+
+    shown = type_into(
+        ["bash", "--norc", "--noprofile", "-i"],
+        "source ./script",
+        'epctx() { echo "<$*>"; }',
+        "epctx compile -p Vit\tkey=1",
+        folder=tmp_path,
+    )
+
+    assert "<compile -p VitisAI.key=1>" in shown
+
+
 PROMPT = b"ready> "
 
 
@@ -156,6 +177,12 @@ def type_into(command, *lines, folder):
         ("epctx compile -o mob", ["mobile.onnx"]),
         ("epctx cache ver", ["verify"]),
         ("epctx cache verify --str", []),
+        ("epctx compile verify --str", []),
+        ("epctx compile -p Vit", ["VitisAI."]),
+        ("epctx schema mer", ["merge"]),
+        ("epctx schema mob", []),
+        ("epctx schema cache st", ["stats"]),
+        ("epctx plugins info Q", ["QNN"]),
         ("epctx verify --str", ["--strict"]),
         ("epctx completion zs", ["zsh"]),
     ],

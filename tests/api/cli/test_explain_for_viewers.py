@@ -372,8 +372,24 @@ def test_another_ending_is_refused_so_that_no_weights_are_replaced(
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("content", [None, b"no model", b""])
+def test_a_model_that_is_no_annotated_copy_is_never_replaced(
+    epctx, branches, model, tmp_path, content
+):
+    other = model("y = Relu(x)", "other.onnx")
+    if content is not None:
+        other.write_bytes(content)
+    before = snapshot(tmp_path)
+
+    said = epctx("explain", branches, "--ep", "QNN", "--annotate", other)
+
+    assert said.code == 2
+    assert "exists and is no annotated copy" in said.err
+    assert snapshot(tmp_path) == before
+
+
 def test_an_older_file_is_replaced_and_nothing_else_is_left(epctx, branches, tmp_path):
-    (tmp_path / "seen.onnx").write_text("an older file")
+    epctx("explain", branches, "--ep", "VitisAI", "--annotate", tmp_path / "seen.onnx")
     (tmp_path / "seen.json").write_text("another")
 
     said = epctx(

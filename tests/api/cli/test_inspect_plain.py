@@ -224,7 +224,7 @@ def test_weights_beyond_two_gib_are_counted_without_reading_their_file(epctx, tm
 
     assert said.code == 0
     assert (
-        "1 weight (1 in files of their own): 4,294,967,296 parameters, 8.0 GiB"
+        "1 weight (1 in a file of its own): 4,294,967,296 parameters, 8.0 GiB"
         in said.out
     )
     assert "huge.bin" in said.err  # the file is missing, and that is a warning
@@ -271,3 +271,55 @@ def test_the_report_of_a_small_network_fits_80_columns(epctx, quantized, monkeyp
     said = epctx("inspect", quantized.name)
 
     assert max(map(len, said.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("rank", [3, 300])
+def test_a_shape_that_no_memory_holds_has_no_size(epctx, tmp_path, rank):
+    proto = chain(["Relu"])
+    proto.graph.initializer.add(
+        name="huge", data_type=TensorProto.FLOAT, dims=[1 << 62] * rank
+    )
+    path = saved(proto, tmp_path / "m.onnx")
+
+    said = epctx("inspect", path)
+    as_json = epctx("inspect", path, "--json").json
+
+    (row,) = (line for line in said.out.splitlines() if line.startswith("  huge "))
+    assert said.code == 0
+    assert row.split()[-1] == "-"
+    assert (as_json["parameters"], as_json["weight_bytes"]) == (0, 0)
+    assert as_json["largest_weights"][0]["shape"] == [1 << 62] * rank
+
+
+def test_a_shape_of_very_many_lengths_is_soon_read(epctx, tmp_path):
+    proto = chain(["Relu"])
+    proto.graph.initializer.add(
+        name="huge", data_type=TensorProto.FLOAT, dims=[1 << 62] * 500_000
+    )
+    path = saved(proto, tmp_path / "m.onnx")
+
+    assert epctx("inspect", path, "--json").json["weight_bytes"] == 0
+
+
+def test_many_inputs_are_cut_and_verbose_has_all(epctx, tmp_path):
+    names = [f"x{index}" for index in range(50)]
+    graph = helper.make_graph(
+        [helper.make_node("Sum", names, ["y"])],
+        "many",
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"n_of_{name}"])
+            for name in names
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    path = saved(helper.make_model(graph), tmp_path / "many.onnx")
+
+    said = epctx("inspect", path)
+    detailed = epctx("inspect", path, "-v")
+
+    assert "  and 30 more inputs; see -v" in said.out.splitlines()
+    assert "n_of_x19 and 30 more; see -v" in said.out
+    assert "x20" not in said.out
+    assert "output  y" in said.out
+    assert detailed.out.count("n_of_x49") == 2
+    assert "see -v" not in detailed.out

@@ -311,8 +311,8 @@ def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(
     after = process("plugins", "list", "--json", path=[folder])
 
     assert (
-        f"a package that they need is not installed:\n  AcmeExecutionProvider: {line}"
-        in people.out
+        f"a package that they need is not installed:\n  AcmeExecutionProvider:\n"
+        f"    {line}\n" in people.out
     )
     assert {
         "name": "AcmeExecutionProvider",

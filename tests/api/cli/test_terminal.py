@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import onnx
@@ -128,7 +129,8 @@ def test_a_name_without_room_is_shortened_in_the_middle(compiled):
     _, shown = on_a_terminal("inspect", compiled, width=60)
 
     (node,) = epctx.inspect_model(compiled).ep_contexts
-    assert node.name not in shown
+    assert shown.count(node.name) == 1
+    assert node.name in lines_of(shown)
     (row,) = (line for line in lines_of(shown) if line.startswith("  QNNE"))
     head, tail = row.split()[0].split("…")
     assert node.name.startswith(head)
@@ -141,7 +143,7 @@ def test_what_names_have_in_common_is_said_once(long_names):
     )
 
     lines = lines_of(shown)
-    assert sum("node encoder_of_the_left_camera_…" in line for line in lines) == 1
+    assert sum("in node: encoder_of_the_left_camera_…" in line for line in lines) == 1
     assert sum("…ExecutionProvider" in line for line in lines) == 1
     assert any(re.match(r"  …0 +Conv +QNN ", line) for line in lines)
 
@@ -176,7 +178,8 @@ def test_a_fact_is_wrapped_and_keeps_its_names_whole():
 def test_a_column_without_room_is_left_out_and_named(compiled):
     _, shown = on_a_terminal("run", compiled, width=40)
 
-    assert "Left out, for lack of room: max, mean" in lines_of(shown)
+    words = " ".join(lines_of(shown))
+    assert "Left out, for lack of room: max, mean; a pipe or --json shows all" in words
     assert list_too_wide(shown, 40) == []
 
 
@@ -256,3 +259,36 @@ def test_an_ascii_stream_gets_ascii(process, resnet):
     assert said.code == 0
     assert "resnet_qnn.bin" in said.out
     assert said.out.isascii()
+
+
+def test_the_help_of_a_group_fits_the_terminal():
+    _, shown = on_a_terminal("cache", "--help", width=60)
+
+    assert "lookup" in shown
+    assert list_too_wide(shown, 60) == []
+
+
+@pytest.mark.parametrize("command", [("plugins", "list"), ("doctor",)])
+def test_a_command_to_copy_stays_on_one_line(command, site):
+    folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
+    path = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+
+    _, shown = on_a_terminal(
+        *command, width=24, PYTHONPATH=os.pathsep.join(map(str, path))
+    )
+
+    commands = [line.strip() for line in lines_of(shown) if "pip install" in line]
+    assert "pip install 'epctx-acme[npu]'" in commands
+
+
+def test_a_long_name_of_a_dimension_takes_a_few_rows(model):
+    path = model("y = Relu(x)", "long.onnx")
+    proto = onnx.load(path)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "n" * 300
+    onnx.save(proto, path)
+
+    _, shown = on_a_terminal("inspect", path, width=60)
+
+    rows = [line for line in lines_of(shown) if line.startswith(" ") and "nnnn" in line]
+    assert 0 < len(rows) <= 8

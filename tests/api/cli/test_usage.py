@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -410,7 +411,8 @@ def test_standard_error_that_cannot_be_written_changes_no_exit_code(arguments, c
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_interrupting_leaves_nothing_behind(site, model, tmp_path):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_interrupting_leaves_nothing_behind(site, model, tmp_path, as_json):
     body = (
         "    def __init__(self, context):\n"
         "        import pathlib, time\n"
@@ -422,17 +424,20 @@ def test_interrupting_leaves_nothing_behind(site, model, tmp_path):
     command = [sys.executable, "-m", "epctx_core", "compile", str(path), "--ep", "Slow"]
 
     child = subprocess.Popen(
-        command,
+        [*command, *(["--json"] if as_json else [])],
         env={**os.environ, "PYTHONPATH": str(folder)},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     wait_for(tmp_path / "begun")
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=30)
 
     assert child.returncode == 130
     assert err == "error: interrupted.\n"
+    if as_json:
+        assert json.loads(out)["error"]["code"] == "INTERRUPTED"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["begun", "site", "small.onnx"]
 
 

@@ -22,6 +22,8 @@ from epctx_cli.graphs import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
     from epctx_core import Explanation, NodeExplanation
@@ -31,7 +33,8 @@ SESSION = "session"
 LEFT_OUT = "left-out-by-epctx-explain"
 """Name of the file, which does not exist, of the weights that a copy leaves out."""
 _BECAUSE_OF_SUBGRAPHS = "EPs take nodes of its subgraphs, so the session runs it"
-_WRITTEN = frozenset({"epctx.ep", "epctx.partition", "epctx.reason", "namespace"})
+_EP = "epctx.ep"
+_WRITTEN = frozenset({_EP, "epctx.partition", "epctx.reason", "namespace"})
 _PAYLOAD = "ep_cache_context"
 _LARGEST_TENSOR = 1024
 """Bytes of a tensor that a copy keeps: viewers show the values of small ones."""
@@ -87,6 +90,20 @@ def annotate(explanation: Explanation) -> ModelProto:
     return copy
 
 
+def is_annotated(path: Path) -> bool:
+    """True for a file that `annotate` made: a node of it names its EP."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        model = ModelProto.FromString(path.read_bytes())
+    except (DecodeError, OSError):
+        return False
+    return any(
+        entry.key == _EP for node in model.graph.node for entry in node.metadata_props
+    )
+
+
 def make_node_data(explanation: Explanation) -> dict[str, Any]:
     """Return the EP of each node in the form of Model Explorer's node data: by graph,
     then by node, each EP with a colour.
@@ -116,7 +133,7 @@ def make_node_data(explanation: Explanation) -> dict[str, Any]:
     return graphs
 
 
-def describe_refusals(explained: NodeExplanation) -> str:
+def join_refusals(explained: NodeExplanation) -> str:
     """Return the EPs that refused a node, each with its reason."""
     refusals = []
     for ep, reason in explained.refusals:
@@ -174,11 +191,11 @@ class _Placing:
                 )
 
     def _make_unique(self, name: str, taken: set[str]) -> str:
-        wanted = name or "node"
-        unique = wanted
+        expected = name or "node"
+        unique = expected
         while unique in taken:
-            self._counts[wanted] += 1
-            unique = f"{wanted}_{self._counts[wanted]}"
+            self._counts[expected] += 1
+            unique = f"{expected}_{self._counts[expected]}"
         taken.add(unique)
         return unique
 
@@ -193,14 +210,14 @@ def _write_metadata(placed: PlacedNode) -> None:
     node = placed.node
     explained = placed.explained
     groups = [placed.ep.replace("/", "_")]
-    values = {"epctx.ep": placed.ep}
+    values = {_EP: placed.ep}
     if explained is None:
         values["epctx.reason"] = _BECAUSE_OF_SUBGRAPHS
     else:
         if explained.partition is not None:
             values["epctx.partition"] = str(explained.partition)
             groups.append(f"partition {explained.partition}")
-        if reason := describe_refusals(explained):
+        if reason := join_refusals(explained):
             values["epctx.reason"] = reason
 
     # The model's own nesting stays inside: the exporter's, or that of the node's name.

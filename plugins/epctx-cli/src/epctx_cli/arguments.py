@@ -6,7 +6,7 @@ Knows no command.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CPU_EP = "CPUExecutionProvider"
 _SUFFIX = "executionprovider"
+_OPTION_OF_EP = "EP.KEY=VALUE"
 
 
 class Words(NamedTuple):
@@ -51,10 +52,13 @@ class CommandParser(argparse.ArgumentParser):
         command: declares its arguments when it is called; None for `epctx` itself.
         list_among_options: name of a list of positional arguments that may continue
             behind an option.
+        list_further: gives words for positional arguments without choices, by the
+            words before them; only shell completion calls it.
     """
 
     command: Command | None = None
     list_among_options: str | None = None
+    list_further: Callable[[], Mapping[tuple[str, ...], Iterable[str]]] | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
@@ -102,7 +106,11 @@ class CommandParser(argparse.ArgumentParser):
             elif action.nargs != 0:
                 values |= dict.fromkeys(action.option_strings, words)
 
-        words_by_path = {path: Words(tuple(commands), tuple(options), values)}
+        further = self.list_further() if self.list_further is not None else {}
+        words_by_path = {
+            (*path, *before): Words(tuple(words), tuple(options), values)
+            for before, words in {(): commands, **further}.items()
+        }
         for name, parser in parsers.items():
             words_by_path |= parser.list_words((*path, name))
         return words_by_path
@@ -173,11 +181,13 @@ def _list_values(action: argparse.Action) -> tuple[str, ...]:
     if action.choices is not None:
         return tuple(map(str, action.choices))
     # A column of `epctx bench` takes EP[+EP…].
-    if str(action.metavar).partition("[")[0] == "EP":
+    form = str(action.metavar).partition("[")[0]
+    if form in {"EP", _OPTION_OF_EP}:
         from epctx_core import get_available_providers
 
         names = get_available_providers()
-        return tuple(name.removesuffix("ExecutionProvider") for name in names)
+        end = "." if form == _OPTION_OF_EP else ""
+        return tuple(f"{name.removesuffix('ExecutionProvider')}{end}" for name in names)
     return ()
 
 
@@ -244,7 +254,7 @@ def add_providers(parser: argparse.ArgumentParser, *, ep_help: str) -> None:
     for names, form, meaning in (
         (("--ep",), "EP", ep_help),
         (("-c", "--config"), "KEY=VALUE", of_session),
-        (("-p", "--provider-option"), "EP.KEY=VALUE", of_ep),
+        (("-p", "--provider-option"), _OPTION_OF_EP, of_ep),
         (("--free-dimension",), "NAME=LENGTH", of_dimension),
         (("--custom-ops-library",), "FILE", of_library),
         (("--host-plugin",), "NAME", of_host),

@@ -62,9 +62,8 @@ class Command(NamedTuple):
             actions = [
                 command for command in OWN if command.name.startswith(f"{self.name} ")
             ]
-            words = ", ".join(action.name.rpartition(" ")[2] for action in actions)
             parser.add_commands(
-                actions, title="actions", metavar=f"ACTION ({words})", required=True
+                actions, title="actions", metavar="ACTION", required=True
             )
         elif self.version is None:
             module, _, function = self.target.partition(":")

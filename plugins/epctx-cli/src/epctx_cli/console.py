@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from epctx_cli import streams, text
 
 if TYPE_CHECKING:
-    import rich.console
     from _typeshed import DataclassInstance
 
     from epctx_cli.progress import Progress
@@ -63,7 +62,7 @@ class Console:
         self._out = sys.stdout
         self._err = sys.stderr
         self._begun = False
-        self._said: set[str] = set()
+        self._said: set[tuple[str, str]] = set()
         self._result: dict[str, Any] | None = None
         self._progress: Progress | None = None
 
@@ -128,8 +127,6 @@ class Console:
         """
         if self.as_json or not rows:
             return
-        from rich.padding import Padding
-
         from epctx_cli import layout
 
         columns = [
@@ -145,21 +142,39 @@ class Console:
         if self.width is not None:
             columns, equal, common, left_out = layout.fit(columns, self.width)
             remarks += [f"{c.name}, in every row: {c.cells[0]}" for c in equal]
-            # A report has several tables of the same EPs.
-            if news := [each for each in common if each not in self._said]:
-                remarks.append(f"Shortened: {', '.join(news)}")
-            self._said.update(common)
+            remarks += self._describe_common(common)
             if left_out:
                 names = ", ".join(filter(None, left_out)) or "the last column"
-                remarks.append(f"Left out, for lack of room: {names}")
+                remarks.append(
+                    f"Left out, for lack of room: {names}; a pipe or --json shows all"
+                )
         if self._begun:
             self.say()
         for line in filter(None, [title, *remarks]):
             self.say(line)
-        table = Padding(
-            layout.make_table(columns), (0, 0, 0, layout.INDENT), expand=False
-        )
-        self._report(_lay_out(self._out, table))
+        lines: list[str] = []
+        if any(header):
+            names_of_columns = [column.name for column in columns]
+            lines += [
+                _style(self._out, line, "bold")
+                for line in layout.list_lines(columns, names_of_columns)
+            ]
+        for row in zip(*(column.cells for column in columns), strict=True):
+            lines += layout.list_lines(columns, row)
+        self._report("".join(f"{line}\n" for line in lines))
+
+    def _describe_common(self, common: Sequence[tuple[str, str]]) -> Iterator[str]:
+        """Yield a line for each column of which names were shortened, with what was not
+        said yet: a report has several tables of the same EPs.
+        """
+        parts: dict[str, list[str]] = {}
+        for each in common:
+            if each not in self._said:
+                self._said.add(each)
+                parts.setdefault(each[0], []).append(each[1])
+        for name, said in parts.items():
+            place = f" in {name}" if name else ""
+            yield f"Shortened{place}: {', '.join(said)}"
 
     def tree(self, root: str, leaves: Sequence[tuple[str, str]]) -> None:
         """Write a folder after an empty line, and its files: the name of each and its
@@ -167,8 +182,6 @@ class Console:
         """
         if self.as_json:
             return
-        from rich.cells import cell_len
-
         from epctx_cli import layout
 
         if self._begun:
@@ -183,10 +196,10 @@ class Console:
             sizes = max(len(size) for _, size in leaves)
             room = max(1, self.width - len(f"{branch}   ") - sizes)
             leaves = [(layout.shorten(name, room), size) for name, size in leaves]
-        width = max((cell_len(name) for name, _ in leaves), default=0)
+        width = max((layout.count_cells(name) for name, _ in leaves), default=0)
         for index, (name, size) in enumerate(leaves, 1):
             line = end if index == len(leaves) else branch
-            gap = " " * (width - cell_len(name))
+            gap = " " * (width - layout.count_cells(name))
             self.say(f"{line} {name}{gap}  {size}", wrap=False)
 
     def warn(self, message: str) -> None:
@@ -220,11 +233,7 @@ class Console:
             block += f"\n{text.indent(text.printable(traceback))}\n"
 
         label = f"{kind}:"
-        styled = label
-        if _is_terminal(self._err):
-            from rich.text import Text
-
-            styled = _lay_out(self._err, Text(label, style=_STYLES[kind])).rstrip("\n")
+        styled = _style(self._err, label, _STYLES[kind])
         self._write_error(f"{styled}{first.removeprefix(label)}\n{block}")
 
     @contextmanager
@@ -336,28 +345,19 @@ def _wrap(lines: str, width: int | None, *, hang: int = 0) -> str:
     )
 
 
-def _layout(stream: TextIO | None, **options: Any) -> rich.console.Console:
+def _style(stream: TextIO | None, words: str, style: str) -> str:
+    """Return a line as a terminal shows it in a style of rich; elsewhere as it is."""
+    if not _is_terminal(stream):
+        return words
     from rich.console import Console as Layout
+    from rich.text import Text
 
-    # No markup, no emoji codes: models contain any names.
+    written = io.StringIO()
+    options: dict[str, Any] = {"width": _UNLIMITED, "force_terminal": True}
     if os.environ.get("NO_COLOR"):
         options["color_system"] = None
-    return Layout(
-        file=stream,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        **options,
-    )
-
-
-def _lay_out(stream: TextIO | None, shown: rich.console.RenderableType) -> str:
-    """Return text that a stream can show, without spaces at the ends of lines."""
-    written = io.StringIO()
-    layout = _layout(written, width=_UNLIMITED, force_terminal=_is_terminal(stream))
-    layout.print(shown)
-    lines = written.getvalue().splitlines()
-    return "".join(f"{line.rstrip()}\n" for line in lines)
+    Layout(file=written, **options).print(Text(words, style=style), end="")
+    return written.getvalue()
 
 
 def _list_facts(value: DataclassInstance) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def _run_command(argv: list[str], console: Console) -> int:
         return exit_code(error, model=getattr(arguments, "model", None))
     except KeyboardInterrupt:
         console.error("interrupted.")
+        facts = ErrorFacts(code="INTERRUPTED", message="interrupted.", hint=None)
+        console.result(ErrorResult(error=facts))
         return ExitCode.INTERRUPTED
     except UnwritableError:
         raise

@@ -6,15 +6,15 @@ Knows no command.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from epctx_cli.graphs import OF_ONNX, decode_text, get_initializers, walk_graphs
+from epctx_cli.results import Weight
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -27,28 +27,9 @@ _BITS_OF_PACKED = {
     "float6e3m2": 6,
 }  # fmt: skip
 """Bits of an element where it is no whole number of bytes."""
+_MOST_ELEMENTS = 1 << 59
+"""Elements of a weight; more would take 2^63 bytes with the widest type."""
 _OF_QUANTIZATION = ("QLinear", "QGemm", "QAttention", "QMoE")
-
-
-class WeightFacts(NamedTuple):
-    """One weight.
-
-    Attributes:
-        name: of the initializer, or of the Constant node's result.
-        type: its element type.
-        shape: its lengths.
-        bytes: what its data take, or would if they were dense.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    bytes: int
-
-    @property
-    def parameters(self) -> int:
-        """The number of its elements."""
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +44,8 @@ class ModelFacts:
         functions: the number of functions that the model defines.
         subgraphs: the number of graphs in nodes, such as the branches of an If.
         open_dimensions: names of the inputs' open lengths.
-        parameters, weight_bytes: of all weights, those in files of their own included.
+        parameters, weight_bytes: of all weights, those in files of their own included,
+            but none of a weight whose shape no memory holds.
         weight_types: by element type the number of weights, their elements and bytes.
         largest_weights: a few.
         external_weights: the number of weights in files of their own.
@@ -80,16 +62,13 @@ class ModelFacts:
     parameters: int
     weight_bytes: int
     weight_types: Mapping[str, Mapping[str, int]]
-    largest_weights: Sequence[WeightFacts]
+    largest_weights: Sequence[Weight]
     external_weights: int
     quantization: Mapping[str, int]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx inspect --json` prints."""
-        return {
-            **vars(self),
-            "largest_weights": [each._asdict() for each in self.largest_weights],
-        }
+        return dict(vars(self))
 
 
 def read_facts(path: Path) -> ModelFacts | None:
@@ -119,10 +98,11 @@ def _describe(model: ModelProto) -> ModelFacts:
     types: dict[str, Counter[str]] = {}
     for name, tensor in chain.from_iterable(map(_list_weights, graphs)):
         weight = _measure(name, tensor)
+        elements = count_elements(weight.shape) or 0
         weights.append(weight)
         external += tensor.data_location == TensorProto.EXTERNAL
         types.setdefault(weight.type, Counter()).update(
-            weights=1, parameters=weight.parameters, bytes=weight.bytes
+            weights=1, parameters=elements, bytes=weight.bytes
         )
 
     return ModelFacts(
@@ -167,12 +147,11 @@ def _list_weights(graph: AnyGraph) -> Iterator[tuple[str, TensorProto]]:
                     yield decode_text(node.output[0]), attribute.t
 
 
-def _measure(name: str, tensor: TensorProto) -> WeightFacts:
+def _measure(name: str, tensor: TensorProto) -> Weight:
     from onnx import TensorProto, helper
 
     kind = tensor.data_type
-    shape = tuple(max(0, length) for length in tensor.dims)
-    count = math.prod(shape)
+    shape = [max(0, length) for length in tensor.dims]
     try:
         label = TensorProto.DataType.Name(kind).lower()
         bits = _BITS_OF_PACKED.get(label) or (
@@ -180,10 +159,25 @@ def _measure(name: str, tensor: TensorProto) -> WeightFacts:
         )
     except (KeyError, ValueError):
         # A type that this onnx does not know.
-        return WeightFacts(name, f"type {kind}", shape, len(tensor.raw_data))
-    if kind == TensorProto.STRING:
-        return WeightFacts(name, label, shape, sum(map(len, tensor.string_data)))
-    return WeightFacts(name, label, shape, -(-count * bits // 8))
+        label = f"type {kind}"
+        size = len(tensor.raw_data)
+    else:
+        size = -(-(count_elements(shape) or 0) * bits // 8)
+        if kind == TensorProto.STRING:
+            size = sum(map(len, tensor.string_data))
+    return Weight(name=name, type=label, shape=shape, bytes=size)
+
+
+def count_elements(shape: Sequence[int]) -> int | None:
+    """Return the product of lengths; None for a shape that no memory holds."""
+    if 0 in shape:
+        return 0
+    count = 1
+    for length in shape:
+        count *= length
+        if count > _MOST_ELEMENTS:
+            return None
+    return count
 
 
 def _list_open_dimensions(model: ModelProto) -> list[str]:

@@ -24,7 +24,8 @@ class ErrorFacts:
     """Error of a command.
 
     Attributes:
-        code: name of its error code, see docs/errors.md.
+        code: name of its error code, see docs/errors.md; INTERRUPTED if the user ended
+            the command.
         message: what happened.
         hint: what to do about it.
         node: node of the model that it is about.
@@ -423,7 +424,8 @@ class Weight:
         name: name of the initializer, or of the result of the Constant node.
         type: element type.
         shape: its lengths.
-        bytes: length of its data.
+        bytes: length of its data, or what they would take if they were dense; 0 for a
+            shape that no memory holds.
     """
 
     name: str

@@ -12,6 +12,8 @@ Cell: TypeAlias = "str | int"
 """Numbers are aligned to the right of their column."""
 
 _KIBI = 1024
+_LONGEST = 100
+"""Characters of foreign text in prose."""
 
 
 def printable(text: str) -> str:
@@ -32,12 +34,13 @@ def byte_size(count: int) -> str:
     if count < _KIBI:
         return f"{count} bytes"
 
-    value = count / _KIBI
-    for unit in ("KiB", "MiB", "GiB"):
-        if value < _KIBI:
-            return f"{value:.1f} {unit}"
-        value /= _KIBI
-    return f"{value:.1f} TiB"
+    # Numbers from models are of any size, and may be too large for a float.
+    scale = _KIBI
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if count < scale * _KIBI:
+            return f"{count / scale:.1f} {unit}"
+        scale *= _KIBI
+    return f"{count / scale:.1f} EiB" if count < scale * _KIBI else "over 1024 EiB"
 
 
 def counted(number: int, noun: str) -> str:
@@ -54,7 +57,7 @@ def number(value: float | None) -> str:
 def operators(names: Iterable[str], shown: int) -> str:
     """Return the counts of the most frequent operators."""
     counts = Counter(names).most_common()
-    parts = [f"{number} {name}" for name, number in counts[:shown]]
+    parts = [f"{number:,} {cut(name)}" for name, number in counts[:shown]]
     if len(counts) > shown:
         parts.append("…")
     return ", ".join(parts)
@@ -116,6 +119,18 @@ def _describe_nodes(group: Sequence[Refused]) -> str:
         return f"{words}, and {constants} that only such nodes read"
     nodes = counted(len(serving), "node")
     return f"{words}, and {nodes} of the quantization around them"
+
+
+def cut(name: object) -> str:
+    """Return foreign text for prose: one line, of which a part is left out if it is
+    long.
+    """
+    # What is not shown need not be escaped.
+    words = str(name)
+    shown = one_line(words[:_LONGEST])
+    if len(words) <= _LONGEST:
+        return shown
+    return f"{shown}… ({len(words):,} characters)"
 
 
 def indent(text: str, by: str = "  ") -> str:

@@ -34,8 +34,11 @@ _epctx() {{
     case "$command" in
 {cases}
     esac
+    # A key follows the name of an EP; zsh would put a space between the two.
+    [[ "$values" == *. && -n "${{ZSH_VERSION-}}" ]] && values=""
     if [[ -n "$values" ]]; then
         compopt +o default 2>/dev/null
+        [[ "$values" == *. ]] && compopt -o nospace 2>/dev/null
         COMPREPLY=($(compgen -P "$before" -W "$values" -- "$word"))
         return
     fi
@@ -51,11 +54,25 @@ _ZSH = """\
 (( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
 autoload -Uz bashcompinit && bashcompinit
 """
+_FISH = """\
+function __epctx_at --description 'True if the command line begins with these commands'
+    set -l words
+    for word in (commandline -poc)[2..-1]
+        string match -q -- '-*' $word; or set -a words $word
+    end
+    set -l count (count $argv)
+    test (count $words) -ge $count; or return 1
+    test "$words[1..$count]" = "$argv"
+end
+"""
 _EPILOG = """\
-Add the line of your shell to its start-up file:
-  ~/.bashrc                   eval "$(epctx completion bash)"
-  ~/.zshrc                    eval "$(epctx completion zsh)"
-  ~/.config/fish/config.fish  epctx completion fish | source
+Write the script to a file once, and again after plugins or epctx changed:
+  bash  epctx completion bash > ~/.local/share/bash-completion/completions/epctx
+  fish  epctx completion fish > ~/.config/fish/completions/epctx.fish
+  zsh   epctx completion zsh > ~/.epctx-completion.zsh
+        and in ~/.zshrc: source ~/.epctx-completion.zsh
+bash needs the package bash-completion for this folder; without it, source the
+file in ~/.bashrc. Make the folder first if there is none.
 """
 
 
@@ -104,18 +121,16 @@ def _join(path: tuple[str, ...]) -> str:
 
 
 def _write_fish(words: Mapping[tuple[str, ...], Words]) -> str:
-    lines = []
+    lines = _FISH.splitlines()
     for path, each in words.items():
-        seen = [f"__fish_seen_subcommand_from {name}" for name in path]
-        # `cache verify` is not `verify`.
-        groups = [p[0] for p in words if len(p) > len(path) and p[1:] == path]
-        seen += [f"not __fish_seen_subcommand_from {name}" for name in groups if path]
-        condition = "; and ".join(seen) or "__fish_use_subcommand"
+        condition = f"__epctx_at {' '.join(path)}" if path else "__fish_use_subcommand"
         names = " ".join(each.commands)
         if path and names:
+            # `epctx schema schema` is a command, too.
+            seen = " ".join(name for name in each.commands if name not in path)
             lines.append(
                 f"complete -c epctx -n '{condition}; and not "
-                f"__fish_seen_subcommand_from {names}' -f -a '{names}'"
+                f"__fish_seen_subcommand_from {seen}' -f -a '{names}'"
             )
         elif names:
             lines.append(f"complete -c epctx -n '{condition}' -f -a '{names}'")

@@ -85,6 +85,7 @@ _SHOWN = 200
 """Characters of a plugin's output that are shown."""
 _PURPOSES = {"ort": "fast CPU kernels"}
 _NAME = re.compile(r"\s*([\w.-]+)")
+_INSTALL = re.compile(r"(\S+ -m )?pip install ")
 
 
 def _problem(message: str, hint: str = "") -> DoctorFinding:
@@ -192,7 +193,9 @@ def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None
     for finding in sorted(findings, key=lambda f: f.severity != "problem"):
         console.say(f"\n{finding.severity}: {finding.message}")
         if finding.hint:
-            console.say(text.indent(finding.hint))
+            # A command stays on one line, to be copied.
+            is_command = _INSTALL.match(finding.hint) is not None
+            console.say(text.indent(finding.hint), wrap=not is_command)
 
     counts = Counter(finding.severity for finding in findings)
     summary = " and ".join(

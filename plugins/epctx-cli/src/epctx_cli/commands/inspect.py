@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _IN_OTHER_TABLES = ("main_context", "embed_mode", "source", "partition_name")
 _COMPILER = ("distribution", "version", "sdk", "driver", "target")
 _COMPILER_IN_DETAIL = ("plugin_api", "options")
-_LONGEST_VALUE = 100
-_MOST_OPERATORS = 20
+_MOST_ROWS = 20
+"""Operators, inputs, outputs and open dimensions without `-v`."""
 
 
 def add_inspect_arguments(parser: CommandParser) -> None:
@@ -60,7 +60,7 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
         info = inspect_model(arguments.model)
         if info.path is not None and not info.ep_contexts:
             facts = read_facts(info.path)
-    files = _files(info)
+    files = _list_files(info)
     _print_inspect(arguments.model, info, files, console)
     if facts is not None:
         _print_facts(facts, console)
@@ -68,8 +68,8 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     result = InspectResult(
         model=arguments.model,
         **info.as_dict(),
-        sealed_by=_sealer(info),
-        graph_transformers=[dict(each) for each in _transformers(info)],
+        sealed_by=_find_sealer(info),
+        graph_transformers=[dict(each) for each in _list_transformers(info)],
         files=files,
         **({} if facts is None else facts.as_dict()),
     )
@@ -77,19 +77,19 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE
 
 
-def _sealer(info: ModelInfo) -> str | None:
+def _find_sealer(info: ModelInfo) -> str | None:
     """Return the tool that gave digests to a model that another one compiled."""
     if info.manifest is None or info.manifest.sealed is None:
         return None
     return info.manifest.sealed.by
 
 
-def _transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
+def _list_transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
     """Return the graph transformers that the compile called."""
     return info.manifest.graph_transformers if info.manifest is not None else ()
 
 
-def _files(info: ModelInfo) -> list[RequiredFile]:
+def _list_files(info: ModelInfo) -> list[RequiredFile]:
     """Return each required file with its size, or the reason why it cannot be
     opened.
     """
@@ -117,48 +117,64 @@ def _files(info: ModelInfo) -> list[RequiredFile]:
 def _print_inspect(
     model: str, info: ModelInfo, files: Sequence[RequiredFile], console: Console
 ) -> None:
-    made_by = f", written by {info.producer}" if info.producer else ""
+    made_by = f", written by {text.cut(info.producer)}" if info.producer else ""
     nodes = f"{text.counted(info.other_nodes, 'node')}, no EPContext node"
     if count := len(info.ep_contexts):
         others = text.counted(info.other_nodes, "other node")
         nodes = f"{text.counted(count, 'EPContext node')}, {others}"
     console.say(f"{model}: {nodes}{made_by}")
-    values = [("input", name, kind) for name, kind in info.inputs.items()]
-    values += [("output", name, kind) for name, kind in info.outputs.items()]
-    console.table(("", "", ""), values)
-
+    _print_values(info, console)
     _print_nodes(info.ep_contexts, console)
     _print_compilers(info, console)
-    if sealer := _sealer(info):
-        console.say(f"\nCompiled by an unknown tool, sealed by {one_line(sealer)}.")
+    if sealer := _find_sealer(info):
+        console.say(f"\nCompiled by an unknown tool, sealed by {text.cut(sealer)}.")
     console.table(
         ("custom operators", "library to register"), [*info.custom_domains.items()]
     )
     console.table(
         ("", ""),
-        [(file.name, _size(file.bytes)) for file in files],
+        [(file.name, _describe_size(file.bytes)) for file in files],
         title="Required files, beside the model:",
     )
     if info.source_files:
+        sources = " and ".join(map(text.cut, info.source_files))
         console.say(
             f"\nCompiled in weightless mode {info.weightless_mode}: weights stay in "
-            f"the source model {one_line(' and '.join(info.source_files))}, needed "
+            f"the source model {sources}, needed "
             "beside this one or where session options say."
         )
 
 
+def _print_values(info: ModelInfo, console: Console) -> None:
+    """Print the inputs and outputs, with `-v` all of them."""
+    kinds = {"input": info.inputs, "output": info.outputs}
+    shown = None if console.verbose else _MOST_ROWS
+    rows = [
+        (kind, *each)
+        for kind, values in kinds.items()
+        for each in [*values.items()][:shown]
+    ]
+    console.table(("", "", ""), rows)
+    for kind, values in kinds.items():
+        if shown is not None and (left := len(values) - shown) > 0:
+            console.say(f"  and {text.counted(left, f'more {kind}')}; see -v")
+
+
 def _print_facts(facts: ModelFacts, console: Console) -> None:
     """Print the facts of a plain model."""
-    opsets = ", ".join(f"{one_line(name)} {n}" for name, n in facts.opsets.items())
+    opsets = ", ".join(f"{text.cut(name)} {n}" for name, n in facts.opsets.items())
     console.say(f"\nIR version {facts.ir_version}, opsets: {opsets or 'none'}")
     if facts.open_dimensions:
-        names = ", ".join(map(one_line, facts.open_dimensions))
-        console.say(f"Open dimensions of inputs: {names}")
+        shown = len(facts.open_dimensions) if console.verbose else _MOST_ROWS
+        names = ", ".join(map(text.cut, facts.open_dimensions[:shown]))
+        further = len(facts.open_dimensions[shown:])
+        more = f" and {further:,} more; see -v" if further else ""
+        console.say(f"Open dimensions of inputs: {names}{more}")
     others = {"subgraph": facts.subgraphs, "function": facts.functions}
     if parts := [text.counted(count, noun) for noun, count in others.items() if count]:
         console.say(f"Counted with the main graph: {' and '.join(parts)}")
 
-    shown = len(facts.operators) if console.verbose else _MOST_OPERATORS
+    shown = len(facts.operators) if console.verbose else _MOST_ROWS
     operators = [*facts.operators.items()]
     console.table(("operator", "nodes"), operators[:shown])
     if left := operators[shown:]:
@@ -169,9 +185,12 @@ def _print_facts(facts: ModelFacts, console: Console) -> None:
 
 
 def _print_weights(facts: ModelFacts, console: Console) -> None:
+    from epctx_cli.model_facts import count_elements
+
     size = text.byte_size(facts.weight_bytes)
     outside = facts.external_weights
-    where = f" ({outside:,} in files of their own)" if outside else ""
+    place = "a file of its own" if outside == 1 else "files of their own"
+    where = f" ({outside:,} in {place})" if outside else ""
     weights = sum(total["weights"] for total in facts.weight_types.values())
     console.say(
         f"\n{text.counted(weights, 'weight')}{where}: "
@@ -182,10 +201,12 @@ def _print_weights(facts: ModelFacts, console: Console) -> None:
         for name, total in facts.weight_types.items()
     ]
     console.table(("type", "weights", "parameters", "size"), rows)
-    largest = [
-        (each.name, f"{each.type}[{','.join(map(str, each.shape))}]", _size(each.bytes))
-        for each in facts.largest_weights
-    ]
+    largest = []
+    for each in facts.largest_weights:
+        lengths = ",".join(map(str, each.shape))
+        is_possible = count_elements(each.shape) is not None
+        bytes_ = text.byte_size(each.bytes) if is_possible else "-"
+        largest.append((each.name, f"{each.type}[{lengths}]", bytes_))
     console.table(("largest weights", "type", "size"), largest)
 
 
@@ -203,7 +224,7 @@ def _print_compilers(info: ModelInfo, console: Console) -> None:
     facts = ["name", "distribution", "version"]
     transformers = [
         tuple(str(each.get(fact) or "-") for fact in facts)
-        for each in _transformers(info)
+        for each in _list_transformers(info)
     ]
     console.table(("graph transformer", *facts[1:]), transformers)
 
@@ -213,9 +234,9 @@ def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
         (
             node.name,
             node.source or "-",
-            _payload(node),
-            _size(node.payload_bytes),
-            _loader(node),
+            _describe_payload(node),
+            _describe_size(node.payload_bytes),
+            _describe_loader(node),
         )
         for node in nodes
     ]
@@ -225,20 +246,21 @@ def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:
 
     groups: dict[object, list[ContextNodeInfo]] = {}
     for node in nodes:
-        groups.setdefault((node.source, *_attributes(node)), []).append(node)
+        groups.setdefault((node.source, *_list_attributes(node)), []).append(node)
     for members in groups.values():
-        attributes = [_attributes(node) for node in members]
+        attributes = [_list_attributes(node) for node in members]
         values = [
-            (key, _values([each[key] for each in attributes])) for key in attributes[0]
+            (key, _join_values([each[key] for each in attributes]))
+            for key in attributes[0]
         ]
-        console.table(("", ""), values, title=_attributes_title(members, nodes))
+        console.table(("", ""), values, title=_make_title(members, nodes))
 
 
-def _size(count: int | None) -> str:
+def _describe_size(count: int | None) -> str:
     return "-" if count is None else text.byte_size(count)
 
 
-def _payload(node: ContextNodeInfo) -> str:
+def _describe_payload(node: ContextNodeInfo) -> str:
     if not node.main_context:
         return "in a primary node"
     if node.embed_mode:
@@ -246,7 +268,7 @@ def _payload(node: ContextNodeInfo) -> str:
     return node.payload_file or "none"
 
 
-def _loader(node: ContextNodeInfo) -> str:
+def _describe_loader(node: ContextNodeInfo) -> str:
     if node.plugin is None:
         return "no plugin"
     distribution = node.plugin["distribution"] or "host"
@@ -256,7 +278,7 @@ def _loader(node: ContextNodeInfo) -> str:
     return f"{distribution} {version} ({state}{simulated})"
 
 
-def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
+def _list_attributes(node: ContextNodeInfo) -> dict[str, Any]:
     return {
         key: value
         for key, value in sorted(node.attributes.items())
@@ -264,7 +286,7 @@ def _attributes(node: ContextNodeInfo) -> dict[str, Any]:
     }
 
 
-def _values(values: Sequence[object]) -> str:
+def _join_values(values: Sequence[object]) -> str:
     """Return the values of one attribute: once if all are equal, else in the order of
     the nodes.
     """
@@ -273,12 +295,12 @@ def _values(values: Sequence[object]) -> str:
     return _shorten(", ".join(map(_shorten, values)))
 
 
-def _attributes_title(
+def _make_title(
     members: Sequence[ContextNodeInfo], nodes: Sequence[ContextNodeInfo]
 ) -> str:
     if len(members) == len(nodes):
         return "Attributes:" if len(nodes) == 1 else "Attributes of every node:"
-    first = one_line(members[0].name)
+    first = text.cut(members[0].name)
     if len(members) == 1:
         return f"Attributes of {first}:"
     return f"Attributes of {first} and {len(members) - 1} more:"
@@ -287,10 +309,7 @@ def _attributes_title(
 def _shorten(value: object) -> str:
     if isinstance(value, bytes):
         return f"{text.byte_size(len(value))} of bytes"
-    words = str(value)
-    if len(words) <= _LONGEST_VALUE:
-        return words
-    return f"{words[:_LONGEST_VALUE]}… ({len(words):,} characters)"
+    return text.cut(value)
 
 
 def _warn(info: ModelInfo, files: Sequence[RequiredFile], console: Console) -> None:
@@ -491,9 +510,11 @@ def _check_output(
     """Return the path of a file to write, None if the option was not given.
 
     Raises:
-        InvalidArgument: it has another ending, or is the model itself.
+        InvalidArgument: it has another ending, is the model itself, or is a model that
+            is no annotated copy.
         Fail: its folder cannot be written.
     """
+    from epctx_cli.annotation import is_annotated
     from epctx_core.ext import check_folder
 
     if name is None:
@@ -506,7 +527,14 @@ def _check_output(
             path=path,
             hint=f"Choose a name such as explained{ending}.",
         )
-    if path.exists() and model.exists() and path.samefile(model):
+    is_model = path.exists() and model.exists() and path.samefile(model)
+    if path.exists() and ending == ".onnx" and not (is_model or is_annotated(path)):
+        raise InvalidArgument(
+            f"{option} {name!r} exists and is no annotated copy: it was not replaced.",
+            path=path,
+            hint="Choose another name, or remove it first.",
+        )
+    if is_model:
         raise InvalidArgument(
             f"{option} {name!r} is the model itself, which would lose its weights.",
             path=path,
@@ -561,14 +589,14 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
 
 def _describe_node(node: NodeExplanation) -> tuple[str, str, str, str, str]:
     """Return the row of a node in the table of `-v`."""
-    from epctx_cli.annotation import describe_refusals
+    from epctx_cli.annotation import join_refusals
 
     return (
         node.name,
         node.operator,
         node.ep,
         "-" if node.partition is None else f"{node.partition}",
-        describe_refusals(node),
+        join_refusals(node),
     )
 
 

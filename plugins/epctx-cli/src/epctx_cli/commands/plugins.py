@@ -89,7 +89,8 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     if left_out:
         console.say("\nNot listed, because a package that they need is not installed:")
     for each in left_out:
-        console.say(f"  {each.name}: {each.install}", wrap=False)
+        console.say(f"  {each.name}:")
+        console.say(f"    {each.install}", wrap=False)
     console.result(
         PluginsListResult(
             plugins=[PluginFacts(**record.as_dict()) for record in records],
@@ -175,6 +176,7 @@ def _find_left_out(
 def add_info_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins info`."""
     parser.epilog = "The plugin is loaded in a process of its own."
+    parser.list_further = _list_names
     parser.add_argument(
         "name",
         metavar="NAME",
@@ -185,6 +187,14 @@ def add_info_arguments(parser: CommandParser) -> None:
     )
     add_common(parser)
     parser.set_defaults(run=describe_plugin)
+
+
+def _list_names() -> dict[tuple[str, ...], list[str]]:
+    """Return the names of EPs and distributions."""
+    records = plugins()
+    names = [record.name.removesuffix("ExecutionProvider") for record in records]
+    names += [record.distribution for record in records if record.distribution]
+    return {(): list(dict.fromkeys(names))}
 
 
 def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:

@@ -124,7 +124,8 @@ def _inputs(
 def describe_inputs(inputs: Mapping[str, Any], seed: int) -> str:
     """Return a sentence about random inputs."""
     shapes = ", ".join(
-        f"{name} {array.dtype}{list(array.shape)}" for name, array in inputs.items()
+        f"{text.cut(name)} {array.dtype}{list(array.shape)}"
+        for name, array in inputs.items()
     )
     return f"Inputs made from seed {seed}: {shapes or 'none'} (no --input)."
 
@@ -267,9 +268,8 @@ def _print_compare(
             f"\nEqual, with --atol {arguments.atol:g} --rtol {arguments.rtol:g}."
         )
         return
-    console.say(
-        f"\nThey differ first in the output {wrong[0].name!r}, {wrong[0].describe()}."
-    )
+    name = text.cut(wrong[0].name)
+    console.say(f"\nThey differ first in the output '{name}', {wrong[0].describe()}.")
     if inside is not None:
         values = text.counted(inside["compared"], "value")
         console.say(
