@@ -132,6 +132,29 @@ def test_gc_removes_what_was_used_longest_ago(epctx, cache):
     assert cache["new"].exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("lookup", "old.onnx", "--ep", "QNN"),
+        ("why", "old.onnx", "--ep", "QNN"),
+        ("verify",),
+        ("export", "all.tar"),
+        ("ls",),
+        ("stats",),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_that_only_looks_at_an_entry_is_no_use_of_it(
+    epctx, cache, tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+
+    assert epctx("cache", *command).code == 0
+
+    removed = epctx("cache", "gc", "--size", "6K", "--json").json["removed"]
+    assert removed == [cache["old"].parent.name]
+
+
 def test_gc_takes_its_limit_from_the_environment(epctx, cache, monkeypatch):
     assert epctx("cache", "gc", "--json").json["removed"] == []
     monkeypatch.setenv("EPCTX_CACHE_SIZE", "0")

@@ -296,7 +296,8 @@ class EntryStore:
     # ---------------------------------------------------------------------------------
 
     def open(self, key: str) -> Lease | None:
-        """Return an entry for use, None if there is none.
+        """Return an entry for use, None if there is none; `count_hit` makes it the last
+        used one.
 
         Raises:
             CorruptEntryError: there is one, and it is damaged.
@@ -315,13 +316,6 @@ class EntryStore:
             if (record := read_record(folder)) is None:
                 return None
             check_head(folder, record)
-            stamp = folder / _USED
-            with suppress(OSError):  # not more than once a minute; failures are ignored
-                if (
-                    not stamp.exists()
-                    or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
-                ):
-                    stamp.touch()
             return Lease(folder=folder, record=record, held=held.pop_all())
 
     def entries(self) -> Iterator[Stored]:
@@ -339,8 +333,17 @@ class EntryStore:
     # --------------------------------------------------------------------------------
 
     def count_hit(self, lease: Lease) -> None:
-        """Count a use of an entry that was not compiled for it."""
+        """Count a use of an entry that was not compiled for it, which is now the last
+        used one; failures are ignored.
+        """
         count_hit(lease.folder)
+        stamp = lease.folder / _USED
+        with suppress(OSError):  # not more than once a minute
+            if (
+                not stamp.exists()
+                or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
+            ):
+                stamp.touch()
 
     def count_miss(self, eps: Sequence[str]) -> None:
         """Count a compile for EPs into the cache."""
