@@ -118,7 +118,7 @@ def test_verify_says_what_is_damaged_in_a_cache_that_can_only_be_read(
 
     assert said.code == 1
     assert f"{cache['old'].parent.name[:12]} is damaged: " in said.out
-    assert "it cannot be removed: [Errno 30]" in said.out
+    assert "it cannot be removed: Read-only file system" in said.out
     assert "1 entry sound, 1 damaged" in said.out
 
 
@@ -298,6 +298,24 @@ def test_lookup_in_a_cache_that_does_not_exist_makes_none(epctx, model, tmp_path
 
     assert said.code == 1
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("command", ["lookup", "why"])
+def test_nothing_is_written_into_a_folder_that_is_no_cache_yet(
+    epctx, model, tmp_path, command
+):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    long_ago = time.time() - 60
+    os.utime(model, (long_ago, long_ago))
+
+    said = epctx(
+        "cache", command, model, "--ep", "QNN", "-c", "acme.entry=1",
+        "--cache-dir", folder,
+    )  # fmt: skip
+
+    assert said.code in {0, 1}
+    assert list(folder.iterdir()) == []
 
 
 def test_lookup_for_programs_has_path_and_key(epctx, cache, model):

@@ -197,7 +197,9 @@ def check_head(folder: Path, record: EntryRecord) -> None:
         ):
             raise CorruptEntryError(f"{model.path} has another digest")
     except OSError as error:
-        raise CorruptEntryError(f"it cannot be read: {error}") from error
+        raise CorruptEntryError(
+            f"it cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> None:
@@ -213,12 +215,15 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
     except EpctxError as error:
         raise CorruptEntryError(error.message) from error
     except OSError as error:
-        raise CorruptEntryError(f"it cannot be read: {error}") from error
+        raise CorruptEntryError(
+            f"it cannot be read: {error.strerror or error}"
+        ) from error
 
 
 _USED = "used"
 _STAMPED_EVERY = 60
 """Seconds between two stamps of an entry's use."""
+_SECRET = "secret"
 _SECRET_BYTES = 32
 _OUTGOING = "removed-"
 _log = logging.getLogger("epctx.cache")
@@ -288,6 +293,22 @@ class EntryStore:
         self.locks_folder = self._root / "locks"
         self._counters = self._root / "counters.jsonl"
 
+    @property
+    def exists(self) -> bool:
+        """True if something was stored: a folder alone is no cache yet."""
+        return self._root.is_dir()
+
+    def check_readable(self) -> None:
+        """Check that the cache can be read; one that does not exist is empty.
+
+        Raises:
+            OSError: it is not a folder, or this user cannot read it.
+        """
+        for folder in (self.folder, self._root):
+            # The dot makes the system check that files in the folder can be opened.
+            with suppress(FileNotFoundError), os.scandir(f"{folder}{os.sep}."):
+                pass
+
     def entry_folder(self, key: str) -> Path:
         """Return the folder of the entry of a key, which may not exist."""
         return self._root / key[:2] / key
@@ -355,6 +376,7 @@ class EntryStore:
         Raises:
             OSError: the cache cannot be read.
         """
+        self.check_readable()
         return add_up(self.folder, self._counters, self.entries())
 
     # -- writing
@@ -439,6 +461,19 @@ class EntryStore:
             _sync(final.parent)
             return Lease(folder=final, record=record, held=held.pop_all())
 
+    def read_secret(self) -> bytes:
+        """Return the bytes of `secret` if they were made; nothing is written.
+
+        Returns:
+            The bytes; none if there are none, so that no entry depends on them.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        path = self._root / _SECRET
+        data = path.read_bytes() if path.is_file() else b""
+        return data if len(data) == _SECRET_BYTES else b""
+
     def secret(self) -> bytes:
         """Return the bytes that hide secret options in this cache's keys; made on first
         use.
@@ -446,9 +481,9 @@ class EntryStore:
         Raises:
             OSError: they can be neither read nor stored.
         """
-        path = self._root / "secret"
+        path = self._root / _SECRET
         for _ in range(3):
-            if path.is_file() and len(data := path.read_bytes()) == _SECRET_BYTES:
+            if data := self.read_secret():
                 return data
             make_private_folder(path.parent)
             path.unlink(missing_ok=True)  # damaged: entries that depend on it are lost
@@ -636,7 +671,7 @@ def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
                     else "stays, because it is being loaded"
                 )
             except OSError as error:
-                end = f"cannot be removed: {error}"
+                end = f"cannot be removed: {error.strerror or error}"
             yield entry, f"{fault}; it {end}"
         else:
             yield entry, ""
