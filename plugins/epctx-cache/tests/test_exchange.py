@@ -159,6 +159,58 @@ def test_a_damaged_entry_is_not_exported_and_stops_no_other_one(
     assert index["entries"] == rest
 
 
+def test_an_archive_is_replaced_by_a_newer_one(archive, cache, tmp_path):
+    (first, *_) = sorted(cache.keys)
+
+    exported(cache, archive, [first])
+
+    assert json.loads(members_of(archive)[-1][1])["entries"] == [first]
+
+
+def other_tar(archive):
+    members = [(header("readme.txt", 2), b"hi"), (header("index.json", 2), b"{}")]
+    written(archive, members)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        other_tar,
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(b"a model"),
+        lambda file: file.write_bytes(file.read_bytes()[:2048]),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: (
+            file.rename(file.with_name("model")).write_bytes(b"a model"),
+            file.symlink_to("model"),
+        ),
+        lambda file: (file.unlink(), file.symlink_to("nowhere")),
+    ],
+    ids=[
+        "another tar file",
+        "an empty file",
+        "a model",
+        "an archive without its end",
+        "a folder",
+        "a pipe",
+        "a link to a model",
+        "a link to nothing",
+    ],
+)
+def test_what_is_no_whole_archive_is_not_replaced(archive, cache, tmp_path, make):
+    make(archive)
+    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+
+    with pytest.raises(epctx.Fail, match="is not an archive of `epctx cache export`"):
+        exported(cache, archive)
+
+    after = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    assert {n: (s.st_ino, s.st_size) for n, s in after.items()} == {
+        n: (s.st_ino, s.st_size) for n, s in before.items()
+    }
+
+
 def test_an_export_that_fails_leaves_the_older_file(
     archive, cache, monkeypatch, tmp_path
 ):

@@ -306,8 +306,6 @@ def test_nothing_is_written_into_a_folder_that_is_no_cache_yet(
 ):
     folder = tmp_path / "mine"
     folder.mkdir()
-    long_ago = time.time() - 60
-    os.utime(model, (long_ago, long_ago))
 
     said = epctx(
         "cache", command, model, "--ep", "QNN", "-c", "acme.entry=1",
@@ -416,6 +414,54 @@ def test_an_entry_is_exported_by_the_first_digits_of_its_key(epctx, cache, tmp_p
     said = epctx("cache", "export", tmp_path / "one.tar", key[:12], key, "--json")
 
     assert [entry["key"] for entry in said.json["entries"]] == [key]
+
+
+def test_an_export_replaces_no_file_that_is_no_archive(epctx, cache, model, tmp_path):
+    before = model.read_bytes()
+    (tmp_path / "model.tar").write_bytes(before)
+
+    wrong_ending = epctx("cache", "export", model)
+    no_archive = epctx("cache", "export", tmp_path / "model.tar")
+
+    assert (wrong_ending.code, no_archive.code) == (2, 2)
+    assert "does not end in .tar" in wrong_ending.err
+    assert "is not an archive of `epctx cache export`" in no_archive.err
+    assert model.read_bytes() == (tmp_path / "model.tar").read_bytes() == before
+
+
+def test_digits_of_an_entry_without_a_file_are_no_file(
+    epctx, cache, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    digits = cache["old"].parent.name[:12]
+
+    said = epctx("cache", "export", digits)
+
+    assert said.code == 2
+    assert f"epctx cache export FILE.tar {digits}" in said.err
+    assert not (tmp_path / digits).exists()
+
+
+def test_an_export_without_an_entry_writes_nothing_and_exits_with_1(
+    epctx, cache, tmp_path
+):
+    file = tmp_path / "entries.tar"
+    epctx("cache", "export", file)
+    before = file.read_bytes()
+    for path in cache.values():
+        path.write_bytes(b"x")
+
+    damaged = epctx("cache", "export", file)
+    epctx("cache", "clear")
+    empty = epctx("cache", "export", file)
+    for_programs = epctx("cache", "export", tmp_path / "new.tar", "--json")
+
+    assert (damaged.code, empty.code, for_programs.code) == (1, 1, 1)
+    assert f"{file} is not written: no entry was exported." in damaged.out
+    assert f"{file} is not written: the cache is empty." in empty.out
+    assert (for_programs.json["ok"], for_programs.json["entries"]) == (False, [])
+    assert file.read_bytes() == before
+    assert not (tmp_path / "new.tar").exists()
 
 
 @pytest.mark.parametrize(

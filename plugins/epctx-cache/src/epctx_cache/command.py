@@ -299,7 +299,7 @@ def _make_request(
 
 
 def run_export(arguments: argparse.Namespace, console: Console) -> int:
-    """Write entries into a tar file; 1 if one was left out."""
+    """Write entries into a tar file; 1 if one was left out, or none is there."""
     from epctx_cache.exchange import export_entries
 
     settings, store = _open_store(arguments)
@@ -310,25 +310,32 @@ def run_export(arguments: argparse.Namespace, console: Console) -> int:
     try:
         with console.progress() as progress:
             exchanged = export_entries(store, file, sorted(set(keys)), progress)
+    except EpctxError:
+        raise  # some are an OSError, too
     except OSError as error:
         why = error.strerror or error
         raise Fail(f"{str(file)!r} cannot be written: {why}.", path=file) from error
 
     faults = _print_faults(exchanged, console)
     done = [result for result in exchanged if not result.fault]
-    console.say(
-        f"{file}: {_count_entries(len(done))}, "
-        f"{byte_size(sum(result.bytes for result in done))}"
-    )
+    if done:
+        console.say(
+            f"{file}: {_count_entries(len(done))}, "
+            f"{byte_size(sum(result.bytes for result in done))}"
+        )
+    else:
+        why = "no entry was exported" if exchanged else "the cache is empty"
+        console.say(f"{file} is not written: {why}.")
+    is_whole = bool(done) and not faults
     console.result(
         results.ExportResult(
             cache=str(settings.folder),
             file=str(file),
-            ok=not faults,
+            ok=is_whole,
             entries=[_describe_exchanged(result) for result in exchanged],
         )
     )
-    return ExitCode.FAILED if faults else ExitCode.DONE
+    return ExitCode.DONE if is_whole else ExitCode.FAILED
 
 
 def _find_key(text: str, keys: Sequence[str]) -> str:

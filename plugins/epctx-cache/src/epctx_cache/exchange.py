@@ -13,10 +13,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import secrets
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -34,7 +35,7 @@ from epctx_cache.store import (
     parse_record,
 )
 from epctx_core import SessionOptions
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
 INDEX = "index.json"
 MAX_MEMBERS = 100_000
@@ -44,6 +45,9 @@ _MAX_HEADER = 1 << 20
 _MAX_JSON = 16 << 20
 """Bytes of a record or index."""
 _CHUNK = 1 << 20
+_SUFFIX = ".tar"
+_DIGITS = re.compile("[0-9a-f]{4,64}")
+"""The name of an entry, which a user may take for the first argument."""
 _FORMAT = {"format": "epctx-cache", "version": 1}
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -97,17 +101,21 @@ def export_entries(
     """Write entries into a tar file, in the order of their keys; the same entries give
     the same bytes.
 
-    A damaged entry is left out. The file appears when it is complete.
+    A damaged entry is left out. The file appears when it is complete, and not at all
+    without an entry.
 
     Args:
         store: the cache.
-        file: the tar file; an existing one is replaced.
+        file: the tar file; an earlier archive is replaced.
         keys_of_entries: of the entries.
         progress: called with (stage, done, total), in entries.
 
     Raises:
+        InvalidArgument: the name of the file does not end in `.tar`.
+        Fail: another file than an archive has this name.
         OSError: the file cannot be written.
     """
+    _check_replaceable(file)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     results: list[Exchanged] = []
     try:
@@ -120,10 +128,45 @@ def export_entries(
             exported = [result.key for result in results if not result.fault]
             index = json.dumps({**_FORMAT, "entries": exported}).encode()
             tar.addfile(_member(INDEX, len(index)), io.BytesIO(index))
-        draft.replace(file)
+        if exported:
+            draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
     return results
+
+
+def _check_replaceable(file: Path) -> None:
+    """Check that a file may be written: a mistaken argument must not cost a model.
+
+    Raises:
+        InvalidArgument: its name does not end in `.tar`.
+        Fail: there is a file that is no archive, or only the beginning of one.
+        OSError: it cannot be read.
+    """
+    if file.suffix.lower() != _SUFFIX:
+        keys_first = f" {file}" if _DIGITS.fullmatch(str(file)) else ""
+        raise InvalidArgument(
+            f"the name of the file to write, {str(file)!r}, does not end in {_SUFFIX}.",
+            path=file,
+            hint=f"Call `epctx cache export FILE{_SUFFIX}{keys_first}`.",
+        )
+    if os.path.lexists(file) and not _is_archive(file):
+        raise Fail(
+            f"{str(file)!r} exists and is not an archive of `epctx cache export`.",
+            path=file,
+            hint="Remove it, or name another file.",
+        )
+
+
+def _is_archive(file: Path) -> bool:
+    """Return whether a file is a whole archive."""
+    if not file.is_file():  # a pipe would block
+        return False
+    with _BoundedFile(file) as data, suppress(*_DAMAGED):
+        with tarfile.open(fileobj=data, mode="r:", encoding="utf-8") as tar:
+            members, _ = _list_members(tar)
+            return members[-1].name == INDEX and _read_index(tar, members[-1]) is not None
+    return False
 
 
 def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> Exchanged:

@@ -191,7 +191,7 @@ class ExportResult:
     Attributes:
         cache: folder of the cache.
         file: the archive.
-        ok: true if no entry was left out.
+        ok: true if no entry was left out; false, too, if there was none to export.
         entries: each entry.
     """
 
