@@ -177,6 +177,7 @@ def other_tar(archive):
     [
         other_tar,
         lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(bytes(10240)),
         lambda file: file.write_bytes(b"a model"),
         lambda file: file.write_bytes(file.read_bytes()[:2048]),
         lambda file: (file.unlink(), file.mkdir()),
@@ -190,6 +191,7 @@ def other_tar(archive):
     ids=[
         "another tar file",
         "an empty file",
+        "a tar file of nothing",
         "a model",
         "an archive without its end",
         "a folder",

@@ -162,10 +162,18 @@ def _is_archive(file: Path) -> bool:
     """Return whether a file is a whole archive."""
     if not file.is_file():  # a pipe would block
         return False
-    with _BoundedFile(file) as data, suppress(*_DAMAGED):
-        with tarfile.open(fileobj=data, mode="r:", encoding="utf-8") as tar:
-            members, _ = _list_members(tar)
-            return members[-1].name == INDEX and _read_index(tar, members[-1]) is not None
+    with (
+        suppress(*_DAMAGED),
+        _BoundedFile(file) as data,
+        tarfile.open(fileobj=data, mode="r:", encoding="utf-8") as tar,
+    ):
+        members, _ = _list_members(tar)
+        last = members[-1] if members else None
+        return (
+            last is not None
+            and last.name == INDEX
+            and _read_index(tar, last) is not None
+        )
     return False
 
 

@@ -223,7 +223,7 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
 _USED = "used"
 _STAMPED_EVERY = 60
 """Seconds between two stamps of an entry's use."""
-_SECRET = "secret"
+_HIDING = "secret"
 _SECRET_BYTES = 32
 _OUTGOING = "removed-"
 _log = logging.getLogger("epctx.cache")
@@ -470,7 +470,7 @@ class EntryStore:
         Raises:
             OSError: they cannot be read.
         """
-        path = self._root / _SECRET
+        path = self._root / _HIDING
         data = path.read_bytes() if path.is_file() else b""
         return data if len(data) == _SECRET_BYTES else b""
 
@@ -481,7 +481,7 @@ class EntryStore:
         Raises:
             OSError: they can be neither read nor stored.
         """
-        path = self._root / _SECRET
+        path = self._root / _HIDING
         for _ in range(3):
             if data := self.read_secret():
                 return data
