@@ -265,9 +265,14 @@ def import_entries(
 
 @contextmanager
 def _open_archive(file: Path) -> Iterator[_Archive]:
-    if not file.is_file():
-        raise NoSuchFile(f"there is no file {str(file)!r}.", path=file)
-    with _BoundedFile(file) as data:
+    try:
+        if not file.is_file():
+            raise NoSuchFile(f"there is no file {str(file)!r}.", path=file)
+        opened = _BoundedFile(file)
+    except PermissionError as error:
+        why = error.strerror
+        raise Fail(f"{str(file)!r} cannot be read: {why}.", path=file) from error
+    with opened as data:
         try:
             tar = tarfile.open(fileobj=data, mode="r:", encoding="utf-8")  # noqa: SIM115 - closed below
         except _DAMAGED as error:
@@ -329,11 +334,11 @@ def _list_members(tar: tarfile.TarFile) -> tuple[list[tarfile.TarInfo], str]:
 def _sort_in(archive: _Archive, member: tarfile.TarInfo, total: int) -> None:
     """Add a member to its entry, or to the faults."""
     key, _, path = member.name.partition("/")
-    fault = _find_fault(member, path, total)
     if not is_key(key):
-        fault = fault or "it belongs to no entry"
+        fault = "it belongs to no entry"
         archive.faults.append(Exchanged(key=member.name, fault=fault))
         return
+    fault = _find_fault(member, path, total)
     packed = archive.entries.setdefault(key, _Packed())
     if not fault and path in packed.members:
         fault = "is there twice"
@@ -356,8 +361,9 @@ def _find_fault(member: tarfile.TarInfo, path: str, total: int) -> str:
     if data_filter is not None:
         try:
             data_filter(member, os.curdir)
-        except tarfile.TarError as error:
-            return f"is refused: {error}"
+        except tarfile.TarError:
+            # What it says names a folder that is never written.
+            return "is not what a file of an entry may be"
     return ""
 
 
