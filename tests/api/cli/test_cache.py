@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
+import tarfile
 import time
+from contextlib import contextmanager
 
 import pytest
 from end_to_end.small_models import chain, saved
+from epctx_cache.store import read_record
+from epctx_cli.command import byte_size
 
 from epctx_core import SessionOptions, compile_cached
 
@@ -190,6 +195,82 @@ def test_a_cache_that_cannot_be_written_is_said_in_one_block(epctx, tmp_path):
     assert said.err.startswith("error: the cache in ")
 
 
+COMMANDS = (
+    ("ls",), ("stats",), ("lookup", "new.onnx", "--ep", "QNN"),
+    ("why", "new.onnx", "--ep", "QNN"), ("export", "x.tar"), ("import", "entries.tar"),
+    ("verify",), ("gc",), ("clear",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda folder: folder.write_text(""), errno.ENOTDIR),
+        (
+            lambda folder: (folder.mkdir(), (folder / "v1").write_text("")),
+            errno.ENOTDIR,
+        ),
+        (lambda folder: folder.symlink_to(folder.name), errno.ELOOP),
+    ],
+    ids=["a file", "a folder with a file", "a link to itself"],
+)
+def test_what_is_no_cache_is_an_error_that_says_what_to_do(
+    epctx, cache, tmp_path, monkeypatch, make, why
+):
+    monkeypatch.chdir(tmp_path)
+    epctx("cache", "export", "entries.tar")
+    folder = tmp_path / "other"
+    make(folder)
+
+    said = {c[0]: epctx("cache", *c, "--cache-dir", folder) for c in COMMANDS}
+
+    message = f"the cache in {str(folder)!r} cannot be used: {os.strerror(why)}."
+    hint = "Set --cache-dir or EPCTX_CACHE_DIR to a folder that you can read and write."
+    assert {name: each.err for name, each in said.items()} == dict.fromkeys(
+        said, f"error: {message}\n  {hint}\n"
+    )
+    assert {(each.code, each.out) for each in said.values()} == {(2, "")}
+
+
+def test_a_cache_that_this_user_cannot_read_is_an_error_that_says_so(
+    epctx, cache, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    epctx("cache", "export", "entries.tar")
+    folder = tmp_path / "other"
+    (folder / "v1").mkdir(parents=True)
+    folder.chmod(0o600)  # its names can be read, its files cannot
+
+    with as_somebody_else(tmp_path):
+        said = {c[0]: epctx("cache", *c, "--cache-dir", folder) for c in COMMANDS}
+
+    assert {name: each.code for name, each in said.items()} == dict.fromkeys(said, 2)
+    words = f"the cache in {str(folder)!r} cannot be used: Permission denied."
+    assert {name for name, each in said.items() if words not in each.err} == set()
+
+
+@contextmanager
+def as_somebody_else(folder):
+    """Run the block as a user who is not root, to whom a folder belongs."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = 65534
+    above = [path for path in folder.parents if path.stat().st_uid == 0]
+    modes = {path: path.stat().st_mode for path in above}
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, nobody, nobody)
+    for path in above:
+        path.chmod(modes[path] | 0o011)
+    os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
 def test_who_compiles_is_listed(epctx, cache, tmp_path):
     answers = []
 
@@ -276,6 +357,19 @@ def test_stats_say_which_entries_are_not_counted(epctx, cache):
     assert "1 entry cannot be read" in said.out
 
 
+def test_rows_of_stats_add_up_to_the_totals_with_damaged_entries(epctx, cache):
+    (cache["old"].parent / "entry.json").write_text("{")
+    found = epctx("cache", "stats", "--json").json
+
+    _, qnn, damaged, _, total, *_ = epctx("cache", "stats").out.splitlines()
+
+    assert damaged.split()[:3] == ["(damaged)", "0", "0"]
+    assert (qnn.split()[-3], damaged.split()[-3]) == ("1", "1")
+    size = found["bytes"] - found["by_eps"][0]["bytes"]
+    assert damaged.endswith(f" {byte_size(size)}")
+    assert "2 entries, " in total
+
+
 def test_lookup_prints_the_path_of_a_hit(epctx, cache, model):
     said = epctx("cache", "lookup", model, "--ep", "QNN")
 
@@ -334,6 +428,145 @@ def test_lookup_of_a_damaged_entry_is_a_miss_that_says_so(epctx, cache, model):
     assert "is damaged: model_ctx.onnx has another length" in said.out
 
 
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: (path.parent / "entry.json").unlink(), "it has no record"),
+        (
+            lambda path: (path.parent / "entry.json").write_text("{"),
+            "its record is damaged",
+        ),
+        (flip, "model_ctx.onnx has another digest"),
+    ],
+    ids=["no record", "a damaged record", "a damaged model"],
+)
+def test_why_and_lookup_say_alike_what_is_damaged_and_what_to_do(
+    epctx, cache, model, damage, words
+):
+    key = cache["new"].parent.name
+    damage(cache["new"])
+    arguments = (model, "--ep", "QNN")
+
+    said = [epctx("cache", command, *arguments).out for command in ("lookup", "why")]
+    found = [
+        epctx("cache", command, *arguments, "--json").json
+        for command in ("lookup", "why")
+    ]
+
+    assert said[0] == said[1]
+    assert said[0].startswith(f"The entry of this key, {key[:12]}, is damaged: {words}")
+    assert said[0].endswith(
+        "The next load compiles it again; `epctx cache verify` removes it.\n"
+    )
+    assert [(each["hit"], each["key"]) for each in found] == [(False, key)] * 2
+    assert found[0]["fault"] == found[1]["fault"]
+    assert words in found[1]["fault"]
+    assert found[1]["nearest"] is None
+
+
+@pytest.mark.parametrize("damage", [flip, lambda path: path.unlink()])
+def test_a_damaged_entry_is_compiled_by_the_next_load_and_removed_by_verify(
+    epctx, cache, model, damage
+):
+    damage(cache["new"])
+    damage(cache["old"])
+    options = SessionOptions()
+    options.add_provider("QNN")
+
+    compile_cached(model, options)
+    verified = epctx("cache", "verify", "--json").json["entries"]
+
+    assert {each["key"]: each["fault"] is None for each in verified} == {
+        cache["new"].parent.name: True, cache["old"].parent.name: False,
+    }  # fmt: skip
+    assert not cache["old"].parent.exists()
+
+
+def test_why_in_an_empty_cache_says_that_it_is_empty(epctx, model, tmp_path):
+    folder = tmp_path / "none"
+
+    said = epctx("cache", "why", model, "--ep", "QNN", "--cache-dir", folder)
+
+    assert said.out == f"{model} is not in {folder}: the cache is empty.\n"
+
+
+@pytest.fixture
+def change(cache):
+    """Write another record of an entry, whose key stays; gives its new record."""
+
+    def write(name, **fields):
+        folder = cache[name].parent
+        record = dataclasses.replace(read_record(folder), **fields)
+        (folder / "entry.json").write_bytes(record.dump())
+        return record
+
+    return write
+
+
+def lines_of(said):
+    return [line.strip() for line in said.out.splitlines()]
+
+
+def test_why_shows_times_of_change_as_dates(epctx, cache, model, change):
+    parts = read_record(cache["new"].parent).ingredients
+    states = {**parts["distributions"], "acme": "0.1.0, edited 1795782162890475656/14"}
+    for name in cache:
+        change(name, ingredients={**parts, "distributions": states, "engine": "x"})
+
+    said = epctx("cache", "why", model, "--ep", "QNN", "-p", "QNN.htp_arch=75")
+
+    date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1795782162))
+    assert f"entry  0.1.0, edited {date}, 14 files" in lines_of(said)
+
+
+def test_why_cuts_long_values_where_they_differ(epctx, cache, model, change):
+    prefix, long = "ep.context_node_name_prefix", "x" * 120
+    parts = read_record(cache["new"].parent).ingredients
+    session = {**parts["session"], prefix: f"{long}_entry"}
+    for name in cache:
+        change(name, ingredients={**parts, "session": session, "z" * 500: "y" * 500})
+
+    said = epctx("cache", "why", model, "--ep", "QNN", "-c", f"{prefix}={long}_now")
+
+    _, *lines = said.out.splitlines()
+    assert max(map(len, lines)) < 120
+    assert {f"now    …{'x' * 19}_now", f"entry  …{'x' * 19}_entry"} <= {*lines_of(said)}
+    assert f"entry  {'y' * 100}…" in lines_of(said)
+
+
+def test_no_name_in_an_entry_forges_a_line_of_a_report(
+    epctx, cache, model, change, tmp_path
+):
+    forged = "\x1b[31mred\nFORGED line\r\u200b"
+    parts = read_record(cache["new"].parent).ingredients
+    eps = [{**parts["eps"][0], "ep": forged}]
+    file = tmp_path / "entries.tar"
+    for name in cache:
+        change(
+            name,
+            model=forged,
+            ingredients={**parts, "eps": eps, "engine": forged, forged: forged},
+        )
+    other = saved(chain(["Relu", "Add"], seed=7), tmp_path / "other.onnx")
+    commands = [
+        ("ls",), ("stats",), ("why", other, "--ep", "QNN"), ("export", file),
+        ("import", file), ("verify",), ("gc",),
+    ]  # fmt: skip
+
+    said = [epctx("cache", *command) for command in commands]
+
+    lines = [line for each in said for line in each.out.splitlines()]
+    assert not [line for line in lines if line.startswith("FORGED")]
+    assert [line for line in lines if "FORGED" in line]
+    assert all(line.isprintable() for line in lines)
+
+
 @pytest.mark.parametrize("command", ["lookup", "why"])
 def test_a_model_that_is_not_there_is_said(epctx, cache, command):
     said = epctx("cache", command, "none.onnx", "--ep", "QNN")
@@ -387,7 +620,7 @@ def test_why_says_which_entries_are_not_compared(epctx, cache, model):
     (cache["new"].parent / "entry.json").write_text("{}")
     (cache["old"].parent / "entry.json").write_text("{}")
 
-    said = epctx("cache", "why", model, "--ep", "QNN")
+    said = epctx("cache", "why", model, "--ep", "QNN", "-p", "QNN.htp_arch=75")
 
     assert said.code == 0
     assert "no entry is comparable" in said.out
@@ -505,6 +738,66 @@ def test_a_damaged_entry_is_left_out_of_an_import_which_exits_with_1(
     assert (
         len(epctx("cache", "ls", "--cache-dir", other, "--json").json["entries"]) == 1
     )
+
+
+def test_an_import_says_of_an_archive_without_its_end_that_no_entry_was_refused(
+    epctx, cache, tmp_path
+):
+    file, other = tmp_path / "entries.tar", tmp_path / "other"
+    epctx("cache", "export", file)
+    with tarfile.open(file) as tar:
+        end = max(member.offset for member in tar)
+    os.truncate(file, end)
+
+    said = epctx("cache", "import", file, "--cache-dir", other)
+    for_programs = epctx("cache", "import", file, "--cache-dir", other, "--json")
+
+    first, second = said.out.splitlines()
+    assert said.code == 1
+    assert first == "entries.tar may have had more entries: its end is missing"
+    assert second.startswith(f"{other}: 2 entries imported, ")
+    assert second.endswith("; 0 existed, 0 refused")
+    assert (for_programs.code, for_programs.json["ok"]) == (1, False)
+
+
+@pytest.mark.parametrize("name", ["../evil3", "evil", "v1/secret", "/etc/evil"])
+def test_an_import_says_of_a_member_of_no_entry_what_it_is(
+    epctx, cache, tmp_path, name
+):
+    file, other = tmp_path / "entries.tar", tmp_path / "other"
+    epctx("cache", "export", file)
+    with tarfile.open(file, "a") as tar:
+        tar.addfile(tarfile.TarInfo(name))
+
+    said = epctx("cache", "import", file, "--cache-dir", other)
+
+    first, second = said.out.splitlines()
+    assert first == f"{name!r} is left out: it belongs to no entry"
+    assert "2 entries imported, " in second
+    assert second.endswith("; 0 existed, 1 refused")
+
+
+def test_an_import_that_a_full_disk_ends_says_what_was_imported(
+    epctx, cache, tmp_path, monkeypatch
+):
+    file, other = tmp_path / "entries.tar", tmp_path / "other"
+    epctx("cache", "export", file)
+    original, published = os.rename, []
+
+    def full_after_one(*arguments, **keywords):
+        if published:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        published.append(arguments)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(os, "rename", full_after_one)
+    said = epctx("cache", "import", file, "--cache-dir", other)
+
+    assert said.code == 2
+    assert "No space left on device; 1 entry imported before." in said.err
+    assert "[Errno" not in said.err
+    listed = epctx("cache", "ls", "--cache-dir", other, "--json").json
+    assert len(listed["entries"]) == 1
 
 
 def test_an_import_keeps_the_limit(epctx, cache, tmp_path, monkeypatch):

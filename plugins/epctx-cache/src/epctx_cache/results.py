@@ -156,7 +156,9 @@ class WhyResult:
         key: key of the model with these options.
         entries: number of entries.
         not_compared: number of entries that record no parts of their keys.
-        nearest: entry whose key differs least; null if none can be compared.
+        nearest: entry whose key differs least; null if none can be compared, or if
+            that of the key itself is damaged.
+        fault: what is wrong with a damaged entry of the key itself.
     """
 
     cache: str
@@ -165,6 +167,7 @@ class WhyResult:
     entries: int
     not_compared: int
     nearest: NearestEntry | None
+    fault: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +209,7 @@ class ImportResult(ExportResult):
     """Result of `epctx cache import`.
 
     Attributes:
+        ok: true if no entry was refused, and the archive has its end.
         removed: keys of entries that were removed to keep the limit.
     """
 
