@@ -147,6 +147,26 @@ def test_hits_of_an_entry_that_a_killed_process_moved_out_are_counted(cache, mod
         b"\xff\x00",
         b'{"miss": 7}',
         b"[" * 9999,
+        b'{"miss": "QNN"}',
+        b'{"miss": [7]}',
+        *(
+            b'{"removed": "x", "eps": ["QNNExecutionProvider"], "hits": %s, '
+            b'"seconds": %s}' % numbers
+            for numbers in (
+                (b"Infinity", b"1"),
+                (b"NaN", b"1"),
+                (b"-1", b"1"),
+                (b"1.5", b"1"),
+                (b'"1"', b"1"),
+                (b"true", b"1"),
+                (b"1" + b"0" * 400, b"1.0"),
+                (b"1", b"Infinity"),
+                (b"1", b"-1"),
+                (b"1", b"1e308"),
+                (b"1", b"NaN"),
+                (b"1", b'"1"'),
+            )
+        ),
     ],
 )
 def test_a_damaged_line_of_the_log_costs_no_other_one(cache, model, damage):
