@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -21,7 +22,7 @@ from end_to_end.small_models import chain, example, saved
 from epctx_cache import exchange
 from epctx_cache.exchange import export_entries, import_entries
 from epctx_cache.key import key_of
-from epctx_cache.store import RECORD, read_record, verify
+from epctx_cache.store import RECORD, EntryFile, read_record, verify
 
 import epctx_core as epctx
 
@@ -425,8 +426,14 @@ def test_a_record_of_another_key_is_refused(archive, other, tmp_path):
         ("model", 7),
         ("created", "now"),
         ("seconds", -1.0),
+        ("seconds", 1e308),
+        ("seconds", float("nan")),
+        ("created", 1e15),
         ("partitions", None),
+        ("partitions", 1.5),
+        ("partitions", 1 << 70),
         ("assignments", {"a": "b"}),
+        ("assignments", {"a": 1.0}),
         ("ingredients", {"eps": [7]}),
         ("ingredients", {"eps": "x"}),
         ("ingredients", {}),
@@ -438,19 +445,82 @@ def test_a_record_with_fields_of_another_form_is_refused(
     record = read_record(cache.store.entry_folder(key_in(archive)))
     bad = dataclasses.replace(record, **{field: value})
     bad = dataclasses.replace(bad, key=key_of(bad.ingredients))
-    files = [
-        (cache.store.entry_folder(record.key) / file.path).read_bytes()
-        for file in record.files
-    ]
-    named = zip(
-        [RECORD, *(f.path for f in bad.files)], [bad.dump(), *files], strict=True
-    )
-    members = [(header(f"{bad.key}/{name}", len(data)), data) for name, data in named]
 
-    results = imported(other, written(tmp_path / "evil.tar", members))
+    results = imported(other, repacked(cache, record.key, bad, tmp_path / "evil.tar"))
 
     assert any("fields of another form" in result.fault for result in results)
     assert other.keys == set()
+
+
+def repacked(cache, key, record, file, **more):
+    """Write a tar file of an entry with another record, and with more files."""
+    folder = cache.store.entry_folder(key)
+    data = {
+        f.path: more.get(f.path) or (folder / f.path).read_bytes() for f in record.files
+    }
+    named = {RECORD: record.dump(), **data}
+    members = [
+        (header(f"{record.key}/{name}", len(data)), data)
+        for name, data in named.items()
+    ]
+    return written(file, members)
+
+
+def test_a_file_that_the_model_does_not_name_is_refused(
+    archive, other, cache, tmp_path
+):
+    key = key_in(archive)
+    record = read_record(cache.store.entry_folder(key))
+    evil = EntryFile(
+        path="evil.so", bytes=4, digest=hashlib.sha256(b"evil").hexdigest()
+    )
+    bad = dataclasses.replace(record, files=(evil, *record.files))
+    more = {"evil.so": b"evil"}
+
+    (*_, result) = imported(
+        other, repacked(cache, key, bad, tmp_path / "evil.tar", **more)
+    )
+
+    assert result.fault == "its model does not name 'evil.so'"
+    assert other.keys == set()
+
+
+@pytest.mark.parametrize("digest", ["nonsense", "0" * 64, ""])
+def test_a_record_with_another_digest_of_a_binary_is_refused(
+    archive, other, cache, tmp_path, digest
+):
+    key = key_in(archive)
+    record = read_record(cache.store.entry_folder(key))
+    binary, model = record.files
+    bad = dataclasses.replace(
+        record, files=(dataclasses.replace(binary, digest=digest), model)
+    )
+
+    (*_, result) = imported(other, repacked(cache, key, bad, tmp_path / "evil.tar"))
+
+    assert "another digest" in result.fault or "another form" in result.fault
+    assert other.keys == set()
+
+
+def test_entries_of_all_kinds_are_imported(cache, other, model, with_weights, tmp_path):
+    embedded = with_eps(QNN)
+    embedded.add_session_config_entry("ep.context_embed_mode", "1")
+    named = with_eps(QNN)
+    named.add_session_config_entry(
+        "ep.context_model_external_initializers_file_name", "rest.bin"
+    )
+    for options in (
+        with_eps(QNN, "OpenVINO", "VitisAI"), with_eps("VitisAI"), embedded, named,
+        epctx.SessionOptions(),
+    ):  # fmt: skip
+        cache.path(model, options)
+        cache.path(with_weights(), options)
+
+    exported(cache, tmp_path / "entries.tar")
+    results = imported(other, tmp_path / "entries.tar")
+
+    assert [result.fault for result in results if result.fault] == []
+    assert len(other.keys) == 10
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar file", b"\0" * 10240, b"\x1f\x8b" * 99])

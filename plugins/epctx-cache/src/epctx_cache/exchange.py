@@ -21,9 +21,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
 from epctx_cache import key as keys
+from epctx_cache.counters import is_count, is_duration
 from epctx_cache.store import (
     RECORD,
     CorruptEntryError,
@@ -35,7 +36,7 @@ from epctx_cache.store import (
     parse_record,
 )
 from epctx_core import SessionOptions
-from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
 
 INDEX = "index.json"
 MAX_MEMBERS = 100_000
@@ -44,6 +45,8 @@ _MAX_HEADER = 1 << 20
 """Bytes of an extended header, which tarfile reads at once."""
 _MAX_JSON = 16 << 20
 """Bytes of a record or index."""
+_LATEST = 253_402_300_800.0
+"""The year 10000, in seconds since 1970: no date is later."""
 _CHUNK = 1 << 20
 _SUFFIX = ".tar"
 _DIGITS = re.compile("[0-9a-f]{4,64}")
@@ -388,6 +391,7 @@ def _import(
         for file in record.files:
             _extract(tar, packed.members[file.path], folder / file.path)
         check_whole(folder, record)
+        _check_named(folder, record)
         written = True
         return record
 
@@ -452,17 +456,14 @@ def _check_files(record: EntryRecord, members: Mapping[str, tarfile.TarInfo]) ->
 
 def _has_sound_fields(record: EntryRecord) -> bool:
     """True if the fields of a record have the types that the commands show."""
-
-    def is_number(value: Any) -> bool:
-        return type(value) in {int, float} and 0 <= value < float("inf")
-
     try:
         return (
             isinstance(record.model, str)
-            and is_number(record.created)
-            and is_number(record.seconds)
-            and is_number(record.partitions)
-            and all(map(is_number, record.assignments.values()))
+            and type(record.created) in {int, float}
+            and 0 <= record.created < _LATEST
+            and is_duration(record.seconds)
+            and is_count(record.partitions)
+            and all(map(is_count, record.assignments.values()))
             and all(isinstance(name, str) for name in record.node_attributes)
             and all(_is_sound_file(file) for file in record.files)
             and len(record.eps) == len(set(record.eps))
@@ -474,9 +475,36 @@ def _has_sound_fields(record: EntryRecord) -> bool:
 def _is_sound_file(file: EntryFile) -> bool:
     return (
         isinstance(file.path, str)
-        and type(file.bytes) is int
+        and is_count(file.bytes)
         and isinstance(file.digest, str)
+        and is_key(file.digest)  # a digest of the same form
     )
+
+
+def _check_named(folder: Path, record: EntryRecord) -> None:
+    """Check that the model of an entry names its other files, and that the digests of
+    its payloads are those of its record.
+
+    Raises:
+        CorruptEntryError: they are not.
+    """
+    from epctx_core import Registry, inspect_model
+
+    path = folder / record.files[-1].path
+    try:
+        # An archive must not cause the import of a plugin.
+        info = inspect_model(path, registry=Registry(entry_points=False))
+    except EpctxError as error:
+        raise CorruptEntryError(error.message.rstrip(".")) from error
+    payloads = () if info.manifest is None else info.manifest.payloads
+    digests = {each.name: each.root for each in payloads if not each.embedded}
+    for file in record.files[:-1]:
+        if file.path not in {*digests, *info.required_files}:
+            raise CorruptEntryError(f"its model does not name {file.path!r:.80}")
+        if digests.get(file.path, file.digest) != file.digest:
+            raise CorruptEntryError(
+                f"{file.path!r:.80} has another digest than in its record"
+            )
 
 
 def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

@@ -213,7 +213,7 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
     try:
         check_required_files(folder / record.files[-1].path, once=once)
     except EpctxError as error:
-        raise CorruptEntryError(error.message) from error
+        raise CorruptEntryError(error.message.rstrip(".")) from error
     except OSError as error:
         raise CorruptEntryError(
             f"it cannot be read: {error.strerror or error}"
