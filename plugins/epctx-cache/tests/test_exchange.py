@@ -94,7 +94,7 @@ def test_what_one_cache_exports_another_one_has_hits_of(archive, cache, other, m
     results = imported(other, archive)
 
     assert {result.key for result in results} == cache.keys == other.keys
-    assert [(result.fault, result.existed) for result in results] == [("", False)] * 3
+    assert [(result.fault, result.existed) for result in results] == [(None, False)] * 3
     with other.session(models[0]) as session:
         assert np.array_equal(session.run(None, {"x": example()})[0], expected)
     assert other.compiles == compiles
@@ -112,7 +112,7 @@ def test_an_entry_with_a_file_of_weights_arrives_whole(
     exported(cache, file)
     (result,) = imported(other, file)
 
-    assert result.fault == ""
+    assert result.fault is None
     arrived = other.store.entry_folder(entry.name)
     for name in [path.path for path in read_record(entry).files]:
         assert (arrived / name).read_bytes() == (entry / name).read_bytes()
@@ -143,7 +143,7 @@ def test_entries_that_exist_are_left_as_they_are(archive, other):
 
     results = imported(other, archive)
 
-    assert [(result.fault, result.existed) for result in results] == [("", True)] * 3
+    assert [(result.fault, result.existed) for result in results] == [(None, True)] * 3
 
 
 def test_a_damaged_entry_is_not_exported_and_stops_no_other_one(
@@ -335,7 +335,7 @@ def test_a_sparse_member_is_refused(archive, other, tmp_path):
 
     results = imported(other, tmp_path / "evil.tar")
 
-    assert any("not a regular file" in result.fault for result in results)
+    assert any("not a regular file" in (result.fault or "") for result in results)
     assert key_in(archive) not in other.keys
 
 
@@ -448,7 +448,7 @@ def test_a_record_with_fields_of_another_form_is_refused(
 
     results = imported(other, repacked(cache, record.key, bad, tmp_path / "evil.tar"))
 
-    assert any("fields of another form" in result.fault for result in results)
+    assert any("fields of another form" in (result.fault or "") for result in results)
     assert other.keys == set()
 
 

@@ -8,7 +8,7 @@ import argparse
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -35,7 +35,6 @@ from epctx_cache.caching import (
 from epctx_cache.counters import Usage
 from epctx_cache.lock import holders
 from epctx_cache.store import (
-    Collected,
     CorruptEntryError,
     EntryStore,
     Stored,
@@ -48,7 +47,6 @@ from epctx_core.errors import EpctxError, Fail, InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_cache.differences import Nearest
-    from epctx_cache.exchange import Exchanged
     from epctx_cache.request import Request
 
 Result = TypeVar("Result")
@@ -294,11 +292,8 @@ def _describe_damage(key: str, fault: str) -> str:
 
 
 def _describe_nearest(nearest: Nearest) -> results.NearestEntry:
-    differences = [
-        results.PartDifference(**asdict(each)) for each in nearest.differences
-    ]
     entry = _describe_entry(nearest.entry)
-    return results.NearestEntry(**vars(entry), differences=differences)
+    return results.NearestEntry(**vars(entry), differences=list(nearest.differences))
 
 
 def _print_nearest(nearest: Nearest, console: Console) -> None:
@@ -411,7 +406,7 @@ def run_export(arguments: argparse.Namespace, console: Console) -> int:
             cache=str(settings.folder),
             file=str(file),
             ok=is_whole,
-            entries=[_describe_exchanged(result) for result in exchanged],
+            entries=exchanged,
         )
     )
     return ExitCode.DONE if is_whole else ExitCode.FAILED
@@ -437,7 +432,7 @@ def run_import(arguments: argparse.Namespace, console: Console) -> int:
 
     settings, store = _open_store(arguments)
     file = Path(arguments.file)
-    exchanged: list[Exchanged] = []
+    exchanged: list[results.ExchangedEntry] = []
     with console.progress() as progress:
         try:
             for result in import_entries(store, file, settings.size, progress):
@@ -470,38 +465,33 @@ def run_import(arguments: argparse.Namespace, console: Console) -> int:
             cache=str(settings.folder),
             file=str(file),
             ok=is_whole,
-            entries=[_describe_exchanged(result) for result in exchanged],
-            removed=list(collected.removed),
+            entries=exchanged,
+            removed=collected.removed,
         )
     )
     return ExitCode.DONE if is_whole else ExitCode.FAILED
 
 
-def _list_new(exchanged: Sequence[Exchanged]) -> list[Exchanged]:
+def _list_new(
+    exchanged: Sequence[results.ExchangedEntry],
+) -> list[results.ExchangedEntry]:
     return [result for result in exchanged if not (result.fault or result.existed)]
 
 
 def _print_faults(
-    exchanged: Sequence[Exchanged], console: Console, *, archive: str = ""
+    exchanged: Sequence[results.ExchangedEntry], console: Console, *, archive: str = ""
 ) -> int:
     """Show what was left out, and a fault of the archive itself; return the number of
     the former.
     """
-    faults = [result for result in exchanged if result.fault]
-    left_out = [result for result in faults if result.key != archive]
-    for result in faults:
-        fault = one_line(result.fault)
-        if result.key == archive:
+    faults = [(each.key, one_line(each.fault)) for each in exchanged if each.fault]
+    for key, fault in faults:
+        if key == archive:
             console.say(f"{_cut(archive)} may have had more entries: {fault}")
         else:
-            name = result.key[:_SHORT] if is_key(result.key) else repr(_cut(result.key))
+            name = key[:_SHORT] if is_key(key) else repr(_cut(key))
             console.say(f"{name} is left out: {fault}")
-    return len(left_out)
-
-
-def _describe_exchanged(result: Exchanged) -> results.ExchangedEntry:
-    facts = {**asdict(result), "fault": result.fault or None}
-    return results.ExchangedEntry(**facts)
+    return sum(key != archive for key, _ in faults)
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
@@ -554,16 +544,14 @@ def run_clear(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print_collection(
-    settings: CacheSettings, collected: Collected, console: Console
+    settings: CacheSettings, collected: results.CollectionResult, console: Console
 ) -> int:
     console.say(
         f"{settings.folder}: {_count_entries(len(collected.removed))} removed, "
         f"{byte_size(collected.freed)}; {collected.kept} left, "
         f"{byte_size(collected.bytes)}"
     )
-    console.result(
-        results.CollectionResult(cache=str(settings.folder), **asdict(collected))
-    )
+    console.result(collected)
     return ExitCode.DONE
 
 

@@ -25,6 +25,7 @@ from typing import IO, TypeAlias
 
 from epctx_cache import key as keys
 from epctx_cache.counters import is_count, is_duration
+from epctx_cache.results import ExchangedEntry
 from epctx_cache.store import (
     RECORD,
     CorruptEntryError,
@@ -60,23 +61,6 @@ _DAMAGED = (
 """Errors that tarfile raises for bytes that are not a tar file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """Result for an entry of an archive.
-
-    Attributes:
-        key: of the entry; the name of a member that belongs to none.
-        bytes: of its files.
-        fault: the reason why it was left out; empty if it was not.
-        existed: True if the cache had it before.
-    """
-
-    key: str
-    bytes: int = 0
-    fault: str = ""
-    existed: bool = False
-
-
 class _BoundedFile(io.FileIO):
     """File of which tarfile reads no more at once than a header may have, and whose
     errors of position are those of a damaged archive.
@@ -100,7 +84,7 @@ class _BoundedFile(io.FileIO):
 
 def export_entries(
     store: EntryStore, file: Path, keys_of_entries: Sequence[str], progress: Progress
-) -> list[Exchanged]:
+) -> list[ExchangedEntry]:
     """Write entries into a tar file, in the order of their keys; the same entries give
     the same bytes.
 
@@ -120,7 +104,7 @@ def export_entries(
     """
     _check_replaceable(file)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    results: list[Exchanged] = []
+    results: list[ExchangedEntry] = []
     try:
         with tarfile.open(
             draft, "x", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="strict"
@@ -180,11 +164,11 @@ def _is_archive(file: Path) -> bool:
     return False
 
 
-def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> Exchanged:
+def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> ExchangedEntry:
     try:
         lease = store.open(key)
         if lease is None:
-            return Exchanged(key=key, fault="it was removed meanwhile")
+            return ExchangedEntry(key=key, fault="it was removed meanwhile")
         with lease:
             check_whole(lease.folder, lease.record)
             record = lease.record.dump()
@@ -192,9 +176,9 @@ def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> Exchanged:
             for file in lease.record.files:
                 with (lease.folder / file.path).open("rb") as data:
                     tar.addfile(_member(f"{key}/{file.path}", file.bytes), data)
-            return Exchanged(key=key, bytes=_sum_bytes(lease.record))
+            return ExchangedEntry(key=key, bytes=_sum_bytes(lease.record), fault=None)
     except CorruptEntryError as fault:
-        return Exchanged(key=key, fault=str(fault))
+        return ExchangedEntry(key=key, fault=str(fault))
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
@@ -237,12 +221,12 @@ class _Archive:
 
     tar: tarfile.TarFile
     entries: dict[str, _Packed] = field(default_factory=dict)
-    faults: list[Exchanged] = field(default_factory=list)
+    faults: list[ExchangedEntry] = field(default_factory=list)
 
 
 def import_entries(
     store: EntryStore, file: Path, limit: int, progress: Progress
-) -> Iterator[Exchanged]:
+) -> Iterator[ExchangedEntry]:
     """Publish the entries of a tar file that `export_entries` wrote; yield the result
     for each, and a fault for each member that belongs to none.
 
@@ -314,7 +298,7 @@ def _scan(archive: _Archive, file: Path) -> None:
     if listed is None:
         if not archive.entries:
             raise _is_not_archive(file, f"it has no {INDEX}")
-        archive.faults.append(Exchanged(key=file.name, fault=end))
+        archive.faults.append(ExchangedEntry(key=file.name, fault=end))
     for key in listed or ():
         if key not in archive.entries:
             archive.entries[key] = _Packed(fault="the archive does not have its files")
@@ -339,7 +323,7 @@ def _sort_in(archive: _Archive, member: tarfile.TarInfo, total: int) -> None:
     key, _, path = member.name.partition("/")
     if not is_key(key):
         fault = "it belongs to no entry"
-        archive.faults.append(Exchanged(key=member.name, fault=fault))
+        archive.faults.append(ExchangedEntry(key=member.name, fault=fault))
         return
     fault = _find_fault(member, path, total)
     packed = archive.entries.setdefault(key, _Packed())
@@ -383,7 +367,7 @@ def _read_index(tar: tarfile.TarFile, member: tarfile.TarInfo) -> list[str] | No
 
 def _import(
     store: EntryStore, tar: tarfile.TarFile, key: str, packed: _Packed, limit: int
-) -> Exchanged:
+) -> ExchangedEntry:
     written = False
 
     def write(folder: Path) -> EntryRecord:
@@ -404,10 +388,12 @@ def _import(
             write=write,
         )
     except CorruptEntryError as fault:
-        return Exchanged(key=key, fault=str(fault))
+        return ExchangedEntry(key=key, fault=str(fault))
     if lease is not None:
         lease.held.close()
-    return Exchanged(key=key, bytes=_sum_bytes(record), existed=not written)
+    return ExchangedEntry(
+        key=key, bytes=_sum_bytes(record), fault=None, existed=not written
+    )
 
 
 def _read_record(

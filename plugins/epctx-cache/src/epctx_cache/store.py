@@ -40,6 +40,7 @@ from epctx_cache.counters import (
     keep_hits,
 )
 from epctx_cache.lock import FileLock, key_lock
+from epctx_cache.results import CollectionResult
 from epctx_core.errors import EpctxError
 from epctx_core.ext import check_required_files, make_private_folder, remove_tree
 
@@ -599,24 +600,9 @@ INDEX_KEPT = 90 * 24 * 3600
 """Seconds after which a record of the index is removed; then the file is read again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """Result of a collection.
-
-    Attributes:
-        removed: keys of the removed entries.
-        freed: their bytes.
-        kept: number of the other entries.
-        bytes: of the other entries.
-    """
-
-    removed: tuple[str, ...]
-    freed: int
-    kept: int
-    bytes: int
-
-
-def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collected:
+def collect(
+    store: EntryStore, limit: int, *, keep: str | None = None
+) -> CollectionResult:
     """Remove the least recently used entries until the others fit the limit; those
     being loaded stay.
 
@@ -639,8 +625,9 @@ def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collec
         if entry.key != keep and store.remove(entry.key):
             removed.append(entry)
             total -= entry.bytes
-    return Collected(
-        removed=tuple(entry.key for entry in removed),
+    return CollectionResult(
+        cache=str(store.folder),
+        removed=[entry.key for entry in removed],
         freed=sum(entry.bytes for entry in removed),
         kept=len(entries) - len(removed),
         bytes=total,
@@ -677,7 +664,7 @@ def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
             yield entry, ""
 
 
-def clear(store: EntryStore) -> Collected:
+def clear(store: EntryStore) -> CollectionResult:
     """Remove every entry that is not being loaded, and the index.
 
     Raises:
