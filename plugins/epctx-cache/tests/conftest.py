@@ -9,6 +9,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
+from cli.fixtures import epctx as run_command  # noqa: F401 - fixture
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, saved
 from epctx_cache import content

@@ -147,6 +147,26 @@ def test_hits_of_an_entry_that_a_killed_process_moved_out_are_counted(cache, mod
         b"\xff\x00",
         b'{"miss": 7}',
         b"[" * 9999,
+        b'{"miss": "QNN"}',
+        b'{"miss": [7]}',
+        *(
+            b'{"removed": "x", "eps": ["QNNExecutionProvider"], "hits": %s, '
+            b'"seconds": %s}' % numbers
+            for numbers in (
+                (b"Infinity", b"1"),
+                (b"NaN", b"1"),
+                (b"-1", b"1"),
+                (b"1.5", b"1"),
+                (b'"1"', b"1"),
+                (b"true", b"1"),
+                (b"1" + b"0" * 400, b"1.0"),
+                (b"1", b"Infinity"),
+                (b"1", b"-1"),
+                (b"1", b"1e308"),
+                (b"1", b"NaN"),
+                (b"1", b'"1"'),
+            )
+        ),
     ],
 )
 def test_a_damaged_line_of_the_log_costs_no_other_one(cache, model, damage):
@@ -257,6 +277,15 @@ def test_statistics_are_frozen_and_have_a_form_for_json(cache, model):
     }
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.hits = 2
+
+
+def test_a_file_where_the_cache_should_be_is_an_error_that_names_it(cache):
+    cache.folder.write_text("")
+
+    with pytest.raises(epctx.Fail, match="cannot be read: Not a directory") as caught:
+        statistics(cache)
+
+    assert caught.value.path == cache.folder
 
 
 def test_a_cache_that_cannot_be_read_is_an_error_that_names_it(cache, model):

@@ -69,6 +69,27 @@ def test_identify_gives_the_key_of_the_entry_and_compiles_nothing(cache, model):
     assert asked(cache, model).identify()[0] == key
 
 
+def test_identify_writes_nothing_into_a_folder_that_is_no_cache_yet(
+    cache, model, none_too_new
+):
+    cache.folder.mkdir()
+
+    asked(cache, model, with_config("acme.entry", "hidden")).identify()
+
+    assert list(cache.folder.iterdir()) == []
+
+
+def test_identify_reads_the_secret_of_a_cache_and_makes_none(cache, model):
+    hidden = with_config("acme.entry", "hidden")
+    cache.path(model)
+    assert not (cache.folder / "v1" / "secret").exists()
+
+    asked(cache, model, hidden).identify()
+
+    assert not (cache.folder / "v1" / "secret").exists()
+    assert cache.key(model, hidden) == asked(cache, model, hidden).identify()[0]
+
+
 def test_of_a_context_model_no_key_is_made(cache, model):
     with pytest.raises(epctx.InvalidArgument, match="is a context model already"):
         asked(cache, cache.path(model)).identify()

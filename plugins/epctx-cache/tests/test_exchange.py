@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -21,7 +22,7 @@ from end_to_end.small_models import chain, example, saved
 from epctx_cache import exchange
 from epctx_cache.exchange import export_entries, import_entries
 from epctx_cache.key import key_of
-from epctx_cache.store import RECORD, read_record, verify
+from epctx_cache.store import RECORD, EntryFile, read_record, verify
 
 import epctx_core as epctx
 
@@ -93,7 +94,7 @@ def test_what_one_cache_exports_another_one_has_hits_of(archive, cache, other, m
     results = imported(other, archive)
 
     assert {result.key for result in results} == cache.keys == other.keys
-    assert [(result.fault, result.existed) for result in results] == [("", False)] * 3
+    assert [(result.fault, result.existed) for result in results] == [(None, False)] * 3
     with other.session(models[0]) as session:
         assert np.array_equal(session.run(None, {"x": example()})[0], expected)
     assert other.compiles == compiles
@@ -111,7 +112,7 @@ def test_an_entry_with_a_file_of_weights_arrives_whole(
     exported(cache, file)
     (result,) = imported(other, file)
 
-    assert result.fault == ""
+    assert result.fault is None
     arrived = other.store.entry_folder(entry.name)
     for name in [path.path for path in read_record(entry).files]:
         assert (arrived / name).read_bytes() == (entry / name).read_bytes()
@@ -142,7 +143,7 @@ def test_entries_that_exist_are_left_as_they_are(archive, other):
 
     results = imported(other, archive)
 
-    assert [(result.fault, result.existed) for result in results] == [("", True)] * 3
+    assert [(result.fault, result.existed) for result in results] == [(None, True)] * 3
 
 
 def test_a_damaged_entry_is_not_exported_and_stops_no_other_one(
@@ -157,6 +158,60 @@ def test_a_damaged_entry_is_not_exported_and_stops_no_other_one(
     assert [bool(result.fault) for result in results] == [True, False, False]
     index = json.loads(members_of(tmp_path / "again.tar")[-1][1])
     assert index["entries"] == rest
+
+
+def test_an_archive_is_replaced_by_a_newer_one(archive, cache, tmp_path):
+    (first, *_) = sorted(cache.keys)
+
+    exported(cache, archive, [first])
+
+    assert json.loads(members_of(archive)[-1][1])["entries"] == [first]
+
+
+def other_tar(archive):
+    members = [(header("readme.txt", 2), b"hi"), (header("index.json", 2), b"{}")]
+    written(archive, members)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        other_tar,
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(bytes(10240)),
+        lambda file: file.write_bytes(b"a model"),
+        lambda file: file.write_bytes(file.read_bytes()[:2048]),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+        lambda file: (
+            file.rename(file.with_name("model")).write_bytes(b"a model"),
+            file.symlink_to("model"),
+        ),
+        lambda file: (file.unlink(), file.symlink_to("nowhere")),
+    ],
+    ids=[
+        "another tar file",
+        "an empty file",
+        "a tar file of nothing",
+        "a model",
+        "an archive without its end",
+        "a folder",
+        "a pipe",
+        "a link to a model",
+        "a link to nothing",
+    ],
+)
+def test_what_is_no_whole_archive_is_not_replaced(archive, cache, tmp_path, make):
+    make(archive)
+    before = {path.name: path.lstat() for path in tmp_path.iterdir()}
+
+    with pytest.raises(epctx.Fail, match="is not an archive of `epctx cache export`"):
+        exported(cache, archive)
+
+    after = {path.name: path.lstat() for path in tmp_path.iterdir()}
+    assert {n: (s.st_ino, s.st_size) for n, s in after.items()} == {
+        n: (s.st_ino, s.st_size) for n, s in before.items()
+    }
 
 
 def test_an_export_that_fails_leaves_the_older_file(
@@ -280,7 +335,7 @@ def test_a_sparse_member_is_refused(archive, other, tmp_path):
 
     results = imported(other, tmp_path / "evil.tar")
 
-    assert any("not a regular file" in result.fault for result in results)
+    assert any("not a regular file" in (result.fault or "") for result in results)
     assert key_in(archive) not in other.keys
 
 
@@ -371,8 +426,14 @@ def test_a_record_of_another_key_is_refused(archive, other, tmp_path):
         ("model", 7),
         ("created", "now"),
         ("seconds", -1.0),
+        ("seconds", 1e308),
+        ("seconds", float("nan")),
+        ("created", 1e15),
         ("partitions", None),
+        ("partitions", 1.5),
+        ("partitions", 1 << 70),
         ("assignments", {"a": "b"}),
+        ("assignments", {"a": 1.0}),
         ("ingredients", {"eps": [7]}),
         ("ingredients", {"eps": "x"}),
         ("ingredients", {}),
@@ -384,19 +445,82 @@ def test_a_record_with_fields_of_another_form_is_refused(
     record = read_record(cache.store.entry_folder(key_in(archive)))
     bad = dataclasses.replace(record, **{field: value})
     bad = dataclasses.replace(bad, key=key_of(bad.ingredients))
-    files = [
-        (cache.store.entry_folder(record.key) / file.path).read_bytes()
-        for file in record.files
-    ]
-    named = zip(
-        [RECORD, *(f.path for f in bad.files)], [bad.dump(), *files], strict=True
-    )
-    members = [(header(f"{bad.key}/{name}", len(data)), data) for name, data in named]
 
-    results = imported(other, written(tmp_path / "evil.tar", members))
+    results = imported(other, repacked(cache, record.key, bad, tmp_path / "evil.tar"))
 
-    assert any("fields of another form" in result.fault for result in results)
+    assert any("fields of another form" in (result.fault or "") for result in results)
     assert other.keys == set()
+
+
+def repacked(cache, key, record, file, **more):
+    """Write a tar file of an entry with another record, and with more files."""
+    folder = cache.store.entry_folder(key)
+    data = {
+        f.path: more.get(f.path) or (folder / f.path).read_bytes() for f in record.files
+    }
+    named = {RECORD: record.dump(), **data}
+    members = [
+        (header(f"{record.key}/{name}", len(data)), data)
+        for name, data in named.items()
+    ]
+    return written(file, members)
+
+
+def test_a_file_that_the_model_does_not_name_is_refused(
+    archive, other, cache, tmp_path
+):
+    key = key_in(archive)
+    record = read_record(cache.store.entry_folder(key))
+    evil = EntryFile(
+        path="evil.so", bytes=4, digest=hashlib.sha256(b"evil").hexdigest()
+    )
+    bad = dataclasses.replace(record, files=(evil, *record.files))
+    more = {"evil.so": b"evil"}
+
+    (*_, result) = imported(
+        other, repacked(cache, key, bad, tmp_path / "evil.tar", **more)
+    )
+
+    assert result.fault == "its model does not name 'evil.so'"
+    assert other.keys == set()
+
+
+@pytest.mark.parametrize("digest", ["nonsense", "0" * 64, ""])
+def test_a_record_with_another_digest_of_a_binary_is_refused(
+    archive, other, cache, tmp_path, digest
+):
+    key = key_in(archive)
+    record = read_record(cache.store.entry_folder(key))
+    binary, model = record.files
+    bad = dataclasses.replace(
+        record, files=(dataclasses.replace(binary, digest=digest), model)
+    )
+
+    (*_, result) = imported(other, repacked(cache, key, bad, tmp_path / "evil.tar"))
+
+    assert "another digest" in result.fault or "another form" in result.fault
+    assert other.keys == set()
+
+
+def test_entries_of_all_kinds_are_imported(cache, other, model, with_weights, tmp_path):
+    embedded = with_eps(QNN)
+    embedded.add_session_config_entry("ep.context_embed_mode", "1")
+    named = with_eps(QNN)
+    named.add_session_config_entry(
+        "ep.context_model_external_initializers_file_name", "rest.bin"
+    )
+    for options in (
+        with_eps(QNN, "OpenVINO", "VitisAI"), with_eps("VitisAI"), embedded, named,
+        epctx.SessionOptions(),
+    ):  # fmt: skip
+        cache.path(model, options)
+        cache.path(with_weights(), options)
+
+    exported(cache, tmp_path / "entries.tar")
+    results = imported(other, tmp_path / "entries.tar")
+
+    assert [result.fault for result in results if result.fault] == []
+    assert len(other.keys) == 10
 
 
 @pytest.mark.parametrize("data", [b"", b"no tar file", b"\0" * 10240, b"\x1f\x8b" * 99])

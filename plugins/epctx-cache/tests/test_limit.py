@@ -49,7 +49,7 @@ def test_what_was_used_longest_ago_goes_first(cache, keys):
 
     collected = collect(cache.store, total - 1)
 
-    assert collected.removed == (keys[1],)
+    assert collected.removed == [keys[1]]
     assert cache.keys == {keys[0], keys[2]}
     assert collected.bytes == sum(size_of(cache).values())
 
@@ -57,7 +57,7 @@ def test_what_was_used_longest_ago_goes_first(cache, keys):
 def test_nothing_goes_while_everything_fits(cache, keys):
     collected = collect(cache.store, sum(size_of(cache).values()))
 
-    assert collected.removed == ()
+    assert collected.removed == []
     assert cache.keys == set(keys)
 
 
@@ -90,10 +90,10 @@ def test_a_use_is_stamped_once_a_minute(cache, keys, models):
 
 def test_an_entry_that_is_being_loaded_stays(cache, keys):
     with cache.store.open(keys[1]):
-        assert collect(cache.store, 0).removed == (keys[2], keys[0])
+        assert collect(cache.store, 0).removed == [keys[2], keys[0]]
         assert cache.keys == {keys[1]}
 
-    assert collect(cache.store, 0).removed == (keys[1],)
+    assert collect(cache.store, 0).removed == [keys[1]]
 
 
 def test_a_session_outlives_its_entry(cache, models):

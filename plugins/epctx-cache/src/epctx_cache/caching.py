@@ -254,5 +254,7 @@ def cache_statistics(
         return EntryStore(folder).statistics()
     except OSError as error:
         raise Fail(
-            f"the cache in {str(folder)!r} cannot be read: {error}.", path=folder
+            f"the cache in {str(folder)!r} cannot be read: {error.strerror or error}.",
+            path=folder,
+            hint=f"Set cache_dir or {FOLDER_VARIABLE} to a readable folder.",
         ) from error

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,10 +26,16 @@ from epctx_cli.command import (
 )
 
 from epctx_cache import results
-from epctx_cache.caching import CacheSettings, cache_settings, parse_size
+from epctx_cache.caching import (
+    FOLDER_VARIABLE,
+    CacheSettings,
+    cache_settings,
+    parse_size,
+)
+from epctx_cache.counters import Usage
 from epctx_cache.lock import holders
 from epctx_cache.store import (
-    Collected,
+    CorruptEntryError,
     EntryStore,
     Stored,
     clear,
@@ -35,16 +43,24 @@ from epctx_cache.store import (
     is_key,
     verify,
 )
-from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_cache.differences import Nearest
-    from epctx_cache.exchange import Exchanged
     from epctx_cache.request import Request
 
 Result = TypeVar("Result")
 _SHORT = 12
 """Digits of a key in the table."""
+_DAMAGED = "(damaged)"
+_LONGEST = 100
+"""Characters of a value that are shown."""
+_BEFORE = 20
+"""Characters shown before the first one that differs."""
+_CHANGE = re.compile(r"\b([0-9]{19})/([0-9]+)\b")
+"""Time of the newest change in nanoseconds, and number of files; see
+`key.newest_change`.
+"""
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 24 * 3600
@@ -111,7 +127,8 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     """List the entries."""
     settings, store = _open_store(arguments)
     compiling = holders(store.locks_folder)
-    entries = sorted(store.entries(), key=lambda entry: entry.last_use, reverse=True)
+    entries = _try(settings, lambda: list(store.entries()))
+    entries.sort(key=lambda entry: entry.last_use, reverse=True)
     total = sum(entry.bytes for entry in entries)
     if entries:
         console.table(
@@ -119,10 +136,11 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
             [_make_row(entry) for entry in entries],
         )
     for holder in compiling:
-        console.say(f"compiling: {holder}")
-    gap = "\n" if entries else ""
+        console.say(f"compiling: {one_line(holder)}")
+    if entries:
+        console.say()
     console.say(
-        f"{gap}{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}"
+        f"{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}"
     )
     facts = [_describe_entry(entry) for entry in entries]
     console.result(
@@ -140,23 +158,18 @@ def run_stats(arguments: argparse.Namespace, console: Console) -> int:
     """Show hits, misses and the time that hits saved."""
     settings, store = _open_store(arguments)
     statistics = _try(settings, store.statistics)
-    console.table(
-        ("EPs", "hits", "misses", "time saved", "entries", "size"),
-        [
-            (
-                ", ".join(usage.eps) or "none",
-                usage.hits,
-                usage.misses,
-                _format_seconds(usage.seconds_saved),
-                usage.entries,
-                byte_size(usage.bytes),
-            )
-            for usage in statistics.by_eps
-        ],
-    )
-    gap = "\n" if statistics.by_eps else ""
+    rows = [_make_usage_row(", ".join(u.eps) or "none", u) for u in statistics.by_eps]
+    if statistics.damaged:
+        known = sum(usage.bytes for usage in statistics.by_eps)
+        damaged = Usage(
+            eps=(), entries=statistics.damaged, bytes=statistics.bytes - known
+        )
+        rows.append(_make_usage_row(_DAMAGED, damaged))
+    console.table(("EPs", "hits", "misses", "time saved", "entries", "size"), rows)
+    if rows:
+        console.say()
     console.say(
-        f"{gap}{settings.folder}: {counted(statistics.hits, 'hit')}, "
+        f"{settings.folder}: {counted(statistics.hits, 'hit')}, "
         f"{_count_misses(statistics.misses)}, "
         f"{_format_seconds(statistics.seconds_saved)} saved; "
         f"{_count_entries(statistics.entries)}, {byte_size(statistics.bytes)}"
@@ -170,28 +183,30 @@ def run_stats(arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE
 
 
+def _make_usage_row(name: str, usage: Usage) -> tuple[str, int, int, str, int, str]:
+    return (
+        name,
+        usage.hits,
+        usage.misses,
+        _format_seconds(usage.seconds_saved),
+        usage.entries,
+        byte_size(usage.bytes),
+    )
+
+
 def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
     """Print the context model of a model in the cache; 1 if there is none."""
-    from epctx_cache.store import CorruptEntryError
-
     settings, store = _open_store(arguments)
     key, _ = _try(settings, _make_request(arguments, settings, console).identify)
-    fault = ""
-    model: Path | None = None
-    try:
-        if lease := _try(settings, lambda: store.open(key)):
-            with lease:
-                model = lease.model
-    except CorruptEntryError as error:
-        fault = str(error)
+    model, fault = _look_up(settings, store, key)
     if model is not None:
-        console.say(str(model))
+        console.say(one_line(str(model)), wrap=False)
     elif fault:
-        console.note(f"The entry {key[:_SHORT]} is damaged: {fault}.")
+        console.note(_describe_damage(key, fault))
     else:
         console.note(
-            f"{arguments.model} is not in {settings.folder} with these options. "
-            "`epctx cache why` shows the nearest entry."
+            f"{one_line(arguments.model)} is not in {settings.folder} with these "
+            "options. `epctx cache why` shows the nearest entry."
         )
     console.result(
         results.LookupResult(
@@ -211,73 +226,132 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
 
     settings, store = _open_store(arguments)
     key, parts = _try(settings, _make_request(arguments, settings, console).identify)
+    model, fault = _look_up(settings, store, key)
+    is_hit = model is not None
     entries = _try(settings, lambda: list(store.entries()))
     unreadable = sum(entry.record is None for entry in entries)
-    nearest = find_nearest(parts, Path(arguments.model).name, entries)
-    _print_nearest(arguments.model, settings, key, nearest, console)
-    if unreadable:
+    nearest = None
+    if not fault:
+        # An entry of the key that is being removed is no hit.
+        comparable = [entry for entry in entries if (entry.key == key) == is_hit]
+        nearest = find_nearest(parts, Path(arguments.model).name, comparable)
+
+    name = one_line(arguments.model)
+    if is_hit:
+        console.say(f"{name} is in {settings.folder}: entry {key[:_SHORT]}.")
+    elif fault:
+        console.say(_describe_damage(key, fault))
+    elif nearest is None:
+        why = "no entry is comparable" if entries else "the cache is empty"
+        console.say(f"{name} is not in {settings.folder}: {why}.")
+    else:
+        console.say(f"{name} is not in {settings.folder} with these options.")
+        _print_nearest(nearest, console)
+    if unreadable and not (is_hit or fault or console.quiet):
         are = "is" if unreadable == 1 else "are"
+        console.say()
         console.note(
-            f"\n{_count_entries(unreadable)} {are} not compared: damaged, or of an "
+            f"{_count_entries(unreadable)} {are} not compared: damaged, or of an "
             "earlier version that recorded no parts of keys."
         )
     console.result(
         results.WhyResult(
             cache=str(settings.folder),
-            hit=nearest is not None and nearest.entry.key == key,
+            hit=is_hit,
             key=key,
             entries=len(entries),
             not_compared=unreadable,
             nearest=None if nearest is None else _describe_nearest(nearest),
+            fault=fault or None,
         )
     )
     return ExitCode.DONE
 
 
+def _look_up(
+    settings: CacheSettings, store: EntryStore, key: str
+) -> tuple[Path | None, str]:
+    """Return the context model of a key, None for a miss; and the fault of a damaged
+    entry.
+    """
+    try:
+        lease = _try(settings, lambda: store.open(key))
+    except CorruptEntryError as fault:
+        return None, str(fault)
+    if lease is None:
+        return None, ""
+    with lease:
+        return lease.model, ""
+
+
+def _describe_damage(key: str, fault: str) -> str:
+    return (
+        f"The entry of this key, {key[:_SHORT]}, is damaged: {one_line(fault)}. The "
+        "next load compiles it again; `epctx cache verify` removes it."
+    )
+
+
 def _describe_nearest(nearest: Nearest) -> results.NearestEntry:
-    differences = [
-        results.PartDifference(**asdict(each)) for each in nearest.differences
-    ]
     entry = _describe_entry(nearest.entry)
-    return results.NearestEntry(**vars(entry), differences=differences)
+    return results.NearestEntry(**vars(entry), differences=list(nearest.differences))
 
 
-def _print_nearest(
-    model: str,
-    settings: CacheSettings,
-    key: str,
-    nearest: Nearest | None,
-    console: Console,
-) -> None:
-    if nearest is None:
-        console.say(f"{model} is not in {settings.folder}, and no entry is comparable.")
-        return
+def _print_nearest(nearest: Nearest, console: Console) -> None:
     record = nearest.record
-    if nearest.entry.key == key:
-        console.say(f"{model} is in {settings.folder}: entry {key[:_SHORT]}.")
-        return
-    console.say(f"{model} is not in {settings.folder} with these options.")
-    eps = ", ".join(record.eps) or "no EP"
+    eps = _cut(", ".join(record.eps)) or "no EP"
     age = _format_age(time.time() - record.created)
     console.say(
-        f"Nearest entry: {nearest.entry.key[:_SHORT]}, {record.model} for {eps}, "
+        f"Nearest entry: {nearest.entry.key[:_SHORT]}, {_cut(record.model)} for {eps}, "
         f"compiled {age}."
     )
     verb = "part" if len(nearest.differences) == 1 else "parts"
     console.say(f"Its key differs in {len(nearest.differences)} {verb}:")
     for each in nearest.differences:
-        console.say(f"\n  {each.part}")
-        console.say(f"    now    {_shorten(each.now)}")
-        console.say(f"    entry  {_shorten(each.entry)}")
+        now, entry = _describe_values(each.now, each.entry)
+        console.say()
+        console.say(f"  {_cut(each.part)}")
+        console.say(f"    now    {now}")
+        console.say(f"    entry  {entry}")
 
 
-def _shorten(value: str | None) -> str:
-    """Return the value of a part of a key as a line; a digest with its first digits."""
+def _describe_values(now: str | None, entry: str | None) -> tuple[str, str]:
+    """Return two values of a part of a key as lines that differ: digests with their
+    first digits, times as dates, long values from shortly before the first difference.
+    """
+    values = [_describe_value(value) for value in (now, entry)]
+    if values[0] == values[1]:  # two times within a second
+        values = [str(now), str(entry)]
+    start = 0
+    if max(map(len, values)) > _LONGEST:
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(*values, strict=False))
+        start = max(0, sum(1 for _ in common) - _BEFORE)
+    gap = "…" if start else ""
+    shown, other = (f"{gap}{_cut(value[start:])}" for value in values)
+    return shown, other
+
+
+def _describe_value(value: str | None) -> str:
     if value is None:
         return "(none)"
     if not value:
         return "(empty)"
-    return f"{value[:_SHORT]}…" if is_key(value) else value
+    return f"{value[:_SHORT]}…" if is_key(value) else _CHANGE.sub(_as_date, value)
+
+
+def _as_date(match: re.Match[str]) -> str:
+    date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(match[1]) // 10**9))
+    return f"{date}, {counted(int(match[2]), 'file')}"
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a text out of a record as one printable line."""
+    shown = ""
+    for character in text:
+        piece = one_line(character)
+        if len(shown) + len(piece) > _LONGEST:
+            return f"{shown}…"
+        shown += piece
+    return shown
 
 
 def _make_request(
@@ -299,7 +373,7 @@ def _make_request(
 
 
 def run_export(arguments: argparse.Namespace, console: Console) -> int:
-    """Write entries into a tar file; 1 if one was left out."""
+    """Write entries into a tar file; 1 if one was left out, or none is there."""
     from epctx_cache.exchange import export_entries
 
     settings, store = _open_store(arguments)
@@ -310,25 +384,32 @@ def run_export(arguments: argparse.Namespace, console: Console) -> int:
     try:
         with console.progress() as progress:
             exchanged = export_entries(store, file, sorted(set(keys)), progress)
+    except EpctxError:
+        raise  # some are an OSError, too
     except OSError as error:
         why = error.strerror or error
         raise Fail(f"{str(file)!r} cannot be written: {why}.", path=file) from error
 
     faults = _print_faults(exchanged, console)
     done = [result for result in exchanged if not result.fault]
-    console.say(
-        f"{file}: {_count_entries(len(done))}, "
-        f"{byte_size(sum(result.bytes for result in done))}"
-    )
+    if done:
+        console.say(
+            f"{file}: {_count_entries(len(done))}, "
+            f"{byte_size(sum(result.bytes for result in done))}"
+        )
+    else:
+        why = "no entry was exported" if exchanged else "the cache is empty"
+        console.say(f"{file} is not written: {why}.")
+    is_whole = bool(done) and not faults
     console.result(
         results.ExportResult(
             cache=str(settings.folder),
             file=str(file),
-            ok=not faults,
-            entries=[_describe_exchanged(result) for result in exchanged],
+            ok=is_whole,
+            entries=exchanged,
         )
     )
-    return ExitCode.FAILED if faults else ExitCode.DONE
+    return ExitCode.DONE if is_whole else ExitCode.FAILED
 
 
 def _find_key(text: str, keys: Sequence[str]) -> str:
@@ -351,21 +432,29 @@ def run_import(arguments: argparse.Namespace, console: Console) -> int:
 
     settings, store = _open_store(arguments)
     file = Path(arguments.file)
+    exchanged: list[results.ExchangedEntry] = []
     with console.progress() as progress:
-        exchanged = _try(
-            settings,
-            lambda: list(import_entries(store, file, settings.size, progress)),
-        )
+        try:
+            for result in import_entries(store, file, settings.size, progress):
+                exchanged.append(result)  # noqa: PERF402 - those before an error count
+        except EpctxError:
+            raise  # some are an OSError, too
+        except OSError as error:
+            number = _count_entries(len(_list_new(exchanged)))
+            raise _unusable(
+                settings, error, done=f"{number} imported before"
+            ) from error
         collected = _try(settings, lambda: collect(store, settings.size))
 
-    faults = _print_faults(exchanged, console)
+    faults = _print_faults(exchanged, console, archive=file.name)
     existed = sum(result.existed for result in exchanged)
-    new = [result for result in exchanged if not (result.fault or result.existed)]
+    new = _list_new(exchanged)
     console.say(
         f"{settings.folder}: {_count_entries(len(new))} imported, "
         f"{byte_size(sum(result.bytes for result in new))}; {existed} existed, "
         f"{faults} refused"
     )
+    is_whole = not any(result.fault for result in exchanged)
     if collected.removed:
         console.note(
             f"{_count_entries(len(collected.removed))} removed to keep the limit of "
@@ -375,26 +464,34 @@ def run_import(arguments: argparse.Namespace, console: Console) -> int:
         results.ImportResult(
             cache=str(settings.folder),
             file=str(file),
-            ok=not faults,
-            entries=[_describe_exchanged(result) for result in exchanged],
-            removed=list(collected.removed),
+            ok=is_whole,
+            entries=exchanged,
+            removed=collected.removed,
         )
     )
-    return ExitCode.FAILED if faults else ExitCode.DONE
+    return ExitCode.DONE if is_whole else ExitCode.FAILED
 
 
-def _print_faults(exchanged: Sequence[Exchanged], console: Console) -> int:
-    """Show what was left out; return the number."""
-    faults = [result for result in exchanged if result.fault]
-    for result in faults:
-        name = result.key[:_SHORT] if is_key(result.key) else repr(result.key)[:80]
-        console.say(f"{name} is left out: {result.fault}")
-    return len(faults)
+def _list_new(
+    exchanged: Sequence[results.ExchangedEntry],
+) -> list[results.ExchangedEntry]:
+    return [result for result in exchanged if not (result.fault or result.existed)]
 
 
-def _describe_exchanged(result: Exchanged) -> results.ExchangedEntry:
-    facts = {**asdict(result), "fault": result.fault or None}
-    return results.ExchangedEntry(**facts)
+def _print_faults(
+    exchanged: Sequence[results.ExchangedEntry], console: Console, *, archive: str = ""
+) -> int:
+    """Show what was left out, and a fault of the archive itself; return the number of
+    the former.
+    """
+    faults = [(each.key, one_line(each.fault)) for each in exchanged if each.fault]
+    for key, fault in faults:
+        if key == archive:
+            console.say(f"{_cut(archive)} may have had more entries: {fault}")
+        else:
+            name = key[:_SHORT] if is_key(key) else repr(_cut(key))
+            console.say(f"{name} is left out: {fault}")
+    return sum(key != archive for key, _ in faults)
 
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
@@ -404,7 +501,7 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
         checked = _try(settings, lambda: list(_verify(store, progress)))
     damaged = [(entry, fault) for entry, fault in checked if fault]
     for entry, fault in damaged:
-        console.say(f"{entry.key[:_SHORT]} is damaged: {fault}")
+        console.say(f"{entry.key[:_SHORT]} is damaged: {one_line(fault)}")
     sound = len(checked) - len(damaged)
     console.say(
         f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged"
@@ -447,16 +544,14 @@ def run_clear(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print_collection(
-    settings: CacheSettings, collected: Collected, console: Console
+    settings: CacheSettings, collected: results.CollectionResult, console: Console
 ) -> int:
     console.say(
         f"{settings.folder}: {_count_entries(len(collected.removed))} removed, "
         f"{byte_size(collected.freed)}; {collected.kept} left, "
         f"{byte_size(collected.bytes)}"
     )
-    console.result(
-        results.CollectionResult(cache=str(settings.folder), **asdict(collected))
-    )
+    console.result(collected)
     return ExitCode.DONE
 
 
@@ -465,7 +560,9 @@ def _open_store(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStor
     settings = cache_settings(
         arguments.cache_dir, None if size is None else parse_size(size)
     )
-    return settings, EntryStore(settings.folder)
+    store = EntryStore(settings.folder)
+    _try(settings, store.check_readable)
+    return settings, store
 
 
 def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
@@ -474,16 +571,27 @@ def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
     except EpctxError:
         raise  # some are an OSError, too
     except OSError as error:
-        raise Fail(
-            f"the cache in {str(settings.folder)!r} cannot be used: {error}.",
-            path=settings.folder,
-        ) from error
+        raise _unusable(settings, error) from error
+
+
+def _unusable(settings: CacheSettings, error: OSError, *, done: str = "") -> Fail:
+    """Return the error for a cache that cannot be used, and what was done before."""
+    why = error.strerror or str(error)
+    return Fail(
+        f"the cache in {str(settings.folder)!r} cannot be used: {why}"
+        f"{done and f'; {done}'}.",
+        path=settings.folder,
+        hint=(
+            f"Set --cache-dir or {FOLDER_VARIABLE} to a folder that you can read and "
+            "write."
+        ),
+    )
 
 
 def _make_row(entry: Stored) -> tuple[str, str, str, str, str]:
     record = entry.record
     model, eps = (
-        ("(damaged)", "-")
+        (_DAMAGED, "-")
         if record is None
         else (record.model, ", ".join(record.eps) or "none")
     )

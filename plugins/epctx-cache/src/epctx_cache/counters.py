@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from epctx_cache.store import EntryRecord, Stored
 
 _HITS = "hits"
+_LONGEST = 10 * 365 * 24 * 3600.0
+"""Seconds that no compile takes, so that sums of durations stay finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,16 +178,34 @@ def _read_log(log: Path) -> Iterator[Usage]:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             fields = json.loads(line)
             if "miss" in fields:
-                yield Usage(eps=tuple(map(str, fields["miss"])), misses=1)
+                yield Usage(eps=_read_names(fields["miss"]), misses=1)
             elif (removed := str(fields["removed"])) not in seen:
-                hits = int(fields["hits"])
+                hits, seconds = fields["hits"], fields["seconds"]
+                if not (is_count(hits) and is_duration(seconds)):
+                    continue
                 usage = Usage(
-                    eps=tuple(map(str, fields["eps"])),
+                    eps=_read_names(fields["eps"]),
                     hits=hits,
-                    seconds_saved=hits * float(fields["seconds"]),
+                    seconds_saved=hits * float(seconds),
                 )
                 seen.add(removed)
                 yield usage
+
+
+def _read_names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError("not a list of names")
+    return tuple(names)
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value out of a file is a number of things."""
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def is_duration(value: Any) -> bool:
+    """Return whether a value out of a file is a plausible number of seconds."""
+    return type(value) in {int, float} and 0 <= value < _LONGEST
 
 
 def _append_line(log: Path, fields: Mapping[str, Any]) -> None:

@@ -12,28 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epctx_cache.results import PartDifference
 from epctx_core import GraphOptimizationLevel
 
 if TYPE_CHECKING:
     from epctx_cache.store import EntryRecord, Stored
 
 _SHOWN_DIGITS = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Part of two keys that differs.
-
-    Attributes:
-        part: in words, such as `option htp_arch of QNNExecutionProvider`.
-        now: its value in the key that was asked for; None without such a part. Values
-            that may be secret are digests.
-        entry: its value in the key of the entry; None without such a part.
-    """
-
-    part: str
-    now: str | None
-    entry: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +33,7 @@ class Nearest:
 
     entry: Stored
     record: EntryRecord
-    differences: tuple[Difference, ...]
+    differences: tuple[PartDifference, ...]
 
 
 def find_nearest(
@@ -87,13 +72,13 @@ def find_nearest(
 
 def _compare(
     parts: Mapping[str, Any], other_parts: Mapping[str, Any]
-) -> tuple[Difference, ...]:
+) -> tuple[PartDifference, ...]:
     # Of an EP that only one key has, its name says enough.
     common = _list_eps(parts) & _list_eps(other_parts)
     now = _describe_parts(parts, common)
     entry = _describe_parts(other_parts, common)
     return tuple(
-        Difference(part=part, now=now.get(part), entry=entry.get(part))
+        PartDifference(part=part, now=now.get(part), entry=entry.get(part))
         for part in {**now, **entry}
         if now.get(part) != entry.get(part)
     )

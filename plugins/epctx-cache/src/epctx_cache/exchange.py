@@ -13,16 +13,19 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import secrets
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
 from epctx_cache import key as keys
+from epctx_cache.counters import is_count, is_duration
+from epctx_cache.results import ExchangedEntry
 from epctx_cache.store import (
     RECORD,
     CorruptEntryError,
@@ -34,7 +37,7 @@ from epctx_cache.store import (
     parse_record,
 )
 from epctx_core import SessionOptions
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
 
 INDEX = "index.json"
 MAX_MEMBERS = 100_000
@@ -43,7 +46,12 @@ _MAX_HEADER = 1 << 20
 """Bytes of an extended header, which tarfile reads at once."""
 _MAX_JSON = 16 << 20
 """Bytes of a record or index."""
+_LATEST = 253_402_300_800.0
+"""The year 10000, in seconds since 1970: no date is later."""
 _CHUNK = 1 << 20
+_SUFFIX = ".tar"
+_DIGITS = re.compile("[0-9a-f]{4,64}")
+"""The name of an entry, which a user may take for the first argument."""
 _FORMAT = {"format": "epctx-cache", "version": 1}
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -51,23 +59,6 @@ _DAMAGED = (
     tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError,
 )  # fmt: skip
 """Errors that tarfile raises for bytes that are not a tar file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """Result for an entry of an archive.
-
-    Attributes:
-        key: of the entry; the name of a member that belongs to none.
-        bytes: of its files.
-        fault: the reason why it was left out; empty if it was not.
-        existed: True if the cache had it before.
-    """
-
-    key: str
-    bytes: int = 0
-    fault: str = ""
-    existed: bool = False
 
 
 class _BoundedFile(io.FileIO):
@@ -93,23 +84,27 @@ class _BoundedFile(io.FileIO):
 
 def export_entries(
     store: EntryStore, file: Path, keys_of_entries: Sequence[str], progress: Progress
-) -> list[Exchanged]:
+) -> list[ExchangedEntry]:
     """Write entries into a tar file, in the order of their keys; the same entries give
     the same bytes.
 
-    A damaged entry is left out. The file appears when it is complete.
+    A damaged entry is left out. The file appears when it is complete, and not at all
+    without an entry.
 
     Args:
         store: the cache.
-        file: the tar file; an existing one is replaced.
+        file: the tar file; an earlier archive is replaced.
         keys_of_entries: of the entries.
         progress: called with (stage, done, total), in entries.
 
     Raises:
+        InvalidArgument: the name of the file does not end in `.tar`.
+        Fail: another file than an archive has this name.
         OSError: the file cannot be written.
     """
+    _check_replaceable(file)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    results: list[Exchanged] = []
+    results: list[ExchangedEntry] = []
     try:
         with tarfile.open(
             draft, "x", format=tarfile.PAX_FORMAT, encoding="utf-8", errors="strict"
@@ -120,17 +115,60 @@ def export_entries(
             exported = [result.key for result in results if not result.fault]
             index = json.dumps({**_FORMAT, "entries": exported}).encode()
             tar.addfile(_member(INDEX, len(index)), io.BytesIO(index))
-        draft.replace(file)
+        if exported:
+            draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
     return results
 
 
-def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> Exchanged:
+def _check_replaceable(file: Path) -> None:
+    """Check that a file may be written: a mistaken argument must not cost a model.
+
+    Raises:
+        InvalidArgument: its name does not end in `.tar`.
+        Fail: there is a file that is no archive, or only the beginning of one.
+        OSError: it cannot be read.
+    """
+    if file.suffix.lower() != _SUFFIX:
+        keys_first = f" {file}" if _DIGITS.fullmatch(str(file)) else ""
+        raise InvalidArgument(
+            f"the name of the file to write, {str(file)!r}, does not end in {_SUFFIX}.",
+            path=file,
+            hint=f"Call `epctx cache export FILE{_SUFFIX}{keys_first}`.",
+        )
+    if os.path.lexists(file) and not _is_archive(file):
+        raise Fail(
+            f"{str(file)!r} exists and is not an archive of `epctx cache export`.",
+            path=file,
+            hint="Remove it, or name another file.",
+        )
+
+
+def _is_archive(file: Path) -> bool:
+    """Return whether a file is a whole archive."""
+    if not file.is_file():  # a pipe would block
+        return False
+    with (
+        suppress(*_DAMAGED),
+        _BoundedFile(file) as data,
+        tarfile.open(fileobj=data, mode="r:", encoding="utf-8") as tar,
+    ):
+        members, _ = _list_members(tar)
+        last = members[-1] if members else None
+        return (
+            last is not None
+            and last.name == INDEX
+            and _read_index(tar, last) is not None
+        )
+    return False
+
+
+def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> ExchangedEntry:
     try:
         lease = store.open(key)
         if lease is None:
-            return Exchanged(key=key, fault="it was removed meanwhile")
+            return ExchangedEntry(key=key, fault="it was removed meanwhile")
         with lease:
             check_whole(lease.folder, lease.record)
             record = lease.record.dump()
@@ -138,9 +176,9 @@ def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> Exchanged:
             for file in lease.record.files:
                 with (lease.folder / file.path).open("rb") as data:
                     tar.addfile(_member(f"{key}/{file.path}", file.bytes), data)
-            return Exchanged(key=key, bytes=_sum_bytes(lease.record))
+            return ExchangedEntry(key=key, bytes=_sum_bytes(lease.record), fault=None)
     except CorruptEntryError as fault:
-        return Exchanged(key=key, fault=str(fault))
+        return ExchangedEntry(key=key, fault=str(fault))
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
@@ -183,12 +221,12 @@ class _Archive:
 
     tar: tarfile.TarFile
     entries: dict[str, _Packed] = field(default_factory=dict)
-    faults: list[Exchanged] = field(default_factory=list)
+    faults: list[ExchangedEntry] = field(default_factory=list)
 
 
 def import_entries(
     store: EntryStore, file: Path, limit: int, progress: Progress
-) -> Iterator[Exchanged]:
+) -> Iterator[ExchangedEntry]:
     """Publish the entries of a tar file that `export_entries` wrote; yield the result
     for each, and a fault for each member that belongs to none.
 
@@ -214,9 +252,14 @@ def import_entries(
 
 @contextmanager
 def _open_archive(file: Path) -> Iterator[_Archive]:
-    if not file.is_file():
-        raise NoSuchFile(f"there is no file {str(file)!r}.", path=file)
-    with _BoundedFile(file) as data:
+    try:
+        if not file.is_file():
+            raise NoSuchFile(f"there is no file {str(file)!r}.", path=file)
+        opened = _BoundedFile(file)
+    except PermissionError as error:
+        why = error.strerror
+        raise Fail(f"{str(file)!r} cannot be read: {why}.", path=file) from error
+    with opened as data:
         try:
             tar = tarfile.open(fileobj=data, mode="r:", encoding="utf-8")  # noqa: SIM115 - closed below
         except _DAMAGED as error:
@@ -255,7 +298,7 @@ def _scan(archive: _Archive, file: Path) -> None:
     if listed is None:
         if not archive.entries:
             raise _is_not_archive(file, f"it has no {INDEX}")
-        archive.faults.append(Exchanged(key=file.name, fault=end))
+        archive.faults.append(ExchangedEntry(key=file.name, fault=end))
     for key in listed or ():
         if key not in archive.entries:
             archive.entries[key] = _Packed(fault="the archive does not have its files")
@@ -278,11 +321,11 @@ def _list_members(tar: tarfile.TarFile) -> tuple[list[tarfile.TarInfo], str]:
 def _sort_in(archive: _Archive, member: tarfile.TarInfo, total: int) -> None:
     """Add a member to its entry, or to the faults."""
     key, _, path = member.name.partition("/")
-    fault = _find_fault(member, path, total)
     if not is_key(key):
-        fault = fault or "it belongs to no entry"
-        archive.faults.append(Exchanged(key=member.name, fault=fault))
+        fault = "it belongs to no entry"
+        archive.faults.append(ExchangedEntry(key=member.name, fault=fault))
         return
+    fault = _find_fault(member, path, total)
     packed = archive.entries.setdefault(key, _Packed())
     if not fault and path in packed.members:
         fault = "is there twice"
@@ -305,8 +348,9 @@ def _find_fault(member: tarfile.TarInfo, path: str, total: int) -> str:
     if data_filter is not None:
         try:
             data_filter(member, os.curdir)
-        except tarfile.TarError as error:
-            return f"is refused: {error}"
+        except tarfile.TarError:
+            # What it says names a folder that is never written.
+            return "is not what a file of an entry may be"
     return ""
 
 
@@ -323,7 +367,7 @@ def _read_index(tar: tarfile.TarFile, member: tarfile.TarInfo) -> list[str] | No
 
 def _import(
     store: EntryStore, tar: tarfile.TarFile, key: str, packed: _Packed, limit: int
-) -> Exchanged:
+) -> ExchangedEntry:
     written = False
 
     def write(folder: Path) -> EntryRecord:
@@ -331,6 +375,7 @@ def _import(
         for file in record.files:
             _extract(tar, packed.members[file.path], folder / file.path)
         check_whole(folder, record)
+        _check_named(folder, record)
         written = True
         return record
 
@@ -343,10 +388,12 @@ def _import(
             write=write,
         )
     except CorruptEntryError as fault:
-        return Exchanged(key=key, fault=str(fault))
+        return ExchangedEntry(key=key, fault=str(fault))
     if lease is not None:
         lease.held.close()
-    return Exchanged(key=key, bytes=_sum_bytes(record), existed=not written)
+    return ExchangedEntry(
+        key=key, bytes=_sum_bytes(record), fault=None, existed=not written
+    )
 
 
 def _read_record(
@@ -395,17 +442,14 @@ def _check_files(record: EntryRecord, members: Mapping[str, tarfile.TarInfo]) ->
 
 def _has_sound_fields(record: EntryRecord) -> bool:
     """True if the fields of a record have the types that the commands show."""
-
-    def is_number(value: Any) -> bool:
-        return type(value) in {int, float} and 0 <= value < float("inf")
-
     try:
         return (
             isinstance(record.model, str)
-            and is_number(record.created)
-            and is_number(record.seconds)
-            and is_number(record.partitions)
-            and all(map(is_number, record.assignments.values()))
+            and type(record.created) in {int, float}
+            and 0 <= record.created < _LATEST
+            and is_duration(record.seconds)
+            and is_count(record.partitions)
+            and all(map(is_count, record.assignments.values()))
             and all(isinstance(name, str) for name in record.node_attributes)
             and all(_is_sound_file(file) for file in record.files)
             and len(record.eps) == len(set(record.eps))
@@ -417,9 +461,36 @@ def _has_sound_fields(record: EntryRecord) -> bool:
 def _is_sound_file(file: EntryFile) -> bool:
     return (
         isinstance(file.path, str)
-        and type(file.bytes) is int
+        and is_count(file.bytes)
         and isinstance(file.digest, str)
+        and is_key(file.digest)  # a digest of the same form
     )
+
+
+def _check_named(folder: Path, record: EntryRecord) -> None:
+    """Check that the model of an entry names its other files, and that the digests of
+    its payloads are those of its record.
+
+    Raises:
+        CorruptEntryError: they are not.
+    """
+    from epctx_core import Registry, inspect_model
+
+    path = folder / record.files[-1].path
+    try:
+        # An archive must not cause the import of a plugin.
+        info = inspect_model(path, registry=Registry(entry_points=False))
+    except EpctxError as error:
+        raise CorruptEntryError(error.message.rstrip(".")) from error
+    payloads = () if info.manifest is None else info.manifest.payloads
+    digests = {each.name: each.root for each in payloads if not each.embedded}
+    for file in record.files[:-1]:
+        if file.path not in {*digests, *info.required_files}:
+            raise CorruptEntryError(f"its model does not name {file.path!r:.80}")
+        if digests.get(file.path, file.digest) != file.digest:
+            raise CorruptEntryError(
+                f"{file.path!r:.80} has another digest than in its record"
+            )
 
 
 def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:

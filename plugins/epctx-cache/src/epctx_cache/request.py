@@ -234,8 +234,8 @@ class Request:
             self._store.count_hit(lease)
 
     def identify(self) -> tuple[str, Mapping[str, Any]]:
-        """Return the key of the model, and its ingredients; nothing is compiled, and no
-        cache is made.
+        """Return the key of the model, and its ingredients; nothing is compiled, no
+        cache is made, and a secret is only read.
 
         Raises:
             InvalidArgument: it is a context model.
@@ -243,16 +243,15 @@ class Request:
             OSError: the cache cannot be read.
         """
         entries = store.EntryStore(self.settings.folder)
-        exists = self.settings.folder.is_dir()
         content = content_of(
             self._source,
             entries.index_folder,
-            trust_stat=self.settings.trust_stat and exists,
+            trust_stat=self.settings.trust_stat and entries.exists,
         )
         if content.has_context_nodes:
             raise self._is_context_model()
-        # Without a cache there is no secret, and no entry that the key could be of.
-        return self._make_key(content.digest, entries.secret if exists else bytes)
+        # Without a secret there is no entry that a key with hidden values could be of.
+        return self._make_key(content.digest, entries.read_secret)
 
     def _make_key(
         self, digest: str, secret: Callable[[], bytes]

@@ -1,4 +1,5 @@
-"""Results of `epctx cache`: what `--json` prints.
+"""Results of `epctx cache`: what `--json` prints, and what the functions behind it
+return.
 
 The JSON Schemas in `schemas` are made from these dataclasses (`make docs`). A key whose
 field has the default None is left out where there is nothing to say.
@@ -125,8 +126,9 @@ class PartDifference:
     """Part of two keys that differs.
 
     Attributes:
-        part: the part, in words.
-        now: its value in the key that was asked for; null without such a part.
+        part: the part, in words, such as `option htp_arch of QNNExecutionProvider`.
+        now: its value in the key that was asked for; null without such a part. Values
+            that may be secret are digests.
         entry: its value in the key of the entry; null without such a part.
     """
 
@@ -156,7 +158,9 @@ class WhyResult:
         key: key of the model with these options.
         entries: number of entries.
         not_compared: number of entries that record no parts of their keys.
-        nearest: entry whose key differs least; null if none can be compared.
+        nearest: entry whose key differs least; null if none can be compared, or if
+            that of the key itself is damaged.
+        fault: what is wrong with a damaged entry of the key itself.
     """
 
     cache: str
@@ -165,6 +169,7 @@ class WhyResult:
     entries: int
     not_compared: int
     nearest: NearestEntry | None
+    fault: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,14 +179,14 @@ class ExchangedEntry:
     Attributes:
         key: its key; the name of a member of the archive that belongs to none.
         bytes: bytes of its files.
-        fault: why it was left out.
+        fault: why it was left out; null if it was not.
         existed: true if the cache had it before.
     """
 
     key: str
-    bytes: int
+    bytes: int = 0
     fault: str | None
-    existed: bool
+    existed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +196,7 @@ class ExportResult:
     Attributes:
         cache: folder of the cache.
         file: the archive.
-        ok: true if no entry was left out.
+        ok: true if no entry was left out; false, too, if there was none to export.
         entries: each entry.
     """
 
@@ -206,6 +211,7 @@ class ImportResult(ExportResult):
     """Result of `epctx cache import`.
 
     Attributes:
+        ok: true if no entry was refused, and the archive has its end.
         removed: keys of entries that were removed to keep the limit.
     """
 

@@ -40,6 +40,7 @@ from epctx_cache.counters import (
     keep_hits,
 )
 from epctx_cache.lock import FileLock, key_lock
+from epctx_cache.results import CollectionResult
 from epctx_core.errors import EpctxError
 from epctx_core.ext import check_required_files, make_private_folder, remove_tree
 
@@ -197,7 +198,9 @@ def check_head(folder: Path, record: EntryRecord) -> None:
         ):
             raise CorruptEntryError(f"{model.path} has another digest")
     except OSError as error:
-        raise CorruptEntryError(f"it cannot be read: {error}") from error
+        raise CorruptEntryError(
+            f"it cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> None:
@@ -211,14 +214,17 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
     try:
         check_required_files(folder / record.files[-1].path, once=once)
     except EpctxError as error:
-        raise CorruptEntryError(error.message) from error
+        raise CorruptEntryError(error.message.rstrip(".")) from error
     except OSError as error:
-        raise CorruptEntryError(f"it cannot be read: {error}") from error
+        raise CorruptEntryError(
+            f"it cannot be read: {error.strerror or error}"
+        ) from error
 
 
 _USED = "used"
 _STAMPED_EVERY = 60
 """Seconds between two stamps of an entry's use."""
+_HIDING = "secret"
 _SECRET_BYTES = 32
 _OUTGOING = "removed-"
 _log = logging.getLogger("epctx.cache")
@@ -288,6 +294,22 @@ class EntryStore:
         self.locks_folder = self._root / "locks"
         self._counters = self._root / "counters.jsonl"
 
+    @property
+    def exists(self) -> bool:
+        """True if something was stored: a folder alone is no cache yet."""
+        return self._root.is_dir()
+
+    def check_readable(self) -> None:
+        """Check that the cache can be read; one that does not exist is empty.
+
+        Raises:
+            OSError: it is not a folder, or this user cannot read it.
+        """
+        for folder in (self.folder, self._root):
+            # The dot makes the system check that files in the folder can be opened.
+            with suppress(FileNotFoundError), os.scandir(f"{folder}{os.sep}."):
+                pass
+
     def entry_folder(self, key: str) -> Path:
         """Return the folder of the entry of a key, which may not exist."""
         return self._root / key[:2] / key
@@ -296,7 +318,8 @@ class EntryStore:
     # ---------------------------------------------------------------------------------
 
     def open(self, key: str) -> Lease | None:
-        """Return an entry for use, None if there is none.
+        """Return an entry for use, None if there is none; `count_hit` makes it the last
+        used one.
 
         Raises:
             CorruptEntryError: there is one, and it is damaged.
@@ -315,13 +338,6 @@ class EntryStore:
             if (record := read_record(folder)) is None:
                 return None
             check_head(folder, record)
-            stamp = folder / _USED
-            with suppress(OSError):  # not more than once a minute; failures are ignored
-                if (
-                    not stamp.exists()
-                    or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
-                ):
-                    stamp.touch()
             return Lease(folder=folder, record=record, held=held.pop_all())
 
     def entries(self) -> Iterator[Stored]:
@@ -339,8 +355,17 @@ class EntryStore:
     # --------------------------------------------------------------------------------
 
     def count_hit(self, lease: Lease) -> None:
-        """Count a use of an entry that was not compiled for it."""
+        """Count a use of an entry that was not compiled for it, which is now the last
+        used one; failures are ignored.
+        """
         count_hit(lease.folder)
+        stamp = lease.folder / _USED
+        with suppress(OSError):  # not more than once a minute
+            if (
+                not stamp.exists()
+                or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
+            ):
+                stamp.touch()
 
     def count_miss(self, eps: Sequence[str]) -> None:
         """Count a compile for EPs into the cache."""
@@ -352,6 +377,7 @@ class EntryStore:
         Raises:
             OSError: the cache cannot be read.
         """
+        self.check_readable()
         return add_up(self.folder, self._counters, self.entries())
 
     # -- writing
@@ -436,6 +462,19 @@ class EntryStore:
             _sync(final.parent)
             return Lease(folder=final, record=record, held=held.pop_all())
 
+    def read_secret(self) -> bytes:
+        """Return the bytes of `secret` if they were made; nothing is written.
+
+        Returns:
+            The bytes; none if there are none, so that no entry depends on them.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        path = self._root / _HIDING
+        data = path.read_bytes() if path.is_file() else b""
+        return data if len(data) == _SECRET_BYTES else b""
+
     def secret(self) -> bytes:
         """Return the bytes that hide secret options in this cache's keys; made on first
         use.
@@ -443,9 +482,9 @@ class EntryStore:
         Raises:
             OSError: they can be neither read nor stored.
         """
-        path = self._root / "secret"
+        path = self._root / _HIDING
         for _ in range(3):
-            if path.is_file() and len(data := path.read_bytes()) == _SECRET_BYTES:
+            if data := self.read_secret():
                 return data
             make_private_folder(path.parent)
             path.unlink(missing_ok=True)  # damaged: entries that depend on it are lost
@@ -561,24 +600,9 @@ INDEX_KEPT = 90 * 24 * 3600
 """Seconds after which a record of the index is removed; then the file is read again."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """Result of a collection.
-
-    Attributes:
-        removed: keys of the removed entries.
-        freed: their bytes.
-        kept: number of the other entries.
-        bytes: of the other entries.
-    """
-
-    removed: tuple[str, ...]
-    freed: int
-    kept: int
-    bytes: int
-
-
-def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collected:
+def collect(
+    store: EntryStore, limit: int, *, keep: str | None = None
+) -> CollectionResult:
     """Remove the least recently used entries until the others fit the limit; those
     being loaded stay.
 
@@ -601,8 +625,9 @@ def collect(store: EntryStore, limit: int, *, keep: str | None = None) -> Collec
         if entry.key != keep and store.remove(entry.key):
             removed.append(entry)
             total -= entry.bytes
-    return Collected(
-        removed=tuple(entry.key for entry in removed),
+    return CollectionResult(
+        cache=str(store.folder),
+        removed=[entry.key for entry in removed],
         freed=sum(entry.bytes for entry in removed),
         kept=len(entries) - len(removed),
         bytes=total,
@@ -633,13 +658,13 @@ def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
                     else "stays, because it is being loaded"
                 )
             except OSError as error:
-                end = f"cannot be removed: {error}"
+                end = f"cannot be removed: {error.strerror or error}"
             yield entry, f"{fault}; it {end}"
         else:
             yield entry, ""
 
 
-def clear(store: EntryStore) -> Collected:
+def clear(store: EntryStore) -> CollectionResult:
     """Remove every entry that is not being loaded, and the index.
 
     Raises:
