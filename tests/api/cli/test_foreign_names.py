@@ -61,6 +61,8 @@ COMMANDS = (
     "extract MODEL -o OUT",
     "embed MODEL -o OUT/embedded.onnx",
     "seal MODEL",
+    "diff MODEL OTHER",
+    "report MODEL --ep QNN -o OUT/page.html",
     "bench MODEL --ep QNN --quick",
 )
 

@@ -18,7 +18,7 @@ from epctx_cli.command import (
     counted,
 )
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_files.bundle import FilesReport
@@ -233,11 +233,11 @@ def run_diff(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
 def _list_lines(difference: Difference) -> Iterable[str]:
     """Yield the lines for a difference, marked as in a patch."""
-    yield f"{difference.part} {difference.name}"
+    yield f"{difference.part} {one_line(difference.name)}"
     if difference.first is not None:
-        yield f"  - {difference.first}"
+        yield f"  - {one_line(difference.first)}"
     if difference.second is not None:
-        yield f"  + {difference.second}"
+        yield f"  + {one_line(difference.second)}"
 
 
 def add_seal_arguments(parser: CommandParser) -> None:
