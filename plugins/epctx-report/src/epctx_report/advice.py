@@ -48,7 +48,7 @@ def list_advice(
         refusals: of all EPs.
         node_seconds: time of a run by node, as far as it was measured.
     """
-    crossings = list(cut.crossings())
+    crossings = cut.crossings
     return [
         *_find_islands(cut, crossings),
         *_find_copies(cut, crossings),

@@ -58,8 +58,7 @@ class CutNode(NamedTuple):
         return self.explanation is not None and self.explanation.compiled
 
 
-@dataclass(frozen=True, kw_only=True)
-class Box:
+class Box(NamedTuple):
     """Nodes that run together.
 
     Attributes:
@@ -146,6 +145,8 @@ class Cut:
         graphs: the main graph, then each subgraph that the session runs itself.
         nodes, boxes, values: of all graphs, in the order of the graphs.
         box_of: number of each node's box.
+        crossings: the values that cross from box to box, once for each box that reads
+            them.
         weight_bytes: size of each initializer, by number and name as nodes have them.
     """
 
@@ -155,19 +156,8 @@ class Cut:
     boxes: Sequence[Box]
     values: Sequence[Value]
     box_of: Sequence[int]
+    crossings: Sequence[Crossing]
     weight_bytes: Mapping[tuple[int, str], int]
-
-    def crossings(self) -> Iterator[Crossing]:
-        """Yield the values that cross from box to box, once for each box that reads
-        them.
-        """
-        for value in self.values:
-            if value.producer == INPUT:
-                continue
-            source = self.box_of[value.producer]
-            for target in {self.box_of[each] for each in value.readers}:
-                if target != source:
-                    yield Crossing(source, target, value)
 
     def edges(self) -> Iterator[Edge]:
         """Yield the edges between nodes."""
@@ -201,19 +191,17 @@ def make_cut(explanation: Explanation) -> Cut:
         sizes |= {
             (number, name): count_tensor_bytes(tensor) for name, tensor in own.items()
         }
-        holders = _find_holders(graph)
-        reads = [
-            dict.fromkeys(
-                _list_reads(node, holders[index]) if index in holders else node.input
-            )
-            for index, node in enumerate(graph.node)
-        ]
+        readers = _find_readers(graph, first)
+        weights: dict[int, list[tuple[int, str]]] = {}
+        for name in own:
+            for reader in readers.pop(name, ()):
+                weights.setdefault(reader, []).append((number, name))
         for index, node in enumerate(graph.node):
             found = explained[path].get(index)
-            weights = [(number, name) for name in reads[index] if name in own]
-            nodes.append(_make_node(node, index, found, number, weights))
-        find_type = explanation.types.get(path)
-        values += _make_values(graph, first, own, reads, find_type)
+            nodes.append(
+                _make_node(node, index, found, number, weights.get(first + index, ()))
+            )
+        values += _make_values(graph, first, readers, explanation.types.get(path))
 
     boxes, box_of = _make_boxes(nodes, values)
     return Cut(
@@ -223,6 +211,7 @@ def make_cut(explanation: Explanation) -> Cut:
         boxes=boxes,
         values=values,
         box_of=box_of,
+        crossings=_find_crossings(values, box_of),
         weight_bytes=sizes,
     )
 
@@ -318,20 +307,35 @@ def _make_node(
     )
 
 
+def _find_readers(graph: GraphProto, first: int) -> dict[str, list[int]]:
+    """Return the numbers of the nodes that read each name, in order."""
+    holders = _find_holders(graph)
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(graph.node):
+        names: Iterable[str] = node.input
+        if index in holders:
+            names = _list_reads(node, holders[index])
+        for name in names:
+            found = readers.get(name)
+            if found is None:
+                readers[name] = [first + index]
+            elif found[-1] != first + index:
+                found.append(first + index)
+    readers.pop("", None)
+    return readers
+
+
 def _make_values(
     graph: GraphProto,
     first: int,
-    weights: Container[str],
-    reads: Sequence[Iterable[str]],
+    readers: Mapping[str, Sequence[int]],
     find_type: Callable[[str], TensorType] | None,
 ) -> Iterator[Value]:
     """Yield a graph's values: its inputs, for a subgraph also what it reads of the
     graphs around it, then results of nodes that somebody reads.
+
+    Weights are not among the names that are read.
     """
-    readers: dict[str, list[int]] = {}
-    for index, names in enumerate(reads):
-        for name in names:
-            readers.setdefault(name, []).append(first + index)
     results = {value.name for value in graph.output}
     made = {
         name: first + index
@@ -339,10 +343,11 @@ def _make_values(
         for name in node.output
         if name
     }
+    weights = {tensor.name for tensor in _list_weights(graph)}
     given = dict.fromkeys(
         name
         for name in chain((value.name for value in graph.input), readers)
-        if name and name not in made and name not in weights
+        if name not in made and name not in weights
     )
 
     # Inference makes equal types once, so few are spelled.
@@ -385,7 +390,8 @@ def _make_boxes(
         if unit == len(members):
             members.append(number)
         units.append(unit)
-    first = [nodes[member] for member in members]
+    # The page may join nodes that no EP compiles.
+    joined_by = [_find_group_name(nodes[member]) for member in members]
 
     edges = {
         (units[value.producer], units[reader])
@@ -394,11 +400,10 @@ def _make_boxes(
         for reader in value.readers
         if units[value.producer] != units[reader]
     }
-    joinable = [
-        (a, b) for a, b in edges if _is_free(first[a]) and first[a].ep == first[b].ep
-        and _is_free(first[b])
-    ]  # fmt: skip
-    phases = _find_phases(len(members), edges, set(joinable))
+    joinable = {
+        (a, b) for a, b in edges if joined_by[a] and joined_by[a] == joined_by[b]
+    }
+    phases = _find_phases(len(members), edges, joinable)
     group = list(range(len(members)))
     for a, b in joinable:
         if phases[a] == phases[b]:
@@ -424,9 +429,11 @@ def _make_boxes(
     return boxes, box_of
 
 
-def _is_free(node: CutNode) -> bool:
-    """Return whether a node is in no partition, so that the page may group it."""
-    return not (node.is_context or node.partition is not None or node.ep == SESSION)
+def _find_group_name(node: CutNode) -> str | None:
+    """Return the name that nodes of one group share; None for a node that is alone."""
+    if node.is_context or node.partition is not None or node.ep == SESSION:
+        return None
+    return node.ep
 
 
 def _find_phases(
@@ -449,6 +456,16 @@ def _find_phases(
             if not missing[target]:
                 ready.append(target)
     return phases
+
+
+def _find_crossings(values: Iterable[Value], box_of: Sequence[int]) -> list[Crossing]:
+    return [
+        Crossing(box_of[value.producer], target, value)
+        for value in values
+        if value.producer != INPUT
+        for target in {box_of[each] for each in value.readers}
+        if target != box_of[value.producer]
+    ]
 
 
 def _find_root(group: list[int], unit: int) -> int:

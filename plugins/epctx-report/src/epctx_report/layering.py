@@ -21,7 +21,8 @@ class Layering(NamedTuple):
 
 
 def lay_out(count: int, edges: Iterable[tuple[int, int]]) -> Layering:
-    """Return positions of `count` nodes with edges between them, which have no cycle.
+    """Return positions of `count` nodes with edges between them, each given once, which
+    have no cycle.
 
     Nodes of one layer are ordered by the mean of their neighbours in the layers before,
     then after, and before again: the barycentre heuristic of layered graph drawing
@@ -29,7 +30,7 @@ def lay_out(count: int, edges: Iterable[tuple[int, int]]) -> Layering:
     """
     before: list[list[int]] = [[] for _ in range(count)]
     after: list[list[int]] = [[] for _ in range(count)]
-    for source, target in dict.fromkeys(edges):
+    for source, target in edges:
         after[source].append(target)
         before[target].append(source)
 
