@@ -21,9 +21,9 @@ PACKAGES = (
     "epctx-cache",
     "epctx-conformance",
     "epctx-report",
+    "epctx-bench",
 )
-"""Packages whose results are dataclasses; the schema of bench is written by hand."""
-BENCH = ROOT / "plugins/epctx-bench/src/epctx_bench/schemas/bench.schema.json"
+"""Packages with results of commands."""
 BEGIN = "<!-- made by `make docs` -->\n"
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _NULL = types.NoneType
@@ -127,7 +127,6 @@ def read_attributes(docstring: str) -> dict[str, str]:
 def make_tables() -> str:
     """Return a section for each command: key, type and meaning."""
     schemas = {path.name: schema for path, schema in list_schemas()}
-    schemas[BENCH.name] = json.loads(BENCH.read_text("utf-8"))
     return "\n".join(
         section
         for name, schema in sorted(schemas.items())
@@ -202,7 +201,9 @@ def _find_object(
 
 def _name_type(part: Mapping[str, Any]) -> str:
     """Return the type of a value in words."""
-    choices = part.get("anyOf", part.get("oneOf"))
+    choices = part.get("anyOf", part.get("oneOf", ()))
+    # A schema may name null first or last.
+    choices = sorted(choices, key=lambda choice: choice.get("type") == "null")
     values = [part["const"]] if "const" in part else part.get("enum")
     if choices:
         return " or ".join(map(_name_type, choices))

@@ -7,7 +7,6 @@ import json
 import jsonschema
 import pytest
 from documentation.schemas import (
-    BENCH,
     PAGE,
     fill_page,
     list_keys,
@@ -23,7 +22,7 @@ def test_the_files_of_the_schemas_are_made_from_the_dataclasses():
 
 
 def test_each_schema_is_valid():
-    for path in [*SCHEMAS, BENCH]:
+    for path in SCHEMAS:
         schema = json.loads(path.read_text("utf-8"))
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -34,7 +33,7 @@ def test_the_page_has_every_key_as_the_schemas_have_it():
     assert fill_page(page) == page, "run: make docs"
 
 
-@pytest.mark.parametrize("path", [*SCHEMAS, BENCH], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*SCHEMAS], ids=lambda path: path.name)
 def test_each_key_says_its_meaning(path):
     keys = list_keys(json.loads(path.read_text("utf-8")))
 

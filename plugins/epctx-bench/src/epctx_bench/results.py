@@ -1,0 +1,247 @@
+"""Result of `epctx bench`: what `--json` prints.
+
+The JSON Schema in `schemas` is made from these dataclasses (`make docs`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """Machine that measured.
+
+    Attributes:
+        cpu: name of the processor.
+        cores: number of processors that the process may use.
+        os: name and version of the system.
+        python: version of Python.
+        versions: version of each package, by name.
+    """
+
+    cpu: str
+    cores: int
+    os: str
+    python: str
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsFacts:
+    """Settings of the measurement.
+
+    Attributes:
+        turns: turns in which every column was to be measured once.
+        time_limit: seconds after which no further turn began.
+        threads: numbers of threads that called one session at the same time.
+        batch_sizes: lengths of the first dimension, where the model leaves it open.
+        runs: steady runs of each thread in a turn; null for `run_seconds`.
+        run_seconds: seconds of steady runs in a turn.
+        seed: seed of the inputs.
+        check: true if the outputs were compared with the reference.
+        onnxruntime: true if onnxruntime's CPU session was to be measured.
+        config: session options by their key.
+        child_timeout: seconds after which a measuring process was ended.
+    """
+
+    turns: int
+    time_limit: float
+    threads: list[int]
+    batch_sizes: list[int]
+    runs: int | None
+    run_seconds: float
+    seed: int
+    check: bool
+    onnxruntime: bool
+    config: dict[str, str]
+    child_timeout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseFacts:
+    """Work of other programs meanwhile.
+
+    Attributes:
+        busy: true if the times are not to be judged.
+        reason: why, or why not.
+        share: part of the time that was lost to others, 0 to 1.
+    """
+
+    busy: bool
+    reason: str
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFacts:
+    """Samples of one measure.
+
+    Attributes:
+        unit: unit of the samples.
+        samples: one for each turn, in order.
+        p50: median of all steady runs, in seconds.
+        p90: time within which 90 % of the steady runs end.
+        p99: time within which 99 % of the steady runs end.
+        throughput: results a second of all threads; a run of batch size n gives n.
+        cpu_seconds: processor time of the process and its children, median of turns.
+        peak_bytes: peak memory of the process and its children, median of turns.
+        bytes_written: bytes of all files that were written, median of turns.
+        threads: number of threads of a run.
+        batch: length of the open first dimension.
+    """
+
+    unit: Literal["s", "bytes"]
+    samples: list[float]
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    throughput: float | None = None
+    cpu_seconds: float | None = None
+    peak_bytes: float | None = None
+    bytes_written: float | None = None
+    threads: int | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsFacts:
+    """Samples by measure; a measure that was not taken is left out.
+
+    Attributes:
+        compile: compiling the model.
+        load_cold: loading from the disk.
+        load_warm: loading again.
+        first_result: from the start of a load to the first result.
+        memory: peak memory of the process.
+        run: steady runs.
+    """
+
+    compile: RowFacts | None = None
+    load_cold: RowFacts | None = None
+    load_warm: RowFacts | None = None
+    first_result: RowFacts | None = None
+    memory: RowFacts | None = None
+    run: RowFacts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFacts:
+    """Comparison of all outputs with a reference.
+
+    Attributes:
+        reference: name of the reference.
+        max_abs: largest absolute difference; null for infinity.
+        max_rel: largest relative difference; null for infinity.
+    """
+
+    reference: str
+    max_abs: float | None
+    max_rel: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFacts:
+    """Results of one model with one mix of EPs.
+
+    Attributes:
+        name: its name, unique in the report.
+        model: path of the model.
+        eps: names of its EPs, in order of priority.
+        options: options by EP; secret values are left out.
+        engine: the one that compiled and ran the model.
+        peer: name of the column of onnxruntime for the same model.
+        error: why the column has no rows; null if it has.
+        notes: sentences about how it was measured.
+        simulated: names of its EPs that are simulated.
+        check: comparison of all outputs with a reference; null without `--check`.
+        rows: samples by measure; more threads and lengths are in rows such as
+            `run_threads_2_batch_4`.
+    """
+
+    name: str
+    model: str
+    eps: list[str]
+    options: dict[str, dict[str, str]]
+    engine: Literal["epctx", "onnxruntime", "vendor"]
+    peer: str | None
+    error: str | None
+    notes: list[str]
+    simulated: list[str]
+    check: CheckFacts | None
+    rows: RowsFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictFacts:
+    """Verdict on one row.
+
+    Attributes:
+        column: name of the column.
+        row: name of the row.
+        verdict: the verdict.
+        change: now to then; 1.1 is a slowdown of 10 %.
+        low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
+        high: upper end; null where a side has a single sample.
+        pvalue: of the one-sided test of a slowdown, corrected by Holm.
+        peer: column of the peer whose times were compared with; null if the row was
+            judged by its own times.
+        reason: why the row is too noisy; else empty.
+    """
+
+    column: str
+    row: str
+    verdict: Literal["slower", "not slower", "faster", "too noisy"]
+    change: float
+    low: float
+    high: float | None
+    pvalue: float
+    peer: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgementFacts:
+    """Comparison with a saved report.
+
+    Attributes:
+        failed: true if a row became slower.
+        undecided: true if no row is slower, but some are too noisy, or none could be
+            compared.
+        fail_above: slowdown from which a significant one fails.
+        alpha: probability of a false failure in all rows together.
+        notes: sentences about what was not compared, and why.
+        rows: verdict on each row.
+    """
+
+    failed: bool
+    undecided: bool
+    fail_above: float
+    alpha: float
+    notes: list[str]
+    rows: list[VerdictFacts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchResult:
+    """Result of `epctx bench`.
+
+    Attributes:
+        machine: processor, system and versions.
+        settings: settings of the measurement.
+        noise: whether other programs used the processors meanwhile.
+        columns: results of each model and mix of EPs.
+        judgement: comparison with a saved report, with `--against`.
+    """
+
+    machine: MachineFacts
+    settings: SettingsFacts
+    noise: NoiseFacts
+    columns: list[ColumnFacts]
+    judgement: JudgementFacts | None = None
+
+
+RESULTS = MappingProxyType({"bench": BenchResult})
+"""Result of each command of this package."""
