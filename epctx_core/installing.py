@@ -12,6 +12,7 @@ from pathlib import Path
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-blobs": (),
+    "epctx-batch": ("epctx-cache", "epctx-isolation"),
     "epctx-bench": (),
     "epctx-cache": (),
     "epctx-campaigns": ("epctx-isolation", "epctx-cli", "epctx-conformance"),
@@ -39,6 +40,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 """Packages of epctx beside the core, each with the others of them that it needs."""
 _CORE = "epctx-core"
 _EXTRAS = {
+    "batch": "epctx-batch",
     "bench": "epctx-bench",
     "cache": "epctx-cache",
     "cli": "epctx-cli",

@@ -22,6 +22,7 @@ PACKAGES = (
     "epctx-conformance",
     "epctx-report",
     "epctx-bench",
+    "epctx-batch",
 )
 """Packages with results of commands."""
 BEGIN = "<!-- made by `make docs` -->\n"

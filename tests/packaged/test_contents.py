@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 from packaged.distributions import (
+    BATCH,
     BENCH,
     CACHE,
     CAMPAIGNS,
@@ -25,7 +26,18 @@ from packaged.distributions import (
 )
 
 NAMES = sorted(FOLDERS)
-EXACT = [BENCH, CACHE, CAMPAIGNS, COMMANDS, ENGINE, FILES, ISOLATION, KIT, REPORT]
+EXACT = [
+    BATCH,
+    BENCH,
+    CACHE,
+    CAMPAIGNS,
+    COMMANDS,
+    ENGINE,
+    FILES,
+    ISOLATION,
+    KIT,
+    REPORT,
+]
 PACKAGES = {
     name: ROOT / "epctx_core"
     if name == CORE
@@ -106,6 +118,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
     ]
     assert set(said.get_all("Provides-Extra")) == {
         "all",
+        "batch",
         "bench",
         "ort",
         "cli",

@@ -201,6 +201,12 @@ OWN = (
         "epctx_bench.command:add_arguments",
         "epctx-bench",
     ),
+    Command(
+        "batch",
+        "compile many models for many targets, as a file lists them",
+        "epctx_batch.command:add_arguments",
+        "epctx-batch",
+    ),
     Command("cache", "list, count, check and exchange what load_or_compile keeps"),
     Command(
         "cache ls",

@@ -1,0 +1,204 @@
+"""`epctx batch FLEET.toml` and `epctx batch show ID`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epctx_cli.command import (
+    CommandParser,
+    Console,
+    ExitCode,
+    add_common,
+    byte_size,
+    counted,
+)
+
+from epctx_batch.results import BatchResult, ShowResult, TaskResult
+from epctx_core.errors import InvalidArgument, NoSuchFile, one_line
+
+if TYPE_CHECKING:
+    import argparse
+
+_SHOW = "show"
+_CPU_EP = "CPUExecutionProvider"
+
+
+def add_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx batch`."""
+    parser.description = (
+        "Compile each model of a file for each of its targets, through the compile "
+        "cache, on all processors. A task that fails does not stop the others. "
+        "`epctx batch show ID` describes one of them."
+    )
+    parser.add_argument(
+        "fleet", metavar="FLEET.toml", help="models and targets, or the word show"
+    )
+    parser.add_argument(
+        "id", metavar="ID", nargs="?", help="with show: the task, or how its ID begins"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        help="with show: the folder of the results (default: all *-results here)",
+    )
+    add_common(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Run a batch, or show a task."""
+    if arguments.fleet == _SHOW:
+        return _show(arguments.id, arguments.output, console)
+    if arguments.id is not None:
+        raise InvalidArgument(
+            f"{arguments.id!r} is one argument too many.",
+            hint=f"epctx batch {_SHOW} ID shows a task.",
+        )
+    return _run(arguments.fleet, console)
+
+
+# -- a batch
+# --------------------------------------------------------------------------------------
+
+
+def _run(fleet: str, console: Console) -> ExitCode:
+    from epctx_batch.batch import run_batch
+
+    with console.progress("compiling") as progress:
+
+        def note(result: TaskResult, done: int, total: int) -> None:
+            progress("compile", done, total, unit="tasks")
+            if result.error is not None:
+                console.warn(f"{result.id}: {one_line(result.error.message)}")
+
+        result = run_batch(fleet, progress=note)
+
+    targets = list(dict.fromkeys(task.target for task in result.tasks))
+    console.table(("model", *targets), _make_rows(result, targets))
+    _print_sums(result, console)
+    console.result(result)
+    return ExitCode.DONE if result.ok else ExitCode.FAILED
+
+
+def _make_rows(result: BatchResult, targets: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a row for each model, with a cell for each target."""
+    cells: dict[str, dict[str, str]] = {}
+    for task in result.tasks:
+        cells.setdefault(task.model, {})[task.target] = _describe(task)
+    return [
+        (model, *(row.get(target, "-") for target in targets))
+        for model, row in cells.items()
+    ]
+
+
+def _describe(task: TaskResult) -> str:
+    """Return a cell: EPContext nodes and other nodes, or the code of the error."""
+    if task.error is not None:
+        return f"failed: {task.error.code}"
+    contexts = sum(count for ep, count in task.nodes.items() if ep != _CPU_EP)
+    others = task.nodes.get(_CPU_EP, 0)
+    if not contexts:
+        return "nothing compiled"
+    return f"{contexts} + {others} CPU" if others else f"{contexts}"
+
+
+def _print_sums(result: BatchResult, console: Console) -> None:
+    done = [task for task in result.tasks if task.error is None]
+    failed = len(result.tasks) - len(done)
+    cached = sum(task.was_cached for task in done)
+    size = byte_size(sum(task.bytes for task in done))
+    console.say()
+    console.say(
+        f"{counted(len(result.tasks), 'task')}: {len(done):,} done, of which "
+        f"{cached:,} were in the cache; {failed:,} failed; {size} in {result.output}"
+    )
+    console.say("EPContext nodes + nodes of the CPU EP, by model and target.")
+    if failed:
+        console.say("epctx batch show ID has the log of a task.")
+
+
+# -- a task
+# --------------------------------------------------------------------------------------
+
+
+def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
+    from epctx_batch.work import LOG, TASK, read_result
+
+    folder = _find_folder(wanted, output)
+    facts = _read_json(folder / TASK)
+    result = read_result(folder)
+    try:
+        log = (folder / LOG).read_text("utf-8", errors="replace")
+    except OSError:
+        log = ""
+
+    console.say(f"{folder.name}: {'not ended' if result is None else result.state}")
+    rows = [
+        (str(key), value if isinstance(value, str) else json.dumps(value))
+        for key, value in facts.items()
+    ]
+    if result is not None:
+        rows += [(f"node of {ep}", f"{count:,}") for ep, count in result.nodes.items()]
+        rows += [(name, text) for name, text in result.versions.items()]
+        rows.append(("seconds", f"{result.seconds:.2f}"))
+        if result.output is not None:
+            rows.append(("output", result.output))
+    console.table(("", ""), rows)
+    if result is not None and result.error is not None:
+        console.say()
+        for words in filter(None, (result.error.message, result.error.hint)):
+            console.say(one_line(words))
+    console.say()
+    console.say(f"{folder / LOG}:")
+    for line in log.splitlines():
+        console.say(f"  {one_line(line)}")
+    console.result(ShowResult(task=result, options=dict(facts), log=log))
+    return ExitCode.DONE
+
+
+def _find_folder(wanted: str | None, output: str | None) -> Path:
+    """Return the folder of a task.
+
+    Raises:
+        InvalidArgument: no ID was given, or several tasks have such an ID.
+        NoSuchFile: there is no such task.
+    """
+    if not wanted or Path(wanted).name != wanted:
+        raise InvalidArgument(
+            "epctx batch show needs the ID of a task.",
+            hint="It is the name of the task's folder in the folder of the results.",
+        )
+    folders = [Path(output)] if output else sorted(Path().glob("*-results"))
+    found = sorted(
+        path
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if path.name.startswith(wanted) and path.is_dir()
+    )
+    exact = [path for path in found if path.name == wanted]
+    if len(exact or found) > 1:
+        raise InvalidArgument(
+            f"{len(found)} tasks have an ID that begins with {wanted!r}.",
+            hint=f"Give more of it, such as {found[0].name}.",
+        )
+    if not found:
+        where = ", ".join(map(str, folders)) or "*-results here"
+        raise NoSuchFile(
+            f"there is no task {wanted!r} in {where}.",
+            hint="Name the folder of the results: --output FOLDER.",
+        )
+    return (exact or found)[0]
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{str(path)!r} cannot be read: {error}.") from error
+    if not isinstance(facts, dict):
+        raise InvalidArgument(f"{str(path)!r} is not of the form of a task.")
+    return facts

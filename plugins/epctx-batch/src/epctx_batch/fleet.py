@@ -1,0 +1,255 @@
+"""The file of a batch: models and targets, and the tasks that they make together."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from epctx_core.errors import InvalidArgument, NoSuchFile
+
+_KEYS: Final[Mapping[str, Mapping[str, type]]] = {
+    "batch": {
+        "output": str,
+        "cache_dir": str,
+        "timeout": int,
+        "workers": int,
+        "config": dict,
+    },
+    "model": {"path": str, "config": dict},
+    "target": {"name": str, "eps": list, "options": dict, "config": dict},
+}
+"""Tables of the file, their keys and types."""
+_ID_DIGITS: Final = 8
+_LONGEST_WORDS: Final = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One compile: a model for a target.
+
+    Attributes:
+        id: name of its folder, unique in the batch, the same in each run.
+        model: path of the model.
+        target: name of the target.
+        eps: names of the EPs, in order of priority.
+        options: options of EPs, by EP.
+        config: session options by their key.
+    """
+
+    id: str
+    model: str
+    target: str
+    eps: Sequence[str]
+    options: Mapping[str, Mapping[str, str]]
+    config: Mapping[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the task as JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """Models and targets of a batch.
+
+    Attributes:
+        tasks: each model for each target, in the order of the file.
+        output: folder of the results.
+        cache_dir: folder of the compile cache; None for the user's.
+        timeout: seconds that each EP may work on the compile of one model; None for no
+            limit.
+        workers: number of processes; None for one for each processor.
+    """
+
+    tasks: Sequence[Task]
+    output: Path
+    cache_dir: Path | None = None
+    timeout: int | None = None
+    workers: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    name: str
+    eps: Sequence[str]
+    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Return the fleet that a TOML file describes; docs/batch.md has the form.
+
+    Raises:
+        NoSuchFile: there is no such file, or no model of a path in it.
+        InvalidArgument: it is not TOML, or a key, value or name in it is wrong.
+    """
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"there is no file {str(path)!r}.", path=path) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{str(path)!r} cannot be read as TOML: {error}.", path=path
+        ) from error
+
+    try:
+        return _make_fleet(data, path)
+    except _WrongValueError as error:
+        raise InvalidArgument(f"{str(path)!r}: {error}", path=path) from error
+
+
+class _WrongValueError(ValueError):
+    """A value of the file is wrong."""
+
+
+def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
+    unknown = data.keys() - _KEYS.keys()
+    if unknown:
+        raise _WrongValueError(
+            f"unknown table {min(unknown)!r}; there are [batch], [[model]] and "
+            "[[target]]."
+        )
+    batch = _check_table("batch", data.get("batch", {}))
+    models = [_check_table("model", each) for each in _check_list("model", data)]
+    targets = list(
+        itertools.chain.from_iterable(
+            _expand_target(_check_table("target", each))
+            for each in _check_list("target", data)
+        )
+    )
+    names = [target.name for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise _WrongValueError(f"two targets are called {name!r}.")
+
+    folder = path.parent
+    shared = _to_texts("batch.config", batch.get("config", {}))
+    tasks = [
+        _make_task(model, folder, target, shared | own)
+        for model, own in _find_models(models, folder)
+        for target in targets
+    ]
+    if len({task.id for task in tasks}) < len(tasks):
+        raise _WrongValueError("a model is listed twice with other options.")
+    return Fleet(
+        tasks=tasks,
+        output=folder / batch.get("output", f"{path.stem}-results"),
+        cache_dir=folder / batch["cache_dir"] if "cache_dir" in batch else None,
+        timeout=batch.get("timeout"),
+        workers=batch.get("workers"),
+    )
+
+
+def _check_list(name: str, data: Mapping[str, Any]) -> list[Any]:
+    values = data.get(name, [])
+    if not isinstance(values, list) or not values:
+        raise _WrongValueError(f"there is no [[{name}]]; give one at least.")
+    return values
+
+
+def _check_table(name: str, table: object) -> dict[str, Any]:
+    """Return a table whose keys and types are known."""
+    if not isinstance(table, dict):
+        raise _WrongValueError(f"{name!r} is no table; write [{name}] or [[{name}]].")
+    known = _KEYS[name]
+    for key, value in table.items():
+        if key not in known:
+            raise _WrongValueError(
+                f"[[{name}]] has no key {key!r}; there are {', '.join(known)}."
+            )
+        if not isinstance(value, known[key]) or isinstance(value, bool):
+            raise _WrongValueError(f"{key!r} of [[{name}]] is {value!r:.80}.")
+        if isinstance(value, int) and value <= 0:
+            raise _WrongValueError(f"{key!r} is {value}, expected more than 0.")
+    needed = {"model": ["path"], "target": ["name", "eps"]}.get(name, [])
+    for key in needed:
+        if not table.get(key):
+            raise _WrongValueError(f"a [[{name}]] has no {key!r}.")
+    return table
+
+
+def _expand_target(table: Mapping[str, Any]) -> Iterator[_Target]:
+    """Yield a target for each combination of the values of options that are lists."""
+    eps = table["eps"]
+    if not all(isinstance(ep, str) and ep for ep in eps):
+        raise _WrongValueError(f"'eps' of target {table['name']!r} are {eps!r:.80}.")
+    pairs: list[tuple[str, str]] = []
+    choices: list[Sequence[object]] = []
+    for ep, options in table.get("options", {}).items():
+        if ep not in eps or not isinstance(options, dict):
+            raise _WrongValueError(
+                f"target {table['name']!r} has options of {ep!r}, which is none of its "
+                f"EPs: {', '.join(eps)}."
+            )
+        for key, value in options.items():
+            pairs.append((ep, key))
+            choices.append(value if isinstance(value, list) else [value])
+
+    config = _to_texts("target.config", table.get("config", {}))
+    for values in itertools.product(*choices):
+        made: dict[str, dict[str, str]] = {}
+        name = table["name"]
+        for (ep, key), value, several in zip(pairs, values, choices, strict=True):
+            text = _to_text(f"{ep}.{key}", value)
+            made.setdefault(ep, {})[key] = text
+            if len(several) > 1:
+                name += f" {key}={text}"
+        yield _Target(name=name, eps=list(eps), options=made, config=config)
+
+
+def _to_texts(where: str, table: Mapping[str, object]) -> dict[str, str]:
+    return {key: _to_text(f"{where}.{key}", value) for key, value in table.items()}
+
+
+def _to_text(where: str, value: object) -> str:
+    """Return the value of an option as sessions take it."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise _WrongValueError(f"{where} is {value!r:.80}, expected a text or a number.")
+
+
+def _find_models(
+    tables: Sequence[Mapping[str, Any]], folder: Path
+) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield the files of each pattern with their options, in the order of names.
+
+    Raises:
+        NoSuchFile: a pattern has no file.
+    """
+    for table in tables:
+        pattern = table["path"]
+        base = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
+        found = sorted(base.glob(str(Path(pattern).relative_to(Path(pattern).anchor))))
+        if not found:
+            raise NoSuchFile(
+                f"there is no model {pattern!r} in {str(base)!r}.", path=base / pattern
+            )
+        for path in found:
+            yield path, _to_texts("model.config", table.get("config", {}))
+
+
+def _make_task(
+    model: Path, folder: Path, target: _Target, config: Mapping[str, str]
+) -> Task:
+    # The same wherever the folder of the file lies.
+    name = model.relative_to(folder) if model.is_relative_to(folder) else model
+    identity = json.dumps([name.as_posix(), target.name])
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:_ID_DIGITS]
+    words = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{model.stem}-{target.name}")
+    return Task(
+        id=f"{words[:_LONGEST_WORDS]}-{digest}",
+        model=str(model),
+        target=target.name,
+        eps=target.eps,
+        options=target.options,
+        config={**config, **target.config},
+    )

@@ -1,0 +1,102 @@
+"""Processes of one machine that work on the tasks of a batch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING
+
+from epctx_batch.results import TaskError, TaskResult
+from epctx_batch.work import RESULT, TASK, read_result, run_task
+
+if TYPE_CHECKING:
+    from epctx_batch.fleet import Fleet, Task
+
+_MOST_ATTEMPTS = 2
+
+
+def run_fleet(fleet: Fleet) -> Iterator[TaskResult]:
+    """Yield the result of each task when it ends.
+
+    A process that dies, such as for lack of memory, takes all of the pool with it. The
+    tasks that were being worked on are begun once more, those that were waiting too;
+    one that was worked on twice at such an end has failed.
+    """
+    left = {task.id: task for task in fleet.tasks}
+    attempts = dict.fromkeys(left, 0)
+    while left:
+        yield from _run_pool(fleet, left)
+        for task in [*left.values()]:
+            if not (fleet.output / task.id / TASK).exists():
+                continue
+            attempts[task.id] += 1
+            if attempts[task.id] == _MOST_ATTEMPTS:
+                del left[task.id]
+                yield _make_lost(task)
+
+
+def _run_pool(fleet: Fleet, left: dict[str, Task]) -> Iterator[TaskResult]:
+    """Yield results of one pool, until it has done all or breaks; tasks with a result
+    are removed from `left`.
+    """
+    for task in left.values():
+        # What an earlier run left says nothing about this one.
+        for name in (TASK, RESULT):
+            (fleet.output / task.id / name).unlink(missing_ok=True)
+
+    workers = min(fleet.workers or os.cpu_count() or 1, len(left))
+    # Spawned: the threads of this process have no copy in the others.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = {
+            pool.submit(
+                run_task, task, fleet.output / task.id, fleet.cache_dir, fleet.timeout
+            ): task
+            for task in left.values()
+        }
+        for future in as_completed(futures):
+            task = futures[future]
+            result = _get_result(future, task, fleet)
+            if result is not None:
+                del left[task.id]
+                yield result
+
+
+def _get_result(
+    future: Future[TaskResult], task: Task, fleet: Fleet
+) -> TaskResult | None:
+    """Return the result of a task; None if its process, or another one, died."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        # It may have ended just before.
+        return read_result(fleet.output / task.id)
+    except OSError as error:
+        return _make_failed(task, "FAIL", f"its folder cannot be written: {error}.")
+
+
+def _make_lost(task: Task) -> TaskResult:
+    message = (
+        f"the process that worked on it ended {_MOST_ATTEMPTS} times. Its log may say "
+        "why; a system that lacks memory ends processes, too."
+    )
+    return _make_failed(task, "EP_FAIL", message)
+
+
+def _make_failed(task: Task, code: str, message: str) -> TaskResult:
+    return TaskResult(
+        id=task.id,
+        model=task.model,
+        target=task.target,
+        state="failed",
+        was_cached=False,
+        seconds=0.0,
+        nodes={},
+        output=None,
+        bytes=0,
+        error=TaskError(code=code, message=message, hint=""),
+        versions={},
+    )

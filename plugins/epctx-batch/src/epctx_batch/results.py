@@ -1,0 +1,93 @@
+"""Results of tasks, and of `epctx batch`: what `--json` prints.
+
+The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskError:
+    """Error of a task that failed.
+
+    Attributes:
+        code: code of the error, as docs/errors.md lists them.
+        message: what happened.
+        hint: what to do; empty if that is not known.
+    """
+
+    code: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """Result of one model for one target.
+
+    Attributes:
+        id: name of the task's folder.
+        model: path of the model.
+        target: name of the target.
+        state: `done`, or `failed` for one whose compile failed or whose process ended.
+        was_cached: true if the cache had the compiled model.
+        seconds: duration of the task.
+        nodes: number of EPContext nodes by EP; the other nodes of the context model as
+            the CPU EP's.
+        output: path of the context model; null if the task failed.
+        bytes: length of the context model and its files.
+        error: the error; null if the task is done.
+        versions: version of each package that took part, by name.
+    """
+
+    id: str
+    model: str
+    target: str
+    state: Literal["done", "failed"]
+    was_cached: bool
+    seconds: float
+    nodes: dict[str, int]
+    output: str | None
+    bytes: int
+    error: TaskError | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """Result of `epctx batch FLEET.toml`.
+
+    Attributes:
+        fleet: the file.
+        output: folder of the results.
+        ok: true if all tasks are done.
+        tasks: result of each task, in the order of the file.
+    """
+
+    fleet: str
+    output: str
+    ok: bool
+    tasks: list[TaskResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowResult:
+    """Result of `epctx batch show ID`.
+
+    Attributes:
+        task: its result; null if it has not ended.
+        options: its EPs, their options and its session options.
+        log: what was printed and logged.
+    """
+
+    task: TaskResult | None
+    options: dict[str, Any]
+    log: str
+
+
+RESULTS = MappingProxyType({"batch": BatchResult, "batch show": ShowResult})
+"""Result of each command of this package."""

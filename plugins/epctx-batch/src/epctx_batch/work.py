@@ -1,0 +1,192 @@
+"""Work on one task, in a process of a batch: the model is compiled into the cache, and
+its files are put into the task's folder.
+
+A folder has `task.json` (the task and its versions), `log.txt` (all that was printed
+and logged), the context model with its files, and at the end `result.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from epctx_batch.results import TaskError, TaskResult
+from epctx_core import SessionOptions, inspect_model
+from epctx_core.errors import EpctxError
+from epctx_core.ext import Publication
+
+if TYPE_CHECKING:
+    from epctx_batch.fleet import Task
+
+TASK: Final = "task.json"
+LOG: Final = "log.txt"
+RESULT: Final = "result.json"
+_CPU_EP: Final = "CPUExecutionProvider"
+_LOGGER: Final = "epctx"
+
+
+def run_task(
+    task: Task, folder: Path, cache_dir: Path | None, timeout: int | None
+) -> TaskResult:
+    """Compile a model for a target; return and store the result.
+
+    Errors of epctx are part of the result; all that is printed meanwhile goes into the
+    log, so the process should do nothing else.
+
+    Args:
+        task: the task.
+        folder: its folder, which is made.
+        cache_dir: folder of the compile cache; None for the user's.
+        timeout: seconds that each EP may work; None for no limit.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RESULT).unlink(missing_ok=True)
+    _write_json(folder / TASK, task.as_dict())
+
+    start = time.monotonic()
+    with _logged(folder / LOG):
+        try:
+            found = _compile(task, folder, cache_dir, timeout)
+        except EpctxError as error:
+            logging.getLogger(_LOGGER).exception("the task failed")
+            failure = TaskError(
+                code=error.code.name, message=error.message, hint=error.hint or ""
+            )
+            found = {"state": "failed", "error": failure}
+
+    facts: dict[str, Any] = {
+        "was_cached": False,
+        "nodes": {},
+        "output": None,
+        "bytes": 0,
+        "versions": {},
+        "error": None,
+    }
+    result = TaskResult(
+        id=task.id,
+        model=task.model,
+        target=task.target,
+        seconds=time.monotonic() - start,
+        **(facts | found),
+    )
+    _write_json(folder / RESULT, asdict(result))
+    return result
+
+
+def read_result(folder: Path) -> TaskResult | None:
+    """Return the result in a task's folder, None if there is none, or no whole one."""
+    try:
+        facts = json.loads((folder / RESULT).read_bytes())
+        error = facts.pop("error")
+        return TaskResult(**facts, error=None if error is None else TaskError(**error))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _compile(
+    task: Task, folder: Path, cache_dir: Path | None, timeout: int | None
+) -> dict[str, Any]:
+    from epctx_cache import compile_cached
+
+    options = SessionOptions()
+    for ep in task.eps:
+        options.add_provider(ep, task.options.get(ep, {}))
+    # A compiler that dies takes its own process with it, and this one goes on.
+    limit = "" if timeout is None else str(timeout)
+    entries = {"ep.isolate": "compile", "ep.compile_timeout": limit}
+    for key, value in (entries | dict(task.config)).items():
+        options.add_session_config_entry(key, value)
+
+    stages: list[str] = []
+    entry = compile_cached(
+        task.model,
+        options,
+        cache_dir,
+        progress=lambda stage, _done, _total: stages.append(stage),
+    )
+    output, size = _deliver(entry, folder)
+    info = inspect_model(output)
+    nodes: dict[str, int] = {}
+    for node in info.ep_contexts:
+        nodes[node.source] = nodes.get(node.source, 0) + 1
+    if info.other_nodes:
+        nodes[_CPU_EP] = info.other_nodes
+    return {
+        "state": "done",
+        "was_cached": not stages,
+        "nodes": nodes,
+        "output": str(output),
+        "bytes": size,
+        "versions": _list_versions(info.compiled_by),
+    }
+
+
+def _deliver(entry: Path, folder: Path) -> tuple[Path, int]:
+    """Put an entry's files into a folder, as links where the system can; return the
+    model's path and the size of all.
+    """
+    names = [*inspect_model(entry).required_files, entry.name]
+    with Publication(folder) as publication:
+        for name in names:
+            if not publication.link(name, entry.parent / name):
+                with (entry.parent / name).open("rb") as source:
+                    shutil.copyfileobj(source, publication.create(name))
+        publication.commit([entry.name])
+    size = sum((folder / name).stat().st_size for name in names)
+    return folder / entry.name, size
+
+
+def _list_versions(makers: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    found = {"epctx-core": version("epctx-core")}
+    for facts in makers.values():
+        if facts.get("distribution"):
+            found[str(facts["distribution"])] = str(facts.get("version"))
+    return found
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Write what the process and its children print, and what epctx logs, into a file.
+
+    Also what native code prints: the descriptors are redirected.
+    """
+    logger = logging.getLogger(_LOGGER)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    with path.open("w", encoding="utf-8") as file:
+        handler.setStream(file)
+        logger.addHandler(handler)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        before = [os.dup(descriptor) for descriptor in (1, 2)]
+        try:
+            for descriptor in (1, 2):
+                os.dup2(file.fileno(), descriptor)
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for descriptor, saved in zip((1, 2), before, strict=True):
+                os.dup2(saved, descriptor)
+                os.close(saved)
+            logger.removeHandler(handler)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a file that is whole whenever it is there."""
+    part = path.with_suffix(".part")
+    part.write_text(f"{json.dumps(value, indent=2)}\n", "utf-8")
+    part.replace(path)

@@ -1,0 +1,120 @@
+"""The file of a batch: what it says, and what is refused before anything is compiled."""
+
+from __future__ import annotations
+
+import pytest
+from epctx_batch import read_fleet
+
+from epctx_core.errors import InvalidArgument, NoSuchFile
+
+MODEL = '[[model]]\npath = "a.onnx"\n'
+TARGET = '[[target]]\nname = "t"\neps = ["QNN"]\n'
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Write a fleet beside two files that are called as models are, and read it."""
+    for name in ("a.onnx", "b.onnx"):
+        (tmp_path / name).touch()
+
+    def read(text, name="fleet.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return read_fleet(path)
+
+    return read
+
+
+def test_each_model_is_a_task_for_each_target_in_the_order_of_the_file(fleet):
+    found = fleet(
+        '[[model]]\npath = "*.onnx"\n'
+        '[[target]]\nname = "z"\neps = ["QNN"]\n'
+        '[[target]]\nname = "y"\neps = ["VitisAI", "QNN"]\n'
+    )
+
+    tasks = [(task.model.rpartition("/")[2], task.target) for task in found.tasks]
+    assert tasks == [("a.onnx", "z"), ("a.onnx", "y"), ("b.onnx", "z"), ("b.onnx", "y")]
+    assert found.tasks[1].eps == ["VitisAI", "QNN"]
+    assert len({task.id for task in found.tasks}) == 4
+
+
+def test_a_list_of_values_makes_a_target_for_each_combination(fleet):
+    found = fleet(
+        f"{MODEL}{TARGET}options.QNN = {{htp_arch = [73, 75], soc_model = 60, x = [1, 2]}}"
+    )
+
+    assert [(task.target, dict(task.options["QNN"])) for task in found.tasks] == [
+        (f"t htp_arch={arch} x={x}", {"htp_arch": arch, "soc_model": "60", "x": x})
+        for arch in ("73", "75")
+        for x in ("1", "2")
+    ]
+
+
+def test_options_of_a_target_go_before_those_of_a_model_and_of_all(fleet):
+    found = fleet(
+        "[batch]\nconfig = {a = 1, b = 1, c = true}\n"
+        f"{MODEL}config = {{a = 2, b = 2}}\n{TARGET}config = {{a = 3}}\n"
+    )
+
+    assert found.tasks[0].config == {"a": "3", "b": "2", "c": "1"}
+
+
+def test_a_task_has_the_same_id_wherever_the_folder_lies(tmp_path):
+    ids = []
+    for place in ("one", "two"):
+        folder = tmp_path / place
+        folder.mkdir()
+        (folder / "a.onnx").touch()
+        (folder / "fleet.toml").write_text(MODEL + TARGET)
+        ids.append(read_fleet(folder / "fleet.toml").tasks[0].id)
+
+    assert ids[0] == ids[1]
+
+
+def test_names_of_models_and_targets_name_no_other_folder(fleet):
+    found = fleet(f'{MODEL}[[target]]\nname = "../../{"x" * 300}"\neps = ["QNN"]\n')
+
+    (task,) = found.tasks
+    assert "/" not in task.id
+    assert len(task.id) < 100
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "cannot be read as TOML"),
+        ("", r"there is no \[\[model\]\]"),
+        (MODEL, r"there is no \[\[target\]\]"),
+        (f"{MODEL}{TARGET}x = 1", "has no key 'x'; there are name, eps"),
+        (f"[other]\n{MODEL}{TARGET}", "unknown table 'other'"),
+        (f"model = 1\n{TARGET}", r"there is no \[\[model\]\]"),
+        (f"model = [1]\n{TARGET}", "'model' is no table"),
+        (f"[[model]]\n{TARGET}", "has no 'path'"),
+        (f"{MODEL}[[target]]\nname = 't'\neps = []", "has no 'eps'"),
+        (f"{MODEL}[[target]]\nname = 't'\neps = [1]", "'eps' of target 't'"),
+        (f"{MODEL}{TARGET}{TARGET}", "two targets are called 't'"),
+        (f"{MODEL}{MODEL}{TARGET}", "listed twice"),
+        (f"[batch]\ntimeout = 0\n{MODEL}{TARGET}", "expected more than 0"),
+        (f"[batch]\nworkers = true\n{MODEL}{TARGET}", "'workers' of .* is True"),
+        (f"[batch]\nworkers = 1.5\n{MODEL}{TARGET}", "'workers' of .* is 1.5"),
+        (f"{MODEL}{TARGET}options.VitisAI.x = 1", "none of its EPs: QNN"),
+        (f"{MODEL}{TARGET}options.QNN.x = [[1]]", "expected a text or a number"),
+        (f"{MODEL}{TARGET}config.x = {{}}", "expected a text or a number"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_name_of_the_file(fleet, text, said):
+    with pytest.raises(InvalidArgument, match=said) as raised:
+        fleet(text)
+
+    assert "fleet.toml" in str(raised.value)
+
+
+@pytest.mark.parametrize("pattern", ["none.onnx", "none/*.onnx"])
+def test_a_pattern_without_a_model_is_an_error(fleet, pattern):
+    with pytest.raises(NoSuchFile, match="there is no model"):
+        fleet(f'[[model]]\npath = "{pattern}"\n{TARGET}')
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(NoSuchFile, match=r"none\.toml"):
+        read_fleet(tmp_path / "none.toml")
