@@ -9,7 +9,7 @@ import pytest
 from end_to_end.random_graphs import MixedScope, drawn_model, is_acyclic
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from epctx_report.columns import make_columns
-from epctx_report.cut import INPUT, SESSION, make_cut
+from epctx_report.cut import SESSION, make_cut
 from epctx_report.layering import lay_out
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -123,10 +123,10 @@ def test_a_value_crosses_once_for_each_box_that_reads_it_however_often():
 def test_a_subgraph_that_the_session_runs_is_a_graph_of_its_node():
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
-        g (float[2, 8] x, bool c) => (float[2, 8] y) {
-            a = Relu(x)
+        g (float[2, 8] x, bool c) => (float[2, 8] y) <float[8] w = {1,2,3,4,5,6,7,8}> {
+            [outer] a = Relu(x)
             [choice] y = If (c) <
-                then_branch = t () => (float[2, 8] u) { [inner] u = Neg(a) },
+                then_branch = t () => (float[2, 8] u) { [inner] u = Add(a, w) },
                 else_branch = e () => (float[2, 8] v) { v = Erf(a) }
             >
         }"""
@@ -145,10 +145,30 @@ def test_a_subgraph_that_the_session_runs_is_a_graph_of_its_node():
     ]
     assert {cut.nodes[owner].name for owner in owners} == {"choice"}
     assert cut.eps == [Taker.name, CPU, SESSION]
-    (read,) = [
-        value for value in cut.values if value.name == "a" and value.producer != INPUT
-    ]
-    assert [cut.nodes[reader].name for reader in read.readers] == ["choice"]
+    (read,) = [value for value in cut.values if value.name == "a"]
+    assert cut.nodes[read.producer].name == "outer"
+    assert {cut.nodes[reader].name for reader in read.readers} == {"Erf_0", "inner"}
+    names = {(cut.nodes[a].name, cut.nodes[b].name) for a, b in cut.edges()}
+    assert ("outer", "choice") in names
+    bytes_of = make_columns(cut)["nodes"]["weight_bytes"]
+    found = {node.name: size for node, size in zip(cut.nodes, bytes_of, strict=True)}
+    assert found == {"outer": 0, "choice": 0, "Erf_0": 0, "inner": 32}
+
+
+def test_weights_in_subgraphs_of_a_node_that_is_taken_whole_are_its_own():
+    _, cut = cut_of(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x, bool c) => (float[2] y) <float[2] v = {1, 2}> {
+            y = If (c) <
+                then_branch = t () => (float[2] u) <float[2] w = {1, 2}>
+                    { u = Add(x, w) },
+                else_branch = e () => (float[2] z) { z = Add(x, v) }
+            >
+        }"""
+    )
+
+    assert [node.operator for node in cut.nodes] == ["If"]
+    assert make_columns(cut)["nodes"]["weight_bytes"] == [16]
 
 
 def test_bytes_of_values_follow_from_types_and_are_open_for_open_shapes():

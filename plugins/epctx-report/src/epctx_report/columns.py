@@ -137,7 +137,7 @@ def _place_boxes(cut: Cut) -> tuple[list[int], list[int]] | tuple[None, None]:
     if not large:
         return None, None
 
-    edges = {(crossing.source, crossing.target) for crossing in cut.crossings}
+    edges = {(cut.box_of[a], cut.box_of[b]) for a, b in cut.edges()}
     return _place(large, edges, len(cut.boxes))
 
 

@@ -4,7 +4,7 @@ groups of what no EP took; and the values between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
     from epctx_core import Explanation, NodeExplanation
-    from epctx_core.plugin import TensorType
 
 CPU_EP: Final = "CPUExecutionProvider"
 SESSION: Final = "session"
@@ -26,6 +25,8 @@ INPUT: Final = -1
 
 GraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
 Edge: TypeAlias = "tuple[int, int]"
+Weight: TypeAlias = "tuple[int, str]"
+"""Number of a graph, and name of its initializer."""
 
 
 class CutNode(NamedTuple):
@@ -36,8 +37,7 @@ class CutNode(NamedTuple):
         ep: the EP that takes it, or `SESSION`.
         graph: number of its graph.
         explanation: that of the EPs; None for one that the session runs.
-        weights: number and name of the graph and the initializer, for each that it
-            reads.
+        weights: those that it reads, and those of its subgraphs.
     """
 
     name: str
@@ -45,7 +45,7 @@ class CutNode(NamedTuple):
     ep: str
     graph: int
     explanation: NodeExplanation | None
-    weights: Sequence[tuple[int, str]]
+    weights: Sequence[Weight]
 
     @property
     def partition(self) -> int | None:
@@ -100,14 +100,14 @@ class Value(NamedTuple):
         name: its own.
         producer: number of the node, or `INPUT`.
         type: its type; values of one type share the object.
-        readers: numbers of the nodes that read it, or whose subgraphs do.
+        readers: numbers of the nodes that read it, in its graph and in subgraphs.
         is_result: whether it is an output of its graph.
     """
 
     name: str
     producer: int
     type: ValueType
-    readers: Sequence[int]
+    readers: list[int]
     is_result: bool
 
 
@@ -157,14 +157,13 @@ class Cut:
     values: Sequence[Value]
     box_of: Sequence[int]
     crossings: Sequence[Crossing]
-    weight_bytes: Mapping[tuple[int, str], int]
+    weight_bytes: Mapping[Weight, int]
 
     def edges(self) -> Iterator[Edge]:
-        """Yield the edges between nodes."""
-        for value in self.values:
-            if value.producer != INPUT:
-                for reader in value.readers:
-                    yield value.producer, reader
+        """Yield the edges between nodes of one graph: what a node in a subgraph reads
+        of the graph around it, the node with the subgraph reads.
+        """
+        return _find_edges(self.nodes, self.graphs, self.values)
 
 
 def make_cut(explanation: Explanation) -> Cut:
@@ -173,37 +172,19 @@ def make_cut(explanation: Explanation) -> Cut:
     for node in explanation.nodes:
         explained.setdefault(node.graph, {})[node.index] = node
 
-    graphs: list[CutGraph] = []
-    nodes: list[CutNode] = []
-    values: list[Value] = []
-    sizes: dict[tuple[int, str], int] = {}
-    first_of: dict[GraphPath, int] = {}
-    # A graph comes after the one around it, which has its owner.
+    reading = _Reading(explanation)
+    # A graph comes after the one around it, which has its owner and its values.
     for path in sorted(explained, key=lambda path: (len(path), path)):
-        graph = _find_graph(explanation.model.graph, path)
-        owner = first_of[path[:-1]] + path[-1][0] if path else None
-        label = "" if owner is None else f"{nodes[owner].name}.{path[-1][1]}"
-        number = len(graphs)
-        first_of[path] = first = len(nodes)
-        graphs.append(CutGraph(label or graph.name, owner, path, first))
+        split = {inner[-1][0] for inner in explained if inner and inner[:-1] == path}
+        reading.add_graph(path, explained[path], split)
 
-        own = {tensor.name: tensor for tensor in _list_weights(graph)}
-        sizes |= {
-            (number, name): count_tensor_bytes(tensor) for name, tensor in own.items()
-        }
-        readers = _find_readers(graph, first)
-        weights: dict[int, list[tuple[int, str]]] = {}
-        for name in own:
-            for reader in readers.pop(name, ()):
-                weights.setdefault(reader, []).append((number, name))
-        for index, node in enumerate(graph.node):
-            found = explained[path].get(index)
-            nodes.append(
-                _make_node(node, index, found, number, weights.get(first + index, ()))
-            )
-        values += _make_values(graph, first, readers, explanation.types.get(path))
-
-    boxes, box_of = _make_boxes(nodes, values)
+    graphs, nodes = reading.graphs, reading.nodes
+    values = [
+        value
+        for value in reading.values
+        if value.readers or value.is_result or value.producer == INPUT
+    ]
+    boxes, box_of = _make_boxes(nodes, _find_edges(nodes, graphs, values))
     return Cut(
         eps=_list_eps(explanation, nodes),
         graphs=graphs,
@@ -212,8 +193,146 @@ def make_cut(explanation: Explanation) -> Cut:
         values=values,
         box_of=box_of,
         crossings=_find_crossings(values, box_of),
-        weight_bytes=sizes,
+        weight_bytes=reading.weight_bytes,
     )
+
+
+class _Reading:
+    """Graphs of an explanation, read one after the other; see `Cut` for the attributes.
+
+    Args:
+        explanation: the explanation.
+    """
+
+    def __init__(self, explanation: Explanation) -> None:
+        self._explanation = explanation
+        self.graphs: list[CutGraph] = []
+        self.nodes: list[CutNode] = []
+        self.values: list[Value] = []
+        self.weight_bytes: dict[Weight, int] = {}
+        self._first_of: dict[GraphPath, int] = {}
+        self._scopes: dict[GraphPath, dict[str, Value | Weight]] = {}
+
+    def add_graph(
+        self,
+        path: GraphPath,
+        explained: Mapping[int, NodeExplanation],
+        split: Container[int],
+    ) -> None:
+        """Add a graph.
+
+        Args:
+            path: from the main graph to it.
+            explained: its explained nodes by index.
+            split: indices of the nodes whose subgraphs are added, too.
+        """
+        graph = _find_graph(self._explanation.model.graph, path)
+        owner = self._first_of[path[:-1]] + path[-1][0] if path else None
+        label = "" if owner is None else f"{self.nodes[owner].name}.{path[-1][1]}"
+        number = len(self.graphs)
+        self._first_of[path] = first = len(self.nodes)
+        self.graphs.append(CutGraph(label or graph.name, owner, path, first))
+
+        holders = {
+            index: graphs
+            for index, graphs in _find_holders(graph).items()
+            if index not in split
+        }
+        readers = _find_readers(graph, first, holders)
+        weights = self._add_weights(graph, path, number, readers)
+        for index, inner in holders.items():
+            for at, tensor in enumerate(chain.from_iterable(map(_walk_weights, inner))):
+                weight = number, f"{index}.{at}"
+                self.weight_bytes[weight] = count_tensor_bytes(tensor)
+                weights.setdefault(first + index, []).append(weight)
+
+        for index, node in enumerate(graph.node):
+            found = explained.get(index)
+            own = weights.get(first + index, ())
+            self.nodes.append(_make_node(node, index, found, number, own))
+        self._add_values(graph, path, first, readers)
+
+    def _add_weights(
+        self,
+        graph: GraphProto,
+        path: GraphPath,
+        number: int,
+        readers: dict[str, list[int]],
+    ) -> dict[int, list[Weight]]:
+        """Add a graph's weights; return those that each node reads, and take them out
+        of the names that are read.
+        """
+        scope: dict[str, Value | Weight] = {}
+        for tensor in _list_weights(graph):
+            scope[tensor.name] = weight = number, tensor.name
+            self.weight_bytes[weight] = count_tensor_bytes(tensor)
+        self._scopes[path] = scope
+
+        made = {name for node in graph.node for name in node.output} if path else ()
+        found: dict[int, list[Weight]] = {}
+        for name in [*readers] if path else scope:
+            known = scope.get(name)
+            if known is None and name not in made:
+                known = self._find_outside(path, name)
+            # A plain tuple: values have a class of their own.
+            if known is None or isinstance(known, Value):
+                continue
+            for reader in readers.pop(name, ()):
+                found.setdefault(reader, []).append(known)
+        return found
+
+    def _add_values(
+        self,
+        graph: GraphProto,
+        path: GraphPath,
+        first: int,
+        readers: Mapping[str, list[int]],
+    ) -> None:
+        """Add a graph's values: its inputs, what is read of the graphs around it and
+        unknown there, and the results of its nodes.
+        """
+        find_type = self._explanation.types.get(path)
+        results = {value.name for value in graph.output}
+        made = {
+            name: first + index
+            for index, node in enumerate(graph.node)
+            for name in node.output
+            if name
+        }
+        scope = self._scopes[path]
+        inputs = {value.name for value in graph.input}.difference(scope)
+        # Inference makes equal types once, so few are spelled.
+        types: dict[int, ValueType] = {}
+        given = (value.name for value in graph.input if value.name in inputs)
+        for name in dict.fromkeys(chain(given, readers, made)):
+            if path and name not in made and name not in inputs:
+                outside = self._find_outside(path, name)
+                if isinstance(outside, Value):
+                    outside.readers.extend(readers[name])
+                    continue
+
+            type_ = UNKNOWN_TYPE if find_type is None else find_type(name)
+            spelled = types.get(id(type_))
+            if spelled is None:
+                spelled = ValueType(str(type_), count_type_bytes(type_))
+                types[id(type_)] = spelled
+            value = Value(
+                name,
+                made.get(name, INPUT),
+                spelled,
+                readers.get(name) or [],
+                name in results,
+            )
+            scope[name] = value
+            self.values.append(value)
+
+    def _find_outside(self, path: GraphPath, name: str) -> Value | Weight | None:
+        """Return what a name is in the nearest graph around that has it."""
+        for depth in reversed(range(len(path))):
+            found = self._scopes[path[:depth]].get(name)
+            if found is not None:
+                return found
+        return None
 
 
 def _list_eps(explanation: Explanation, nodes: Iterable[CutNode]) -> list[str]:
@@ -240,11 +359,17 @@ def _find_graph(graph: GraphProto, path: GraphPath) -> GraphProto:
 
 
 def _list_weights(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the initializers that no caller can override as far as names say, and the
-    values of sparse ones.
-    """
+    """Yield the initializers, and the values of sparse ones."""
     yield from graph.initializer
     yield from (tensor.values for tensor in graph.sparse_initializer)
+
+
+def _walk_weights(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the weights of a graph and of all subgraphs in it."""
+    yield from _list_weights(graph)
+    for graphs in _find_holders(graph).values():
+        for inner in graphs:
+            yield from _walk_weights(inner)
 
 
 def _find_holders(graph: GraphProto) -> dict[int, list[GraphProto]]:
@@ -286,7 +411,7 @@ def _make_node(
     index: int,
     found: NodeExplanation | None,
     graph: int,
-    weights: Sequence[tuple[int, str]],
+    weights: Sequence[Weight],
 ) -> CutNode:
     if found is None:
         return CutNode(
@@ -307,9 +432,12 @@ def _make_node(
     )
 
 
-def _find_readers(graph: GraphProto, first: int) -> dict[str, list[int]]:
-    """Return the numbers of the nodes that read each name, in order."""
-    holders = _find_holders(graph)
+def _find_readers(
+    graph: GraphProto, first: int, holders: Mapping[int, Sequence[GraphProto]]
+) -> dict[str, list[int]]:
+    """Return the numbers of the nodes that read each name, in order: also what the
+    subgraphs of `holders` read.
+    """
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(graph.node):
         names: Iterable[str] = node.input
@@ -325,52 +453,24 @@ def _find_readers(graph: GraphProto, first: int) -> dict[str, list[int]]:
     return readers
 
 
-def _make_values(
-    graph: GraphProto,
-    first: int,
-    readers: Mapping[str, Sequence[int]],
-    find_type: Callable[[str], TensorType] | None,
-) -> Iterator[Value]:
-    """Yield a graph's values: its inputs, for a subgraph also what it reads of the
-    graphs around it, then results of nodes that somebody reads.
-
-    Weights are not among the names that are read.
-    """
-    results = {value.name for value in graph.output}
-    made = {
-        name: first + index
-        for index, node in enumerate(graph.node)
-        for name in node.output
-        if name
-    }
-    weights = {tensor.name for tensor in _list_weights(graph)}
-    given = dict.fromkeys(
-        name
-        for name in chain((value.name for value in graph.input), readers)
-        if name not in made and name not in weights
-    )
-
-    # Inference makes equal types once, so few are spelled.
-    types: dict[int, ValueType] = {}
-    for name in chain(given, made):
-        if name in made and name not in readers and name not in results:
+def _find_edges(
+    nodes: Sequence[CutNode], graphs: Sequence[CutGraph], values: Iterable[Value]
+) -> Iterator[Edge]:
+    """Yield the edges between nodes; see `Cut.edges`."""
+    for value in values:
+        if value.producer == INPUT:
             continue
-        type_ = UNKNOWN_TYPE if find_type is None else find_type(name)
-        spelled = types.get(id(type_))
-        if spelled is None:
-            spelled = ValueType(str(type_), count_type_bytes(type_))
-            types[id(type_)] = spelled
-        yield Value(
-            name,
-            made.get(name, INPUT),
-            spelled,
-            readers.get(name, ()),
-            name in results,
-        )
+        graph = nodes[value.producer].graph
+        for reader in value.readers:
+            target: int | None = reader
+            while target is not None and nodes[target].graph != graph:
+                target = graphs[nodes[target].graph].owner
+            if target is not None:
+                yield value.producer, target
 
 
 def _make_boxes(
-    nodes: Sequence[CutNode], values: Iterable[Value]
+    nodes: Sequence[CutNode], edges: Iterable[Edge]
 ) -> tuple[list[Box], list[int]]:
     """Return the boxes, and each node's.
 
@@ -393,17 +493,15 @@ def _make_boxes(
     # The page may join nodes that no EP compiles.
     joined_by = [_find_group_name(nodes[member]) for member in members]
 
-    edges = {
-        (units[value.producer], units[reader])
-        for value in values
-        if value.producer != INPUT
-        for reader in value.readers
-        if units[value.producer] != units[reader]
+    between = {
+        (units[source], units[target])
+        for source, target in edges
+        if units[source] != units[target]
     }
     joinable = {
-        (a, b) for a, b in edges if joined_by[a] and joined_by[a] == joined_by[b]
+        (a, b) for a, b in between if joined_by[a] and joined_by[a] == joined_by[b]
     }
-    phases = _find_phases(len(members), edges, joinable)
+    phases = _find_phases(len(members), between, joinable)
     group = list(range(len(members)))
     for a, b in joinable:
         if phases[a] == phases[b]:
