@@ -15,7 +15,7 @@ SIZE = {"width": 1000, "height": 760}
 
 
 def main(arguments: list[str]) -> None:
-    """Take the picture of a page, with its second box open."""
+    """Take the picture of a page, with its third box open."""
     if len(arguments) != 2:
         raise SystemExit("usage: take_picture.py PAGE.html PICTURE.png")
     source, picture = map(Path, arguments)

@@ -11,13 +11,16 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
+from epctx_bench import Profile
 from epctx_report import make_report
 
-from epctx_core import explain_model, verify_model
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core import InferenceSession, explain_model, verify_model
+from epctx_core.errors import InvalidArgument, InvalidProtobuf, NoSuchFile
 
+REASON = "IsNaN is not an operator that OpenVINO takes"
 REAL = Path(__file__).parents[3] / "tests" / "real"
 
 
@@ -102,7 +105,7 @@ def test_operators_on_the_cpu_between_partitions_are_worth_a_look(folder):
         "IsNaN on the CPU between partitions, 4 times",
         "From OpenVINO to CPU: 4 values, 64.0 KiB a run",
         "From CPU to OpenVINO: 4 values, 16.0 KiB a run",
-        "OpenVINO leaves 4 nodes to the CPU",
+        f"OpenVINO leaves 4 nodes to the CPU: {REASON}",
     ]
     operators = [model["nodes"]["ops"][op] for op in model["nodes"]["op"]]
     islands = [operators[node] for node in column(model["advice"][0]["nodes"])]
@@ -110,7 +113,7 @@ def test_operators_on_the_cpu_between_partitions_are_worth_a_look(folder):
 
 
 def test_a_profile_gives_the_mean_time_of_each_partition(folder):
-    model = describe(folder / "bert_ctx.onnx", trace=folder / "profile.json")
+    model = describe(folder / "bert_ctx.onnx", traces=[folder / "profile.json"])
 
     events = json.loads((folder / "profile.json").read_text())
     steps = [event for event in events if event.get("cat") == "step"]
@@ -118,11 +121,10 @@ def test_a_profile_gives_the_mean_time_of_each_partition(folder):
     assert len(timings["partitions"]) == len(model["boxes"]["ep"])
     total = sum(each["seconds"] for each in timings["partitions"])
     assert total == pytest.approx(sum(step["dur"] for step in steps) * 1e-6 / 2)
-    assert timings["notes"] == ["The times of a run are the means of 2 runs."]
     names = [row["name"] for row in timings["rows"]]
-    assert {"read", "load", "run"} <= {*names}
+    assert {"read", "load", "run, mean of 2"} <= {*names}
     counts = {each["operator"]: each["count"] for each in timings["operators"]}
-    assert counts == {"com.microsoft::EPContext": 5, "IsNaN": 4}
+    assert counts == {"IsNaN": 4}
 
 
 def test_a_profile_of_another_model_is_said_to_be_one(folder, tmp_path):
@@ -132,12 +134,17 @@ def test_a_profile_of_another_model_is_said_to_be_one(folder, tmp_path):
             event["args"]["nodes"] = [1000]
     (tmp_path / "other.json").write_text(json.dumps(events))
 
-    model = describe(folder / "bert_ctx.onnx", trace=tmp_path / "other.json")
+    model = describe(folder / "bert_ctx.onnx", traces=[tmp_path / "other.json"])
 
     assert (
-        "18 steps of other.json are of no node of this model"
+        "18 steps of other.json are of no nodes of this model"
         in (model["timings"]["notes"][-1])
     )
+
+
+def with_file(option, path):
+    """Return the keyword argument with a file of times."""
+    return {"traces": [path]} if option == "trace" else {"bench": path}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +157,56 @@ def test_another_file_is_no_profile_and_no_benchmark(folder, tmp_path, option, t
     file.write_text(text)
 
     with pytest.raises(InvalidArgument, match=r"file\.json"):
-        make_report(folder / "bert.onnx", **{option: file})
+        make_report(folder / "bert.onnx", **with_file(option, file))
+
+
+@pytest.mark.parametrize("nodes", [[10**400], ["x"], [-1], [10**6], None, [[]], 5])
+def test_a_step_of_no_nodes_of_the_model_is_counted(folder, tmp_path, nodes):
+    arguments = {"graph": [], "nodes": nodes, "ep": OPENVINO}
+    events = [
+        {"ph": "X", "cat": "stage", "name": "run", "dur": 1, "args": {}},
+        {"ph": "X", "cat": "step", "name": "n", "dur": 1, "args": arguments},
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps(events))
+
+    model = describe(folder / "bert.onnx", traces=[tmp_path / "trace.json"])
+
+    assert model["timings"]["notes"][0].startswith("1 steps of trace.json")
+
+
+def test_a_profile_of_the_context_model_is_none_of_its_source(folder):
+    model = describe(
+        folder / "bert.onnx",
+        sess_options=with_eps(OPENVINO),
+        traces=[folder / "profile.json"],
+    )
+
+    assert model["timings"]["notes"][0].startswith("18 steps of profile.json")
+    assert model["timings"]["partitions"] == []
+
+
+def test_a_step_over_several_boxes_is_a_row_of_its_own(tmp_path):
+    shutil.copy(REAL.parent / "models" / "lstm" / "model.onnx", tmp_path / "lstm.onnx")
+    options = with_eps(QNN)
+    profile = Profile()
+    options.add_host_plugin(profile)
+    with InferenceSession(tmp_path / "lstm.onnx", options) as session:
+        shapes = {value.name: value.shape for value in session.get_inputs()}
+        session.run(None, {k: np.zeros(v, np.float32) for k, v in shapes.items()})
+    profile.write(tmp_path / "profile.json")
+
+    model = describe(
+        tmp_path / "lstm.onnx",
+        sess_options=with_eps(QNN),
+        traces=[tmp_path / "profile.json"],
+    )
+
+    rows = [row for row in model["timings"]["rows"] if "boxes" in row["of"]]
+    assert rows
+    assert all("operators from" in row["name"] for row in rows)
+    timed = {each["box"] for each in model["timings"]["partitions"]}
+    assert {model["boxes"]["partition"][box] for box in timed} == {0, 1, 2}
+    assert not any("no nodes of this model" in n for n in model["timings"]["notes"])
 
 
 def test_a_benchmark_gives_medians_of_its_columns(folder, tmp_path):
@@ -158,7 +214,7 @@ def test_a_benchmark_gives_medians_of_its_columns(folder, tmp_path):
     memory = {"unit": "bytes", "samples": [1]}
     column_ = {
         "name": "bert QNN",
-        "model": "anywhere/bert.onnx",
+        "model": str(folder / "bert.onnx"),
         "rows": {"load_cold": row, "memory": memory},
     }
     other = {**column_, "model": "other.onnx"}
@@ -174,17 +230,32 @@ def test_a_benchmark_gives_medians_of_its_columns(folder, tmp_path):
     assert timings["notes"] == ["Too busy."]
 
 
-@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0])
+def test_a_benchmark_of_another_file_of_the_name_says_so(folder, tmp_path):
+    rows = {"run": {"unit": "s", "samples": [1.0]}}
+    column_ = {"name": "bert", "model": "elsewhere/bert.onnx", "rows": rows}
+    saved = {"noise": {"busy": False, "reason": ""}, "columns": [column_]}
+    (tmp_path / "bench.json").write_text(json.dumps(saved))
+
+    timings = describe(folder / "bert.onnx", bench=tmp_path / "bench.json")["timings"]
+
+    assert [row["seconds"] for row in timings["rows"]] == [1.0]
+    assert "of another file that is called bert.onnx" in timings["notes"][0]
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), -1.0, 10**400])
 def test_times_that_are_no_times_are_refused(folder, tmp_path, seconds):
     rows = {"run": {"unit": "s", "samples": [seconds]}}
     column_ = {"name": "bert", "model": "bert.onnx", "rows": rows}
-    (tmp_path / "bench.json").write_text(json.dumps({"columns": [column_]}))
+    saved = {"noise": {"busy": False, "reason": ""}, "columns": [column_]}
+    (tmp_path / "bench.json").write_text(json.dumps(saved))
     event = {"ph": "X", "cat": "stage", "name": "read", "dur": seconds, "args": {}}
     (tmp_path / "trace.json").write_text(json.dumps([event]))
 
     for option in ("bench", "trace"):
         with pytest.raises(InvalidArgument, match=option):
-            make_report(folder / "bert.onnx", **{option: tmp_path / f"{option}.json"})
+            make_report(
+                folder / "bert.onnx", **with_file(option, tmp_path / f"{option}.json")
+            )
 
 
 def test_a_folder_is_shown_in_the_order_of_its_configuration(folder, tmp_path):
@@ -215,12 +286,40 @@ def test_a_folder_without_a_model_says_so(tmp_path):
         make_report(tmp_path)
 
 
+def test_a_damaged_model_of_a_folder_does_not_stop_the_page(tmp_path):
+    shutil.copy(REAL / "conv.onnx", tmp_path / "good.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+
+    bad, good = make_report(tmp_path).summary()
+
+    assert (bad.name, good.name) == ("bad.onnx", "good.onnx")
+    assert "is not an ONNX model" in bad.error
+    assert good.nodes > 0
+    with pytest.raises(InvalidProtobuf):
+        make_report(tmp_path / "bad.onnx")
+
+
+def test_a_configuration_names_models_in_folders_inside_and_none_outside(tmp_path):
+    inside = tmp_path / "models" / "sub"
+    inside.mkdir(parents=True)
+    shutil.copy(REAL / "conv.onnx", inside / "m.onnx")
+    shutil.copy(REAL / "conv.onnx", tmp_path / "secret.onnx")
+    names = ["sub/m.onnx", "../secret.onnx", str(tmp_path / "secret.onnx"), "no.onnx"]
+    config = [{"filename": name} for name in names]
+    (inside.parent / "genai_config.json").write_text(json.dumps(config))
+
+    found = make_report(inside.parent).summary()
+
+    assert [model.name for model in found] == ["m.onnx"]
+
+
 def test_vendors_own_files_are_shown_with_their_nodes():
     report = make_report(REAL)
 
+    models = {model["name"]: model for model in report.data["models"]}
     found = {
-        model["name"]: [payload["source"] for payload in model["payloads"]]
-        for model in report.data["models"]
+        name: [payload["source"] for payload in model["payloads"]]
+        for name, model in models.items()
         if model["payloads"]
     }
     assert found == {
@@ -230,15 +329,64 @@ def test_vendors_own_files_are_shown_with_their_nodes():
         "share1_ctx.onnx": [QNN],
         "share2_ctx.onnx": [QNN],
     }
+    # The EP that is installed here is simulated; the one that wrote them was not.
+    qnn = models["qnn_ctx0.onnx"]
+    assert not any(ep["simulated"] for ep in qnn["eps"])
+    assert qnn["payloads"][0]["state"] == "refused, see what was found"
+    (context,) = qnn["contexts"]
+    facts = {fact["name"]: fact["value"] for fact in context["facts"]}
+    assert facts["payload"] == "qnn_ctx0_qnn.bin"
+    assert facts["ep_sdk_version"] == "v2.51.0.260929181845"
+    shared = {
+        file["name"]: file["holds"] for file in models["share1_ctx.onnx"]["files"]
+    }
+    assert shared["share1_qnn.bin"].endswith("; shared with share2_ctx.onnx") or (
+        "share2_ctx.onnx" not in str(models["share1_ctx.onnx"]["files"])
+    )
 
 
-def test_two_models_are_shown_with_their_differences():
-    report = make_report(REAL / "share1_ctx.onnx", REAL / "share2_ctx.onnx")
+def test_parts_of_a_model_add_up_to_its_file():
+    model = describe(REAL / "qnn_ctx1.onnx")
+
+    sizes = {file["name"]: file["bytes"] for file in model["files"]}
+    assert sizes["embedded payloads"] > 60_000
+    assert sizes["graph"] < 2_000
+    parts = sizes["graph"] + sizes["weights"] + sizes["embedded payloads"]
+    assert parts == pytest.approx(sizes["qnn_ctx1.onnx"], rel=0.02)
+
+
+def test_two_models_are_shown_with_their_differences(folder):
+    report = make_report(
+        folder / "bert.onnx",
+        folder / "bert_ctx.onnx",
+        sess_options=with_eps(OPENVINO),
+    )
 
     differences = report.data["differences"]
-    assert differences["first"] == "share1_ctx.onnx"
+    assert (differences["first"], differences["second"]) == (
+        "bert.onnx",
+        "bert_ctx.onnx",
+    )
     assert {row["part"] for row in differences["rows"]} >= {"node"}
-    assert len(report.data["models"]) == 2
+    numbers = {
+        row["name"]: (row["first"], row["second"], row["change"])
+        for row in differences["summary"]
+    }
+    assert numbers["nodes"] == ("171", "9", "-162")
+    assert numbers[f"partitions of {OPENVINO}"] == ("5", "5", "")
+    assert numbers["nodes of CPUExecutionProvider"] == ("4", "4", "")
+    assert report.differences == len(differences["rows"])
+
+
+def test_models_of_one_name_are_told_apart(tmp_path):
+    paths = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        paths.append(Path(shutil.copy(REAL / "conv.onnx", tmp_path / place)))
+
+    report = make_report(*paths)
+
+    assert [model["label"] for model in report.data["models"]] == [*map(str, paths)]
 
 
 def test_a_page_holds_the_report_and_is_the_same_each_time(folder, tmp_path):

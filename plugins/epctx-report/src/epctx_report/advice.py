@@ -4,8 +4,7 @@ and refusals that cost most.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +13,8 @@ from epctx_cli.command import byte_size, counted
 from epctx_report.cut import CPU_EP, SESSION
 
 if TYPE_CHECKING:
-    from epctx_report.cut import Crossing, Cut
-    from epctx_report.refusals import Refusal
+    from epctx_report.cut import Crossing, Cut, Value
+    from epctx_report.refusals import RefusalGroup
 
 _LARGEST_ISLAND: Final = 3
 _MOST_OF_A_KIND: Final = 5
@@ -39,7 +38,7 @@ class Advice:
 
 
 def list_advice(
-    cut: Cut, refusals: Sequence[Refusal], node_seconds: Mapping[int, float]
+    cut: Cut, refusals: Sequence[RefusalGroup], node_seconds: Mapping[int, float]
 ) -> list[Advice]:
     """Return what is worth a look, the most costly first of each kind.
 
@@ -71,19 +70,22 @@ def _find_islands(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
             and not is_of_ep[number]
         ):
             operators = tuple(cut.nodes[node].operator for node in box.nodes)
-            islands.setdefault(tuple(sorted(operators)), []).append(number)
+            islands.setdefault(tuple(sorted({*operators})), []).append(number)
 
-    crossing_bytes = _sum_by_box(crossings)
     shown = sorted(islands.items(), key=lambda item: -len(item[1]))[:_MOST_OF_A_KIND]
     for names, boxes in shown:
-        size = byte_size(sum(crossing_bytes[box] for box in boxes))
-        label = " and ".join(dict.fromkeys(names))
+        own = {*boxes}
+        size = _sum_bytes(
+            each for each in crossings if each.source in own or each.target in own
+        )
+        label = " and ".join(names)
         yield Advice(
             title=f"{label} on the CPU between partitions, {_count_times(len(boxes))}",
             text=(
-                f"Each ends one partition and begins another, and in all {size} go to "
-                "the CPU or back in a run. If the EP took these operators, or the "
-                "model did without them, their neighbours could be one partition."
+                f"Each ends one partition and begins another, and in all "
+                f"{byte_size(size)} go to the CPU or back in a run. If the EP took "
+                "these operators, or the model did without them, their neighbours "
+                "could be one partition."
             ),
             nodes=[node for box in boxes for node in cut.boxes[box].nodes],
         )
@@ -93,12 +95,14 @@ def _count_times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
-def _sum_by_box(crossings: Sequence[Crossing]) -> Counter[int]:
-    total: Counter[int] = Counter()
-    for crossing in crossings:
-        for box in (crossing.source, crossing.target):
-            total[box] += crossing.value.type.bytes or 0
-    return total
+def _list_values(crossings: Iterable[Crossing]) -> list[Value]:
+    """Return the values that cross, each once however many boxes read it."""
+    values = {(each.value.producer, each.value.name): each.value for each in crossings}
+    return list(values.values())
+
+
+def _sum_bytes(crossings: Iterable[Crossing]) -> int:
+    return sum(value.type.bytes or 0 for value in _list_values(crossings))
 
 
 def _find_copies(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
@@ -109,29 +113,26 @@ def _find_copies(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
         if pair[0] != pair[1] and SESSION not in pair:
             pairs.setdefault(pair, []).append(crossing)
 
-    sizes = {
-        pair: sum(crossing.value.type.bytes or 0 for crossing in across)
-        for pair, across in pairs.items()
-    }
+    sizes = {pair: _sum_bytes(across) for pair, across in pairs.items()}
     for pair in sorted(pairs, key=lambda pair: -sizes[pair])[:_MOST_OF_A_KIND]:
-        across = pairs[pair]
-        open_ = sum(crossing.value.type.bytes is None for crossing in across)
+        values = _list_values(pairs[pair])
+        open_ = sum(value.type.bytes is None for value in values)
         source, target = (ep.removesuffix(_SUFFIX) for ep in pair)
         size = f"{byte_size(sizes[pair])} a run" if sizes[pair] else "of open sizes"
         more = f", and {counted(open_, 'value')} of open size" if open_ else ""
-        largest = max(across, key=lambda crossing: crossing.value.type.bytes or 0)
+        largest = max(values, key=lambda value: value.type.bytes or 0)
         yield Advice(
-            title=f"From {source} to {target}: {counted(len(across), 'value')}, {size}",
+            title=f"From {source} to {target}: {counted(len(values), 'value')}, {size}",
             text=(
                 f"Values that cross between EPs may have to be copied{more}. The "
-                f"largest is {largest.value.name!r}, {largest.value.type.text}."
+                f"largest is {largest.name!r}, {largest.type.text}."
             ),
-            boxes=sorted({box for each in across for box in each[:2]}),
+            boxes=sorted({box for each in pairs[pair] for box in each[:2]}),
         )
 
 
 def _find_costly_refusals(
-    cut: Cut, refusals: Sequence[Refusal], node_seconds: Mapping[int, float]
+    cut: Cut, refusals: Sequence[RefusalGroup], node_seconds: Mapping[int, float]
 ) -> Iterator[Advice]:
     """Yield the reasons that leave most nodes, or most of a run's time, to the CPU."""
     costs = []
@@ -144,9 +145,13 @@ def _find_costly_refusals(
     costs.sort(key=lambda cost: (-cost[0], -cost[1]))
     for seconds, count, refusal, left in costs[:_MOST_OF_A_KIND]:
         ep = refusal.ep.removesuffix(_SUFFIX)
+        reason = refusal.reason.rstrip(".")
         time = f", {seconds * 1e3:.3g} ms of a run" if seconds else ""
         yield Advice(
-            title=f"{ep} leaves {counted(count, 'node')} to the CPU{time}",
-            text=f"Its reason: {refusal.reason.rstrip('.')}.",
+            title=f"{ep} leaves {counted(count, 'node')} to the CPU{time}: {reason}",
+            text=(
+                "If the model had another operator there, or the EP took it, these "
+                "nodes could run with their neighbours."
+            ),
             nodes=left,
         )

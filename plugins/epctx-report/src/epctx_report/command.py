@@ -16,10 +16,13 @@ from epctx_cli.command import (
     session_options,
 )
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, one_line
+from epctx_report.results import ReportResult
 
 if TYPE_CHECKING:
     import argparse
+
+    from epctx_report.results import ModelSummary
 
 _ENDINGS = (".html", ".htm")
 
@@ -53,8 +56,10 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--trace",
+        action="append",
+        default=[],
         metavar="FILE.json",
-        help="times to show: a profile of epctx run --profile or compile --profile",
+        help="times of epctx run --profile or compile --profile; may be repeated",
     )
     parser.add_argument(
         "--bench",
@@ -79,24 +84,43 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
             arguments.model,
             arguments.other,
             sess_options=options,
-            trace=arguments.trace,
+            traces=arguments.trace,
             bench=arguments.bench,
         )
         report.write(output)
 
-    summary = report.as_dict()
-    for model in summary["models"]:
-        console.say(f"{model['name']}: {counted(model['nodes'], 'node')}")
-        rows = [(ep["name"], ep["nodes"], ep["partitions"]) for ep in model["eps"]]
-        console.table(("taken by", "nodes", "partitions"), rows)
-        for advice in model["advice"]:
-            console.say(f"  {advice['title']}")
-    if summary["differences"]:
-        console.say(counted(summary["differences"], "difference"))
+    models = report.summary()
+    for model in models:
+        _print_model(model, console)
+    if report.differences is not None:
+        console.say()
+        console.say(counted(report.differences, "difference"))
     size = output.stat().st_size
-    console.say(f"\nwrote {output} ({byte_size(size)})")
-    console.result({"output": str(output), "bytes": size, **summary})
+    console.say()
+    console.say(f"wrote {output} ({byte_size(size)})")
+    console.result(
+        ReportResult(
+            output=str(output),
+            bytes=size,
+            models=models,
+            differences=report.differences,
+        )
+    )
     return ExitCode.DONE
+
+
+def _print_model(model: ModelSummary, console: Console) -> None:
+    name = one_line(model.name)
+    if model.error is not None:
+        console.warn(f"{name}: {one_line(model.error)}")
+        return
+    console.say(f"{name}: {counted(model.nodes, 'node')}")
+    rows = [(ep.name, ep.nodes, ep.partitions) for ep in model.eps]
+    console.table(("taken by", "nodes", "partitions"), rows)
+    if model.advice:
+        console.say()
+    for advice in model.advice:
+        console.say(f"  {one_line(advice.title)}")
 
 
 def _choose_output(model: str, output: str | None) -> Path:

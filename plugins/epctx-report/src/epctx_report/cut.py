@@ -241,7 +241,7 @@ class _Reading:
         readers = _find_readers(graph, first, holders)
         weights = self._add_weights(graph, path, number, readers)
         for index, inner in holders.items():
-            for at, tensor in enumerate(chain.from_iterable(map(_walk_weights, inner))):
+            for at, tensor in enumerate(chain.from_iterable(map(walk_weights, inner))):
                 weight = number, f"{index}.{at}"
                 self.weight_bytes[weight] = count_tensor_bytes(tensor)
                 weights.setdefault(first + index, []).append(weight)
@@ -364,12 +364,12 @@ def _list_weights(graph: GraphProto) -> Iterator[TensorProto]:
     yield from (tensor.values for tensor in graph.sparse_initializer)
 
 
-def _walk_weights(graph: GraphProto) -> Iterator[TensorProto]:
+def walk_weights(graph: GraphProto) -> Iterator[TensorProto]:
     """Yield the weights of a graph and of all subgraphs in it."""
     yield from _list_weights(graph)
     for graphs in _find_holders(graph).values():
         for inner in graphs:
-            yield from _walk_weights(inner)
+            yield from walk_weights(inner)
 
 
 def _find_holders(graph: GraphProto) -> dict[int, list[GraphProto]]:

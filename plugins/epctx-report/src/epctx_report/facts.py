@@ -8,9 +8,12 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from epctx_cli.command import byte_size
+
 from epctx_core import verify_model
 from epctx_core.errors import InvalidGraph
 from epctx_core.ext import ModelFolder
+from epctx_report.cut import walk_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +57,9 @@ def _iter_facts(info: ModelInfo, model: ModelProto) -> Iterator[tuple[str, str]]
 def _describe_makers(info: ModelInfo) -> Iterator[tuple[str, str]]:
     """Yield what the manifest says about the compile."""
     for ep, compiler in info.compiled_by.items():
-        facts = (f"{key} {value}" for key, value in compiler.items() if value)
-        yield f"compiled by {ep}", ", ".join(facts)
+        for key, value in compiler.items():
+            if value:
+                yield f"{ep}: {key}", str(value)
 
     manifest = info.manifest
     if manifest is None:
@@ -64,30 +68,81 @@ def _describe_makers(info: ModelInfo) -> Iterator[tuple[str, str]]:
     elif manifest.sealed is not None:
         yield "manifest", f"a seal by {manifest.sealed.by}"
     else:
-        yield "manifest", f"of a source with SHA-256 {manifest.source_digest}"
+        yield "SHA-256 of the source", manifest.source_digest
         for each in manifest.graph_transformers:
             yield "graph transformer", " ".join(map(str, each.values()))
 
 
-def list_files(
-    info: ModelInfo, model: ModelProto, cut: Cut
-) -> list[dict[str, str | int | None]]:
+def list_context_facts(info: ModelInfo, cut: Cut) -> list[dict[str, Any]]:
+    """Return facts of each EPContext node, with the number of the node."""
+    numbers = {
+        cut.nodes[box.nodes[0]].name: box.nodes[0]
+        for box in cut.boxes
+        if box.is_context
+    }
+    return [
+        {
+            "node": numbers[node.name],
+            "facts": [
+                {"name": name, "value": value}
+                for name, value in _iter_context_facts(node)
+            ],
+        }
+        for node in info.ep_contexts
+        if node.name in numbers
+    ]
+
+
+def _iter_context_facts(node: ContextNodeInfo) -> Iterator[tuple[str, str]]:
+    yield "source", node.source
+    if node.embed_mode:
+        yield "payload", "embedded"
+    elif node.payload_file:
+        yield "payload", node.payload_file
+    else:
+        yield "payload", "that of a primary node"
+    if node.payload_bytes is not None:
+        yield "size", byte_size(node.payload_bytes)
+    if node.problem:
+        yield "problem", node.problem
+    yield "primary", "yes" if node.main_context else "no"
+    if node.partition_name and node.partition_name != node.name:
+        yield "partition_name", node.partition_name
+    given = {"source", "embed_mode", "main_context", "partition_name"}
+    for key, value in node.attributes.items():
+        if key not in given:
+            yield key, str(value)
+    if node.plugin is not None:
+        yield "given to", " ".join(
+            str(node.plugin[key]) for key in ("distribution", "version")
+            if node.plugin.get(key)
+        )  # fmt: skip
+
+
+def list_files(info: ModelInfo, model: ModelProto, cut: Cut) -> list[dict[str, Any]]:
     """Return name, bytes and content of the model's parts and of the files that it
     needs.
     """
     rows = []
     if info.path is not None:
         size = info.path.stat().st_size
-        rows.append(_make_file(info.path.name, size, "the model"))
+        rows.append(_make_file(info.path.name, size, "the model", is_file=True))
+    embedded = sum(n.payload_bytes or 0 for n in info.ep_contexts if n.embed_mode)
+    inline = sum(len(tensor.raw_data) for tensor in walk_weights(model.graph))
     rows += [
-        _make_file("graph", model.ByteSize(), "nodes, names and small constants"),
-        _make_file("weights", sum(cut.weight_bytes.values()), "initializers"),
+        _make_file(
+            "graph",
+            max(0, model.ByteSize() - inline - embedded),
+            "nodes, names and small constants, in the model",
+        ),
+        _make_file(
+            "weights",
+            sum(cut.weight_bytes.values()),
+            "initializers, in the model or in files",
+        ),
     ]
-    embedded = [node.payload_bytes or 0 for node in info.ep_contexts if node.embed_mode]
-    if any(embedded):
-        rows.append(
-            _make_file("embedded payloads", sum(embedded), "in EPContext nodes")
-        )
+    if embedded:
+        rows.append(_make_file("embedded payloads", embedded, "in the model"))
 
     readers = _list_readers(info)
     for name in info.required_files:
@@ -95,7 +150,7 @@ def list_files(
         holds = f"payload of {nodes[0]}" if nodes else "weights"
         if len(nodes) > 1:
             holds = f"payload shared by {len(nodes):,} EPContext nodes"
-        rows.append(_make_file(name, _measure(info.path, name), holds))
+        rows.append(_make_file(name, _measure(info.path, name), holds, is_file=True))
 
     left: dict[str, int] = {}
     for weight in (info.manifest.source_weights if info.manifest else {}).values():
@@ -126,8 +181,10 @@ def _list_readers(info: ModelInfo) -> dict[str, list[str]]:
     return files
 
 
-def _make_file(name: str, size: int | None, holds: str) -> dict[str, str | int | None]:
-    return {"name": name, "bytes": size, "holds": holds}
+def _make_file(
+    name: str, size: int | None, holds: str, *, is_file: bool = False
+) -> dict[str, Any]:
+    return {"name": name, "bytes": size, "holds": holds, "is_file": is_file}
 
 
 def _measure(model: Path | None, name: str) -> int | None:
@@ -182,6 +239,10 @@ def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
 def _describe_state(node: ContextNodeInfo, report: VerifyReport) -> str:
     if node.problem:
         return node.problem
+    if any(
+        f.node == node.name and f.severity.value == "error" for f in report.findings
+    ):
+        return "refused, see what was found"
     name = node.payload_file or node.name
     for payload in report.payloads:
         if payload.name == name:

@@ -76,19 +76,19 @@ def _order(
 ) -> None:
     """Order each row by the mean `x` of its nodes' neighbours, and set their `x`."""
     for row in rows:
-        wanted = {node: _average(xs, neighbours[node], xs[node]) for node in row}
+        means = {node: _average(xs, neighbours[node], xs[node]) for node in row}
         if len(row) == 1:
-            xs[row[0]] = round(wanted[row[0]])
+            xs[row[0]] = round(means[row[0]])
             continue
-        row.sort(key=wanted.__getitem__)
+        row.sort(key=means.__getitem__)
 
-        # From the left, no node further left than wanted; then all of them back by the
-        # mean of what that cost.
-        free = round(wanted[row[0]])
+        # From the left, no node further left than its mean; then all of them back by
+        # the mean of what that cost.
+        free = round(means[row[0]])
         for node in row:
-            xs[node] = max(free, round(wanted[node]))
+            xs[node] = max(free, round(means[node]))
             free = xs[node] + 1
-        excess = round(sum(xs[node] - wanted[node] for node in row) / len(row))
+        excess = round(sum(xs[node] - means[node] for node in row) / len(row))
         for node in row:
             xs[node] -= excess
 

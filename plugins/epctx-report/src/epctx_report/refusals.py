@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """Reason for which an EP refused nodes.
+class RefusalGroup:
+    """Nodes that an EP refused for one reason.
 
     Attributes:
         ep: the EP.
@@ -26,7 +26,7 @@ class Refusal:
     follows: list[int] = field(default_factory=list)
 
 
-def group_refusals(cut: Cut) -> list[Refusal]:
+def group_refusals(cut: Cut) -> list[RefusalGroup]:
     """Return the refusals by EP and reason, those of most nodes first.
 
     One that follows from another refusal is counted under the reason of that.
@@ -37,14 +37,14 @@ def group_refusals(cut: Cut) -> list[Refusal]:
         if node.explanation is not None
         for ep, reason in node.explanation.refusals
     }
-    groups: dict[tuple[str, str], Refusal] = {}
+    groups: dict[tuple[str, str], RefusalGroup] = {}
     for number, node in enumerate(cut.nodes):
         if node.explanation is None:
             continue
         for ep, own in node.explanation.refusals:
             cause = node.explanation.follows.get(ep)
             reason = own if cause is None else reasons.get((ep, cause), own)
-            group = groups.setdefault((ep, reason), Refusal(ep=ep, reason=reason))
+            group = groups.setdefault((ep, reason), RefusalGroup(ep=ep, reason=reason))
             group.nodes.append(number)
             if cause is not None:
                 group.follows.append(number)

@@ -5,36 +5,30 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from epctx_core import (
-    SessionOptions,
-    __version__,
-    default_registry,
-    explain_model,
-    inspect_model,
-)
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core import SessionOptions, __version__
+from epctx_core.errors import EpctxError, InvalidArgument, NoSuchFile
 from epctx_core.ext import Publication
-from epctx_report.advice import list_advice
-from epctx_report.columns import make_columns, to_differences
-from epctx_report.cut import CPU_EP, SESSION, make_cut
-from epctx_report.facts import describe_checks, list_facts, list_files
+from epctx_report.comparison import compare
+from epctx_report.description import (
+    Sources,
+    describe_failure,
+    describe_model,
+    summarise,
+)
 from epctx_report.page import assemble
-from epctx_report.refusals import group_refusals
-from epctx_report.timings import read_timings
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from epctx_core import Explanation
-    from epctx_report.cut import Cut
+    from epctx_report.results import ModelSummary
 
 SCHEMA: Final = 1
-_MOST_DIFFERENCES: Final = 2000
 _FRAME_HEIGHT: Final = 720
 """Pixels of the page in a notebook."""
 
@@ -49,17 +43,15 @@ class Report:
 
     data: Mapping[str, Any] = field(repr=False)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the summary that `epctx report --json` prints."""
-        differences = self.data["differences"]
-        return {
-            "models": [_summarise(model) for model in self.data["models"]],
-            "differences": (
-                None
-                if differences is None
-                else len(differences["rows"]) + differences["left_out"]
-            ),
-        }
+    def summary(self) -> list[ModelSummary]:
+        """Return the summary of each model."""
+        return [summarise(model) for model in self.data["models"]]
+
+    @property
+    def differences(self) -> int | None:
+        """Number of differences between both models; None for one model."""
+        found = self.data["differences"]
+        return None if found is None else len(found["rows"]) + found["left_out"]
 
     def html(self) -> str:
         """Return the page: HTML that needs no network and no other file."""
@@ -94,7 +86,7 @@ def make_report(
     *,
     sess_options: SessionOptions | None = None,
     explanation: Explanation | None = None,
-    trace: str | PathLike[str] | None = None,
+    traces: Sequence[str | PathLike[str]] = (),
     bench: str | PathLike[str] | None = None,
 ) -> Report:
     """Return a report on a model.
@@ -107,15 +99,16 @@ def make_report(
         other: a second model, to show what differs.
         sess_options: EPs and options, as for a compile; None for no EP.
         explanation: the model's, if there is one already; else the EPs are asked.
-        trace: a profile of `epctx run --profile` or `epctx compile --profile`, of the
+        traces: profiles of `epctx run --profile` and `epctx compile --profile`, of the
             model, or of the first one in a folder.
         bench: a file with the JSON of `epctx bench`.
 
     Raises:
         NoSuchFile: there is no such model, or no model in the folder.
-        InvalidArgument: `trace` or `bench` is another file, or `other` is given for a
+        InvalidArgument: a trace or `bench` is another file, or `other` is given for a
             folder.
         EpctxError: a model cannot be read, or a plugin is broken; see `explain_model`.
+            In a folder, the page says so of that model.
 
     Example:
         >>> options = SessionOptions()
@@ -124,70 +117,79 @@ def make_report(
     """
     options = sess_options if sess_options is not None else SessionOptions()
     path = Path(model)
-    paths = list(_find_models(path))
-    differences = None
-    if other is not None:
-        if path.is_dir():
-            raise InvalidArgument(
-                f"{str(path)!r} is a folder, and a second model is given.",
-                path=path,
-                hint="Compare two models, or report on the folder alone.",
-            )
-        paths.append(Path(other))
-        differences = _compare(path, Path(other))
-
-    models = []
-    for each in paths:
-        is_first = each is paths[0]
-        own = explanation if is_first else None
-        models.append(
-            _describe(
-                each,
-                options,
-                own or explain_model(each, options),
-                trace if is_first else None,
-                bench,
-            )
+    if other is not None and path.is_dir():
+        raise InvalidArgument(
+            f"{str(path)!r} is a folder, and a second model is given.",
+            path=path,
+            hint="Compare two models, or report on the folder alone.",
         )
+    first = Sources(
+        options=options, explanation=explanation, traces=traces, bench=bench
+    )
+    later = replace(first, explanation=None, traces=())
+
+    paths = _find_models(path) if path.is_dir() else [path]
+    if other is not None:
+        paths.append(Path(other))
+    models = [
+        _describe(each, later if number else first, may_fail=path.is_dir())
+        for number, each in enumerate(paths)
+    ]
+    _add_labels(models, paths)
+    _mark_shared_files(models, paths)
     return Report(
         data={
             "schema": SCHEMA,
-            "title": path.name,
+            "title": path.resolve().name,
             "tool": f"epctx {__version__}",
             "models": models,
-            "differences": differences,
+            "differences": (
+                None
+                if other is None
+                else compare((paths[0], paths[1]), (models[0], models[1]))
+            ),
         }
     )
 
 
-def _find_models(path: Path) -> Iterator[Path]:
-    """Yield the models of a folder, first those that a `genai_config.json` names, in
-    its order; a file itself.
+def _describe(path: Path, sources: Sources, *, may_fail: bool) -> dict[str, Any]:
+    try:
+        return describe_model(path, sources)
+    except EpctxError as error:
+        if not may_fail:
+            raise
+        return describe_failure(path, error)
+
+
+def _find_models(folder: Path) -> list[Path]:
+    """Return the models of a folder: first those that a `genai_config.json` names, in
+    its order, also in folders inside, then the others by name.
 
     Raises:
         NoSuchFile: the folder has none.
     """
-    if not path.is_dir():
-        yield path
-        return
-    found = sorted(path.glob("*.onnx"))
-    if not found:
-        raise NoSuchFile(f"there is no .onnx file in {str(path)!r}.", path=path)
-    names: list[str] = []
+    found = sorted(folder.glob("*.onnx"))
+    named: list[Path] = []
     try:
-        config = json.loads((path / "genai_config.json").read_bytes())
-        names = [*_find_file_names(config)]
+        config = json.loads((folder / "genai_config.json").read_bytes())
+        for name in _find_file_names(config):
+            path = folder / name
+            if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
+                named.append(path)
     except (OSError, ValueError, RecursionError):
         # The order does not matter much.
         pass
-    order = {name: index for index, name in enumerate(reversed(names))}
-    yield from sorted(found, key=lambda each: -order.get(each.name, -1))
+
+    models = list(dict.fromkeys([*named, *found]))
+    if not models:
+        raise NoSuchFile(f"there is no .onnx file in {str(folder)!r}.", path=folder)
+    return models
 
 
 def _find_file_names(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         name = value.get("filename")
-        if isinstance(name, str):
+        if isinstance(name, str) and name.endswith(".onnx"):
             yield name
         value = list(value.values())
     if isinstance(value, list):
@@ -195,104 +197,26 @@ def _find_file_names(value: object) -> Iterator[str]:
             yield from _find_file_names(each)
 
 
-def _describe(
-    path: Path,
-    options: SessionOptions,
-    explanation: Explanation,
-    trace: str | PathLike[str] | None,
-    bench: str | PathLike[str] | None,
-) -> dict[str, Any]:
-    """Return what the page shows of one model."""
-    info = inspect_model(path)
-    cut = make_cut(explanation)
-    refusals = group_refusals(cut)
-    timings = read_timings(cut, path.name, trace, bench)
-    columns = make_columns(cut)
-    columns["boxes"]["seconds"] = [
-        timings.boxes.get(number) for number in range(len(cut.boxes))
-    ]
-    return {
-        "name": path.name,
-        "bytes": path.stat().st_size,
-        "eps": _describe_eps(cut),
-        "facts": list_facts(info, explanation.model),
-        "files": list_files(info, explanation.model, cut),
-        **describe_checks(info, options),
-        **columns,
-        "refusals": [
-            {
-                "ep": refusal.ep,
-                "reason": refusal.reason,
-                "nodes": to_differences(refusal.nodes),
-                "follows": to_differences(refusal.follows),
-            }
-            for refusal in refusals
-        ],
-        "advice": [
-            {
-                "title": advice.title,
-                "text": advice.text,
-                "nodes": to_differences(advice.nodes),
-                "boxes": to_differences(advice.boxes),
-            }
-            for advice in list_advice(cut, refusals, timings.nodes)
-        ],
-        "timings": timings.as_dict(),
-    }
+def _add_labels(models: list[dict[str, Any]], paths: Sequence[Path]) -> None:
+    """Give each model a text that no other one has: its name, or its path."""
+    names = Counter(path.name for path in paths)
+    for model, path in zip(models, paths, strict=True):
+        model["label"] = path.name if names[path.name] == 1 else str(path)
 
 
-def _summarise(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": model["name"],
-        "nodes": len(model["nodes"]["name"]),
-        "boxes": len(model["boxes"]["name"]),
-        "eps": model["eps"],
-        "refusals": [
-            {
-                **refusal,
-                "nodes": len(refusal["nodes"]["d"]),
-                "follows": len(refusal["follows"]["d"]),
-            }
-            for refusal in model["refusals"]
-        ],
-        "advice": [
-            {"title": advice["title"], "text": advice["text"]}
-            for advice in model["advice"]
-        ],
-        "verdict": model["verdict"],
-    }
-
-
-def _describe_eps(cut: Cut) -> list[dict[str, Any]]:
-    nodes = Counter(node.ep for node in cut.nodes)
-    partitions = Counter(box.ep for box in cut.boxes if box.is_of_ep)
-    kinds = {CPU_EP: "cpu", SESSION: "session"}
-    return [
-        {
-            "name": ep,
-            "nodes": nodes[ep],
-            "partitions": partitions[ep],
-            "simulated": _is_simulated(ep),
-            "kind": kinds.get(ep, "ep"),
-        }
-        for ep in cut.eps
-    ]
-
-
-def _is_simulated(ep: str) -> bool:
-    """Return whether all installed EPs of a name are simulated."""
-    records = [each for each in default_registry.records() if each.name == ep]
-    return bool(records) and all(record.simulated for record in records)
-
-
-def _compare(first: Path, second: Path) -> dict[str, Any]:
-    from epctx_files import diff
-
-    found = diff(first, second)
-    rows = [each.as_dict() for each in found.differences]
-    return {
-        "first": first.name,
-        "second": second.name,
-        "rows": rows[:_MOST_DIFFERENCES],
-        "left_out": max(0, len(rows) - _MOST_DIFFERENCES),
-    }
+def _mark_shared_files(models: list[dict[str, Any]], paths: Sequence[Path]) -> None:
+    """Say of each file which other models of the page need it."""
+    users: dict[Path, list[str]] = {}
+    for model, path in zip(models, paths, strict=True):
+        for file in model["files"]:
+            if file["is_file"]:
+                users.setdefault(path.parent / file["name"], []).append(model["label"])
+    for model, path in zip(models, paths, strict=True):
+        for file in model["files"]:
+            others = [
+                label
+                for label in users.get(path.parent / file["name"], ())
+                if file["is_file"] and label != model["label"]
+            ]
+            if others:
+                file["holds"] += f"; shared with {', '.join(others)}"

@@ -66,6 +66,7 @@ class ModelSummary:
 
     Attributes:
         name: its file name.
+        error: why it cannot be read; null if it can.
         nodes: number of its nodes, with those of subgraphs that the session runs.
         boxes: number of its boxes: partitions, EPContext nodes, groups of others.
         eps: each one that takes nodes, and each EP that was asked.
@@ -75,6 +76,7 @@ class ModelSummary:
     """
 
     name: str
+    error: str | None
     nodes: int
     boxes: int
     eps: list[TakerFacts]

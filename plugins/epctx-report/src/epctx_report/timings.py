@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from epctx_report.cut import Cut
 
 _MICROSECOND = 1e-6
+_PROFILE = "epctx run --profile"
+_BENCH = "epctx bench --json"
 _ROWS = ("compile", "load_cold", "load_warm", "first_result", "run")
 
 
@@ -31,55 +33,73 @@ class Timings:
         rows: name, seconds, and what they are of.
         boxes: seconds of a run by number of the box.
         nodes: seconds of a run by number of the node, of nodes that ran alone.
-        operators: number of nodes and seconds of a run by operator, of those nodes.
+        grouped: nodes outside partitions that ran together with others.
         notes: sentences about what was left out.
     """
 
     rows: list[dict[str, str | float]] = field(default_factory=list)
     boxes: dict[int, float] = field(default_factory=dict)
     nodes: dict[int, float] = field(default_factory=dict)
-    operators: dict[str, tuple[int, float]] = field(default_factory=dict)
+    grouped: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any] | None:
+    def describe(self, cut: Cut) -> dict[str, Any] | None:
         """Return their form in the page; None if there are none."""
         if not self.rows and not self.boxes and not self.notes:
             return None
+        operators: dict[str, tuple[int, float]] = {}
+        for node, seconds in self.nodes.items():
+            if not cut.boxes[cut.box_of[node]].is_of_ep:
+                operator = cut.nodes[node].operator
+                count, before = operators.get(operator, (0, 0.0))
+                operators[operator] = count + 1, before + seconds
+
+        notes = list(self.notes)
+        if self.grouped:
+            notes.append(
+                f"Operators are those that ran alone: {len(self.grouped):,} more ran "
+                "in groups, each of which has one time."
+            )
         by_time = sorted(self.boxes.items(), key=lambda item: -item[1])
-        operators = sorted(self.operators.items(), key=lambda item: -item[1][1])
         return {
             "rows": self.rows,
             "partitions": [{"box": box, "seconds": time} for box, time in by_time],
             "operators": [
                 {"operator": operator, "count": count, "seconds": time}
-                for operator, (count, time) in operators
+                for operator, (count, time) in sorted(
+                    operators.items(), key=lambda item: -item[1][1]
+                )
             ],
-            "notes": self.notes,
+            "notes": notes,
         }
 
 
 def read_timings(
     cut: Cut,
-    name: str,
-    trace: str | PathLike[str] | None,
+    model: Path,
+    traces: Sequence[str | PathLike[str]],
     bench: str | PathLike[str] | None,
 ) -> Timings:
     """Return the times that files have of a model.
 
     Args:
         cut: its cut.
-        name: file name of the model, by which a bench names it.
-        trace: a profile, or None.
+        model: its path, by which a bench names it.
+        traces: profiles.
         bench: the JSON of `epctx bench`, or None.
 
     Raises:
         NoSuchFile, InvalidArgument: there is no such file, or it is none of those.
     """
     timings = Timings()
-    if trace is not None:
-        _add_trace(timings, cut, _read_events(Path(trace)), Path(trace).name)
+    for trace in traces:
+        path = Path(trace)
+        try:
+            _add_trace(timings, cut, _read_events(path), path.name)
+        except OverflowError as error:
+            raise _refuse(path, _PROFILE) from error
     if bench is not None:
-        _add_bench(timings, name, Path(bench))
+        _add_bench(timings, model, Path(bench))
     return timings
 
 
@@ -106,12 +126,11 @@ def _refuse(path: Path, expected: str) -> InvalidArgument:
 
 def _read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a Chrome trace that last for a time."""
-    expected = "epctx run --profile"
-    data = _read_json(path, expected)
+    data = _read_json(path, _PROFILE)
     if isinstance(data, dict):
         data = data.get("traceEvents")
     if not isinstance(data, list):
-        raise _refuse(path, expected)
+        raise _refuse(path, _PROFILE)
     events = [
         event
         for event in data
@@ -123,94 +142,135 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
         and isinstance(event.get("args"), dict)
     ]
     if not any(event.get("cat") == "stage" for event in events):
-        raise _refuse(path, expected)
+        raise _refuse(path, _PROFILE)
     return events
 
 
 def _add_trace(
     timings: Timings, cut: Cut, events: Iterable[Mapping[str, Any]], file: str
 ) -> None:
-    runs = 0
-    stages: dict[str, float] = {}
+    """Add the times of a profile, which may be one of several sessions."""
+    stages: dict[str, list[float]] = {}
+    steps: dict[tuple[int, ...], float] = {}
+    lost = 0
     firsts = {graph.path: graph.first for graph in cut.graphs}
-    steps: list[tuple[list[int], float]] = []
     for event in events:
         seconds = event["dur"] * _MICROSECOND
         category = event.get("cat")
-        if category == "run":
-            runs += 1
-            stages["run"] = stages.get("run", 0.0) + seconds
-        elif category == "stage":
-            stages[event["name"]] = stages.get(event["name"], 0.0) + seconds
+        if category in ("stage", "run"):
+            stages.setdefault(event["name"], []).append(seconds)
         elif category == "step":
-            steps.append((_find_nodes(event["args"], firsts, len(cut.nodes)), seconds))
+            nodes = _find_nodes(event, cut, firsts)
+            lost += not nodes
+            steps[nodes] = steps.get(nodes, 0.0) + seconds
 
-    if runs > 1:
-        stages["run"] /= runs
-        timings.notes.append(f"The times of a run are the means of {runs} runs.")
-    timings.rows += [
-        {"name": name, "seconds": seconds, "of": file}
-        for name, seconds in stages.items()
-    ]
-    lost = 0
-    for nodes, seconds in steps:
-        lost += not nodes
-        if nodes:
-            _add_step(timings, cut, nodes, seconds / max(runs, 1))
+    runs = len(stages.get("run", ())) or 1
+    steps.pop((), None)
+    for nodes, seconds in steps.items():
+        _add_step(timings, cut, nodes, seconds / runs)
+    for name, times in stages.items():
+        # A session may write in several steps, but it reads and runs as a whole.
+        means = name == "run"
+        label = f"{name}, mean of {len(times):,}" if means and runs > 1 else name
+        if not means and len(times) > 1:
+            label = f"{name}, sum of {len(times):,}"
+        total = sum(times) / (len(times) if means else 1)
+        timings.rows.append({"name": label, "seconds": total, "of": file})
     if lost:
         timings.notes.append(
-            f"{lost} steps of {file} are of no node of this model: is it of another "
-            "one, or of other EPs?"
+            f"{lost:,} steps of {file} are of no nodes of this model with these EPs: "
+            "is it a profile of another model, or of other EPs?"
         )
 
 
 def _find_nodes(
-    facts: Mapping[str, Any], firsts: Mapping[Any, int], count: int
-) -> list[int]:
-    """Return the numbers of a step's nodes; none if the cut does not have them."""
+    step: Mapping[str, Any], cut: Cut, firsts: Mapping[Any, int]
+) -> tuple[int, ...]:
+    """Return the numbers of a step's nodes; none if the cut does not have them, or not
+    with the step's EP and name.
+    """
+    facts = step["args"]
     try:
         path = tuple((int(index), str(name)) for index, name in facts["graph"])
         first = firsts[path]
-        nodes = [first + int(index) for index in facts["nodes"]]
-    except (KeyError, TypeError, ValueError):
-        return []
-    return nodes if all(0 <= node < count for node in nodes) else []
+        numbers = tuple(first + int(index) for index in facts["nodes"])
+        nodes = [cut.nodes[number] for number in numbers if number >= first]
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return ()
+    if len(nodes) < len(numbers) or not nodes:
+        return ()
+
+    # A partition runs whole; what is in none has the name of its first node.
+    is_same = nodes[0].name == step["name"]
+    if nodes[0].partition is not None:
+        is_same = {*numbers} == {*cut.boxes[cut.box_of[numbers[0]]].nodes}
+    is_of_ep = {node.ep for node in nodes} == {facts.get("ep")}
+    return numbers if is_same and is_of_ep else ()
 
 
-def _add_step(timings: Timings, cut: Cut, nodes: list[int], seconds: float) -> None:
-    box = cut.box_of[nodes[0]]
-    timings.boxes[box] = timings.boxes.get(box, 0.0) + seconds
+def _add_step(timings: Timings, cut: Cut, nodes: Sequence[int], seconds: float) -> None:
+    """Add a step to its box; one over several boxes is a row of its own."""
+    boxes = {cut.box_of[node] for node in nodes}
     if len(nodes) == 1:
-        node = nodes[0]
-        if node not in timings.nodes:
-            operator = cut.nodes[node].operator
-            count, _ = timings.operators.get(operator, (0, 0.0))
-            timings.operators[operator] = count + 1, 0.0
-        timings.nodes[node] = timings.nodes.get(node, 0.0) + seconds
-        operator = cut.nodes[node].operator
-        count, before = timings.operators[operator]
-        timings.operators[operator] = count, before + seconds
+        timings.nodes[nodes[0]] = timings.nodes.get(nodes[0], 0.0) + seconds
+    elif not cut.boxes[min(boxes)].is_of_ep:
+        timings.grouped.update(nodes)
+    if len(boxes) == 1:
+        (box,) = boxes
+        timings.boxes[box] = timings.boxes.get(box, 0.0) + seconds
+        return
+    ep = cut.nodes[nodes[0]].ep.removesuffix("ExecutionProvider")
+    timings.rows.append(
+        {
+            "name": f"{len(nodes):,} operators from {cut.nodes[nodes[0]].name}",
+            "seconds": seconds,
+            "of": f"{ep}, in {len(boxes):,} boxes",
+        }
+    )
 
 
-def _add_bench(timings: Timings, name: str, path: Path) -> None:
-    expected = "epctx bench --json"
-    data = _read_json(path, expected)
+def _add_bench(timings: Timings, model: Path, path: Path) -> None:
+    data = _read_json(path, _BENCH)
     try:
-        rows = list(_iter_bench(data, name))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _refuse(path, expected) from error
+        columns = [each for each in data["columns"] if _is_of(each, model)]
+        same = [each for each in columns if _is_same(each, model)]
+        rows = [*_iter_bench(same or columns)]
+        noise = data["noise"]
+        reason = str(noise["reason"]) if noise["busy"] else ""
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise _refuse(path, _BENCH) from error
+
     timings.rows += rows
     if not rows:
-        timings.notes.append(f"{path.name} has no times of {name}.")
-    elif data["noise"]["busy"]:
-        timings.notes.append(str(data["noise"]["reason"]))
+        timings.notes.append(f"{path.name} has no times of {model.name}.")
+    elif not same:
+        timings.notes.append(
+            f"The times of {path.name} are of another file that is called {model.name}."
+        )
+    if rows and reason:
+        timings.notes.append(reason)
 
 
-def _iter_bench(data: Mapping[str, Any], name: str) -> Iterator[dict[str, str | float]]:
-    """Yield the medians of the columns of a model."""
-    for column in data["columns"]:
-        if Path(column["model"]).name != name:
-            continue
+def _is_of(column: Mapping[str, Any], model: Path) -> bool:
+    return Path(column["model"]).name == model.name
+
+
+def _is_same(column: Mapping[str, Any], model: Path) -> bool:
+    try:
+        return Path(column["model"]).resolve() == model.resolve()
+    except OSError:
+        return False
+
+
+def _iter_bench(
+    columns: Iterable[Mapping[str, Any]],
+) -> Iterator[dict[str, str | float]]:
+    """Yield the medians of columns.
+
+    Raises:
+        ValueError: a time is none.
+    """
+    for column in columns:
         for row in _ROWS:
             found = column["rows"].get(row)
             if found is None or found["unit"] != "s":

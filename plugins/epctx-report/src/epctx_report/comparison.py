@@ -1,0 +1,94 @@
+"""Comparison of two models: their cuts in few numbers, then each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from epctx_cli.command import byte_size
+from epctx_files import diff
+
+_MOST_DIFFERENCES: Final = 2000
+
+
+def compare(
+    paths: tuple[Path, Path], models: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return what the page shows of the differences.
+
+    Args:
+        paths: of both models.
+        models: their descriptions.
+
+    Raises:
+        EpctxError: a file of a model is missing or damaged; see `epctx_files.diff`.
+    """
+    rows = [each.as_dict() for each in diff(*paths).differences]
+    return {
+        "first": models[0]["label"],
+        "second": models[1]["label"],
+        "summary": list(_summarise(*models)),
+        "rows": rows[:_MOST_DIFFERENCES],
+        "left_out": max(0, len(rows) - _MOST_DIFFERENCES),
+    }
+
+
+def _summarise(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[dict[str, str]]:
+    """Yield the numbers in which two cuts may differ."""
+    names = dict.fromkeys(
+        ep["name"] for model in (first, second) for ep in model["eps"]
+    )
+    yield _compare_numbers("nodes", *(_count_nodes(model) for model in (first, second)))
+    for ep in names:
+        for fact in ("nodes", "partitions"):
+            numbers = [_find_number(model, ep, fact) for model in (first, second)]
+            if any(numbers):
+                yield _compare_numbers(f"{fact} of {ep}", *numbers)
+    for label, key in (
+        ("bytes that cross in a run", "crossing_bytes"),
+        ("bytes of the model", "bytes"),
+    ):
+        sizes = [model[key] or 0 for model in (first, second)]
+        yield _compare_sizes(label, *sizes)
+    needed = [_count_file_bytes(model) for model in (first, second)]
+    yield _compare_sizes("bytes of the model and its files", *needed)
+    refused = [len(model["refusals"]) for model in (first, second)]
+    yield _compare_numbers("reasons of refusals", *refused)
+
+
+def _count_nodes(model: Mapping[str, Any]) -> int:
+    return len(model["nodes"]["name"])
+
+
+def _find_number(model: Mapping[str, Any], ep: str, fact: str) -> int:
+    return next((int(each[fact]) for each in model["eps"] if each["name"] == ep), 0)
+
+
+def _count_file_bytes(model: Mapping[str, Any]) -> int:
+    """Return the bytes of a model's file and of those that it needs."""
+    return sum(file["bytes"] or 0 for file in model["files"] if file["is_file"])
+
+
+def _compare_numbers(name: str, first: int, second: int) -> dict[str, str]:
+    return {
+        "name": name,
+        "first": f"{first:,}",
+        "second": f"{second:,}",
+        "change": f"{second - first:+,}" if first != second else "",
+    }
+
+
+def _compare_sizes(name: str, first: int, second: int) -> dict[str, str]:
+    change = ""
+    if first != second:
+        sign = "+" if second > first else "-"
+        change = f"{sign}{byte_size(abs(second - first))}"
+    return {
+        "name": name,
+        "first": byte_size(first),
+        "second": byte_size(second),
+        "change": change,
+    }
