@@ -44,47 +44,47 @@ def report(request, context_model):
 def test_a_page_shows_the_numbers_of_the_json(report, show):
     page = show(report.html())
 
-    said = report.as_dict()
-    for number, model in enumerate(said["models"]):
-        if len(said["models"]) > 1:
+    models = report.summary()
+    for number, model in enumerate(models):
+        if len(models) > 1:
             page.get_by_label("Model").select_option(index=number)
         assert page.locator("h1").inner_text() == report.data["title"]
         check_eps(page, model)
         check_cut(page, model)
         check_refusals(page, model)
         titles = page.locator("#advice h3").all_inner_texts()
-        assert titles == [advice["title"] for advice in model["advice"]]
-        verdict = model["verdict"]
+        assert titles == [advice.title for advice in model.advice]
+        verdict = model.verdict
         assert verdict is None or verdict in page.locator("#checks").inner_text()
-    if said["differences"] is not None:
+    if report.differences is not None:
         counts = page.locator("#differences summary .count").all_inner_texts()
-        assert sum(int(text.split()[0]) for text in counts) == said["differences"]
+        assert sum(int(text.split()[0]) for text in counts) == report.differences
 
 
 def check_eps(page, model):
     legend = page.locator(".legend li").all_inner_texts()
-    assert len(legend) == len(model["eps"])
-    for text, ep in zip(legend, model["eps"], strict=True):
-        nodes = "node" if ep["nodes"] == 1 else "nodes"
+    assert len(legend) == len(model.eps)
+    for text, ep in zip(legend, model.eps, strict=True):
+        nodes = "node" if ep.nodes == 1 else "nodes"
         assert text.startswith(
             f"{ep['name'].removesuffix(SUFFIX)} {ep['nodes']} {nodes}"
         )
-        assert ("simulated" in text) == ep["simulated"]
+        assert ("simulated" in text) == ep.simulated
 
 
 def check_cut(page, model):
     size = page.locator(".panel").inner_text()
-    boxes = "box" if model["boxes"] == 1 else "boxes"
-    nodes = "node" if model["nodes"] == 1 else "nodes"
+    boxes = "box" if model.boxes == 1 else "boxes"
+    nodes = "node" if model.nodes == 1 else "nodes"
     assert f"{model['nodes']} {nodes} in {model['boxes']} {boxes}" in size
     page.get_by_role("button", name="fit").click()
-    assert page.locator("[data-box]").count() == model["boxes"]
+    assert page.locator("[data-box]").count() == model.boxes
 
 
 def check_refusals(page, model):
     counts = page.locator("#refused summary .count").all_inner_texts()
     found = sorted(int(text.split()[0].replace(",", "")) for text in counts)
-    assert found == sorted(refusal["nodes"] for refusal in model["refusals"])
+    assert found == sorted(refusal.nodes for refusal in model.refusals)
 
 
 def test_a_partition_opens_to_all_its_operators(show):
