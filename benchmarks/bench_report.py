@@ -4,6 +4,7 @@ they show, and the size of the page.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,26 +27,32 @@ def path_of(shape: str) -> Path:
 
 
 def make_model(shape: str) -> None:
-    """Write a chain of so many nodes, of which the EP takes all (`one`), or every other
-    one (`alternating`).
+    """Write a model of so many nodes: a chain of which the EP takes all (`one`) or
+    every other node (`alternating`), or one of random operators and shortcuts
+    (`mixed`).
     """
     from onnx import TensorProto, helper, save
 
-    names = [
-        "x",
-        *(f"/model/layer.{number}/act/Output_0" for number in range(1, NODES)),
-        "y",
-    ]
-    operators = ("Relu", "Tanh") if shape == "one" else ("Relu", "Hardmax")
-    nodes = [
-        helper.make_node(
-            operators[number % 2],
-            [names[number]],
-            [names[number + 1]],
-            name=f"/model/layer.{number}/act",
+    chosen = random.Random(0)  # noqa: S311 - a model, no secret
+    operators = {
+        "one": ("Relu", "Tanh"),
+        "alternating": ("Relu", "Hardmax"),
+        "mixed": ("Relu", "Tanh", "Add", "Mul", "Add", "Hardmax"),
+    }[shape]
+    names = ["x"]
+    nodes = []
+    for number in range(NODES):
+        operator = operators[number % len(operators)]
+        if shape == "mixed":
+            operator = chosen.choice(operators)
+        inputs = names[-1:]
+        if operator in ("Add", "Mul"):
+            inputs = [names[-1], chosen.choice(names[-40:])]
+        names.append(
+            "y" if number == NODES - 1 else f"/model/layer.{number}/act/Output_0"
         )
-        for number in range(NODES)
-    ]
+        name = f"/model/layer.{number}/act"
+        nodes.append(helper.make_node(operator, inputs, names[-1:], name=name))
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4])
         for name in ("x", "y")
@@ -103,13 +110,14 @@ CHILDREN: dict[str, Callable[..., None]] = {"page": measure_page}
 def main() -> None:
     """Print the table."""
     DATA.mkdir(exist_ok=True)
-    for shape in ("one", "alternating"):
+    for shape in ("one", "alternating", "mixed"):
         make_model(shape)
     measurement = measure(
         __file__,
         {
             "one partition": ("page", "one"),
             "50,000 partitions": ("page", "alternating"),
+            "random operators": ("page", "mixed"),
         },
         runs=RUNS,
     )
