@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from epctx_core import SessionOptions, default_registry, explain_model, inspect_model
 from epctx_report.advice import list_advice
 from epctx_report.columns import make_columns, to_differences
-from epctx_report.cut import CPU_EP, SESSION, make_cut
+from epctx_report.cut import CPU_EP, SESSION
 from epctx_report.facts import (
     describe_checks,
     list_context_facts,
     list_facts,
     list_files,
 )
+from epctx_report.reading import make_cut
 from epctx_report.refusals import group_refusals
 from epctx_report.results import AdviceFacts, ModelSummary, RefusalFacts, TakerFacts
 from epctx_report.timings import read_timings

@@ -13,7 +13,7 @@ from epctx_cli.command import byte_size
 from epctx_core import verify_model
 from epctx_core.errors import InvalidGraph
 from epctx_core.ext import ModelFolder
-from epctx_report.cut import walk_weights
+from epctx_report.reading import walk_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
