@@ -18,7 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node
-from epctx_core.graph.partition import find_quantized_groups
+from epctx_core.graph.partition import CyclicGroupsError, find_quantized_groups
 from epctx_core.graph.walks import (
     copy_message,
     find_used_functions,
@@ -156,11 +156,23 @@ class GraphSlice:
                 )
 
         quantized = find_quantized_groups(self.index)
-        self.left_out = quantized.find_incomplete(by_index, self.is_assigned)
-        self.units = quantized.make_units(
-            index for index in by_index if index not in self.left_out
-        )
-        self.grouped = self._partitioner.group(self.units)
+        enclosing: dict[int, str] = {}
+        while True:
+            left = [index for index in by_index if index not in enclosing]
+            incomplete = quantized.find_incomplete(left, self.is_assigned)
+            self.left_out = enclosing | incomplete
+            self.units = quantized.make_units(
+                index for index in left if index not in incomplete
+            )
+            try:
+                self.grouped = self._partitioner.group(self.units)
+                break
+            except CyclicGroupsError as error:
+                # Single nodes and what EPs have taken make no cycle, so there is a unit
+                # of several.
+                enclosing |= quantized.find_enclosing(
+                    self.units[number] for number in error.groups
+                )
         return [[by_index[index] for index in group] for group in self.grouped]
 
 

@@ -319,7 +319,7 @@ class QuantizedGroups:
                 (m for m in members if m not in chosen and not is_assigned[m]), None
             )
             if missing is not None:
-                reason = self._explain(group.target, missing)
+                reason = self._explain_missing(group.target, missing)
                 left_out.update(
                     (i, reason) for i in (group.target, *group.sinks) if i in chosen
                 )
@@ -329,9 +329,22 @@ class QuantizedGroups:
                 t in chosen and t not in left_out for t in targets
             ):
                 first = min(targets)
-                left_out[source] = left_out.get(first) or self._explain(first, first)
+                reason = self._explain_missing(first, first)
+                left_out[source] = left_out.get(first) or reason
 
         return left_out
+
+    def find_enclosing(self, units: Iterable[Sequence[int]]) -> dict[int, str]:
+        """Return the nodes of those units that are quantized groups and enclose nodes
+        of other EPs, with the reason.
+        """
+        targets = {group.target for group in self.groups}
+        return {
+            node: self._explain(target, "nodes of another EP lie between them")
+            for unit in units
+            for target in targets.intersection(unit)
+            for node in unit
+        }
 
     def make_units(self, nodes: Iterable[int]) -> NodeGroups:
         """Return nodes as units: a group that is whole among them is one, every other
@@ -352,10 +365,13 @@ class QuantizedGroups:
         units.extend([i] for i in chosen)
         return units
 
-    def _explain(self, target: int, missing: int) -> str:
+    def _explain_missing(self, target: int, missing: int) -> str:
+        return self._explain(target, f"{self._describe_node(missing)} is not taken")
+
+    def _explain(self, target: int, obstacle: str) -> str:
         return (
             f"{self._describe_node(target)} and the quantization around it are taken "
-            f"whole or not at all, and {self._describe_node(missing)} is not taken"
+            f"whole or not at all, and {obstacle}"
         )
 
     def _describe_node(self, index: int) -> str:

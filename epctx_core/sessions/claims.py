@@ -205,11 +205,25 @@ def keep_whole_groups(
         units: disjoint sets of nodes; a set is refused whole, never split.
         claims: records a set that is refused.
     """
-    while bad := find_quantized_groups(part.graph).find_incomplete(
-        chain.from_iterable(units), part.is_assigned
-    ):
-        units = claims.without(bad, units, of_group=True)
-    return _joined(part.graph, units)
+    quantized = find_quantized_groups(part.graph)
+    while True:
+        while bad := quantized.find_incomplete(
+            chain.from_iterable(units), part.is_assigned
+        ):
+            units = claims.without(bad, units, of_group=True)
+        joined = _joined(part.graph, units)
+        if len(joined) == len(units):
+            return joined
+        try:
+            part.partitioner.check(joined)
+        except CyclicGroupsError as error:
+            # Convex sets, joined to keep a group whole, may enclose other EPs' nodes.
+            bad = quantized.find_enclosing(joined[number] for number in error.groups)
+            if not bad:
+                return joined
+            units = claims.without(bad, units, of_group=True)
+        else:
+            return joined
 
 
 def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from agreement import assert_agree
+from end_to_end.engine_eps import EngineProvider
 from end_to_end.onnxruntime_results import onnxruntime_result, onnxruntime_says
 from end_to_end.sim_eps import (
     CPU,
@@ -34,7 +35,7 @@ from onnx import helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core import InvalidGraph, NotImplementedByProvider
-from epctx_core.plugin import hookimpl
+from epctx_core.plugin import ComputeCapability, hookimpl, supported_partitions
 
 RUN_MODEL = Path(__file__).with_name("run_model.py")
 CLASSES = {OPENVINO: OpenVinoProvider, QNN: QnnProvider, VITISAI: VitisAIProvider}
@@ -305,3 +306,75 @@ def test_a_binary_in_the_place_of_another_eps_is_refused(written, ep, other, che
     assert caught.value.node in {
         n.name for n, said in context_nodes(written) if said["source"] == ep.encode()
     }
+
+
+ENCLOSING = """
+<ir_version: 8, opset_import: ["" : 18]>
+small (float[2, 3] x) => (float[2, 3] d, float[2, 3] r, float[2, 3] c)
+    <float scale = {0.0625}, int8 zero = {0}, float[2, 3] w = {1, 2, 3, 4, 5, 6}> {
+    [input_q] q = QuantizeLinear(x, scale, zero)
+    [input_dq] d = DequantizeLinear(q, scale, zero)
+    [other_q] v = QuantizeLinear(w, scale, zero)
+    [other_dq] e = DequantizeLinear(v, scale, zero)
+    [add] s = Add(d, e)
+    [result_q] t = QuantizeLinear(s, scale, zero)
+    [result_dq] r = DequantizeLinear(t, scale, zero)
+    [relu] c = Relu(d)
+}
+"""
+"""The group of `add` reads `d`, which `relu` reads, and what `other_q` makes: with both
+of these in one partition, a path leaves the group and returns to it.
+"""
+
+
+def make_ep(label, choose, *, one_by_one=False):
+    """Return an EP that claims nodes by name, in the core's groups or one by one."""
+
+    class Provider(EngineProvider):
+        name = f"{label}ExecutionProvider"
+        binary_suffix = label.lower()
+
+        @hookimpl
+        def get_capability(self, graph):
+            if one_by_one:
+                return [
+                    ComputeCapability([node])
+                    for node in graph.nodes
+                    if node.name in choose
+                ]
+            return supported_partitions(graph, lambda node: node.name in choose)
+
+    return Provider
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_quantized_group_around_nodes_of_another_ep_is_left_to_the_cpu(
+    tmp_path, one_by_one
+):
+    group = {"input_dq", "other_dq", "add", "result_q"}
+    first = make_ep("First", {"other_q", "relu"})
+    second = make_ep("Second", group, one_by_one=one_by_one)
+    registry = epctx.Registry(entry_points=False)
+    options = epctx.SessionOptions()
+    for ep in (first, second):
+        registry.register(ep)
+        options.add_provider(ep.name)
+    path = saved(onnx.parser.parse_model(ENCLOSING), tmp_path / "m.onnx")
+
+    compiler = epctx.ModelCompiler(options, path, registry=registry)
+    report = compiler.compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert [(p.ep, set(p.node_names)) for p in report.partitions] == [
+        (first.name, {"other_q", "relu"})
+    ]
+    refused = [each for each in report.refusals if "of another EP" in each.reason]
+    assert {node for each in refused for node in each.nodes} == group
+    (reason,) = {each.reason for each in refused}
+    assert reason.startswith("Add 'add' and the quantization around it")
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    with epctx.InferenceSession(tmp_path / "m_ctx.onnx", registry=registry) as session:
+        results = session.run(None, {"x": x})
+    for result, expected in zip(
+        results, onnxruntime_result(path, {"x": x}), strict=True
+    ):
+        np.testing.assert_allclose(result, expected, atol=1e-6)
