@@ -47,7 +47,7 @@ def test_a_page_shows_the_numbers_of_the_json(report, show):
     said = report.as_dict()
     for number, model in enumerate(said["models"]):
         if len(said["models"]) > 1:
-            page.get_by_label("Model").select_option(index=number)
+            page.get_by_role("combobox", name="Model").select_option(index=number)
         assert page.locator("h1").inner_text() == report.data["title"]
         check_eps(page, model)
         check_cut(page, model)

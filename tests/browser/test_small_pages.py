@@ -44,7 +44,7 @@ def test_sections_stand_in_their_order(show):
         "Refused",
         "Sizes",
         "Times",
-        "Manifest and checks",
+        "Model and checks",
         "Differences",
     ]
 
@@ -60,7 +60,7 @@ def test_section_without_data_is_left_out(show):
     }
     assert show(data).locator("h2").all_inner_texts() == [
         "The cut",
-        "Manifest and checks",
+        "Model and checks",
     ]
 
 
@@ -280,11 +280,11 @@ def test_many_differences_are_opened_by_a_click(show):
 def test_other_model_of_a_folder_is_chosen(show):
     page = show(folder_page())
     box(page, "CPU").click()
-    page.get_by_label("Model").select_option("decoder_ctx.onnx")
+    page.get_by_role("combobox", name="Model").select_option("decoder_ctx.onnx")
     assert page.locator(".model-name").inner_text() == "decoder_ctx.onnx"
     assert page.locator("[data-box]").count() == 5
     assert page.locator("[data-node]").count() == 0
-    page.get_by_label("Model").select_option("shufflenet_int8_ctx.onnx")
+    page.get_by_role("combobox", name="Model").select_option("shufflenet_int8_ctx.onnx")
     assert page.locator("[data-node]").count() == 2
 
 

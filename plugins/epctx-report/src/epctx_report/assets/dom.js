@@ -32,8 +32,10 @@ function data(text, most = 400) {
   return make("bdi", { class: "data" }, display(text, most));
 }
 
+/** A name or path, which is broken after its separators before it is within words. */
 function code(text, most = 400) {
-  return make("code", {}, display(text, most));
+  const parts = display(text, most).split(/(?<=[\w)\]][/\\_.:-]+)(?=\w)/);
+  return make("code", {}, parts.map((part, at) => [at ? make("wbr") : null, part]));
 }
 
 function link(content, onclick) {

@@ -78,14 +78,14 @@ class Drawing {
       }
       return element;
     }
-    const ops = single === null
-      ? model.countOps(box).slice(0, 3).map(([op, count]) => (count > 1 ? `${op} ×${formatCount(count)}` : op)).join(", ")
-      : model.nodeNames[single] || "";
     if (this.scene.large) {
-      element.append(draw("text", { x: 12, y: 36, class: "small" }, display(single === null ? `${formatCount(nodes)}: ${ops}` : size, 24)));
+      const number = `${formatCount(nodes)}: `;
+      const text = single === null ? number + listOps(model.countOps(box), 24 - number.length) : size;
+      element.append(draw("text", { x: 12, y: 36, class: "small" }, text));
     } else {
       element.append(draw("text", { x: 12, y: 37 }, size));
-      element.append(draw("text", { x: 12, y: 54, class: "small" }, display(ops, 27)));
+      const text = single === null ? listOps(model.countOps(box), 27) : display(model.nodeNames[single], 27);
+      element.append(draw("text", { x: 12, y: 54, class: "small" }, text));
     }
     return element;
   }

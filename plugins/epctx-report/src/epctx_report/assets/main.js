@@ -209,7 +209,7 @@ class Page {
       section("Refused", "refused", refusalSection(view)),
       section("Sizes", "sizes", sizeSection(view)),
       section("Times", "times", timeSection(view)),
-      section("Manifest and checks", "checks", checkSection(view)),
+      section(checkTitle(view), "checks", checkSection(view)),
     ]);
     if (!model.boxCount) this.view = null;
     else if (view.scene) view.openGraph(view.scene.graph);

@@ -73,7 +73,7 @@ function sizeSection({ model }) {
       files.map(({ name, bytes, holds }) => [code(name, 120), formatBytes(bytes), data(holds)]))] : null,
     payloads.length ? [make("h3", {}, "Payloads"), table(["Node", "Source", "File", "#Size", "State"],
       payloads.map(({ node, source, file, bytes, state }) =>
-        [code(node, 60), data(source, 60), code(file, 80), formatBytes(bytes), data(state, 80)]))] : null,
+        [code(node, 80), data(shortName(source), 60), code(file, 120), formatBytes(bytes), data(state, 600)]))] : null,
   ];
 }
 
@@ -102,6 +102,11 @@ function timeSection(view) {
     operators.length ? [make("h3", {}, "Operators"), rest(operators),
       table(["Operator", "#Count", "#Time", ""], withBars(slowest(operators), seconds, (row) => [data(row.operator, 60), formatCount(row.count)]))] : null,
   ];
+}
+
+function checkTitle({ model }) {
+  const { verdict, findings = [] } = model.raw;
+  return verdict || findings.length ? "Model and checks" : "Model";
 }
 
 function checkSection({ model }) {
