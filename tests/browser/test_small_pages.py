@@ -231,6 +231,79 @@ def test_escape_leaves_the_search(show):
     assert page.get_by_role("searchbox").input_value() == ""
 
 
+def test_words_are_not_broken_and_the_largest_numbers_of_operators_are_kept(show):
+    data = small_page()
+    ops = data["models"][0]["nodes"]["ops"]
+    ops[ops.index("Conv")] = "DequantizeLinear"
+    ops[ops.index("Relu")] = "QuantizeLinear"
+    state = "unused on this machine because its driver is older than the one that compiled it"
+    data["models"][0]["payloads"][0]["state"] = state
+    page = show(data, **NARROW)
+
+    drawn = box(page, "QNN 0").locator("text").all_text_contents()
+    assert drawn[-1] == "DequantizeLinear ×6, …"
+    assert state in page.locator("#sizes").inner_text()
+    heights = "cells => cells.map(cell => [cell.textContent, cell.getClientRects().length])"
+    words = page.locator("#sizes td:nth-child(2), .legend b, h2").evaluate_all(heights)
+    assert [text for text, lines in words if lines > 1] == []
+
+
+def test_model_without_checks_has_no_heading_that_promises_them(show):
+    data = small_page()
+    data["models"][0] |= {"verdict": None, "findings": []}
+    assert show(data).locator("h2").last.inner_text() == "Model"
+
+
+FOCUS = """() => {
+  const {className, textContent} = document.activeElement;
+  return className === "frame" ? "frame" : textContent;
+}"""
+
+
+def test_focus_stays_where_the_keyboard_was_used(show):
+    page = show(small_page())
+    page.locator(".frame").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    for label in ["Collapse", "Expand", "Collapse"]:
+        page.keyboard.press("Enter")
+        assert page.evaluate(FOCUS) == label
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (".panel", "Open the subgraph else_branch"),
+        (".panel", "/stage2/add.2"),
+        ("#advice", "CPU"),
+        ("#refused", "/stage2/add.2"),
+    ],
+)
+def test_link_leads_the_focus_to_the_graph(show, place, name):
+    page = show(small_page())
+    box(page, "session").click()
+    page.locator("#refused summary").first.click()
+    page.locator(place).get_by_role("button", name=name).first.press("Enter")
+    assert page.evaluate(FOCUS) == "frame"
+    expect(page.locator(".frame")).to_be_in_viewport()
+
+
+def test_crumb_leads_the_focus_to_the_graph(show):
+    page = show(small_page())
+    box(page, "session").click()
+    panel(page).get_by_role("button", name="Open the subgraph else_branch").click()
+    page.locator(".crumbs button").press("Enter")
+    assert page.evaluate(FOCUS) == "frame"
+
+
+def test_table_has_its_name_and_is_a_tab_stop_only_where_it_overflows(show):
+    page = show(small_page())
+    payloads = page.get_by_role("group", name="Payloads")
+    expect(payloads).not_to_have_attribute("tabindex", "0")
+    page.set_viewport_size({"width": 400, "height": 800})
+    expect(payloads).to_have_attribute("tabindex", "0")
+
+
 def test_refusals_are_ordered_by_their_nodes_each_of_which_is_revealed(show):
     page = show(small_page())
     summaries = page.locator("#refused summary")

@@ -64,6 +64,7 @@ class View {
         const owner = this.model.graphs[path[at + 1]].owner;
         this.openGraph(graph);
         this.reveal({ kind: "node", id: owner });
+        this.frame.element.focus({ preventScroll: true });
       })];
     }));
   }
@@ -134,9 +135,11 @@ class View {
     this.frame.reveal(this.scene.rectangle(item), true);
   }
 
+  /** Does what a link anywhere on the page asks for; the graph is in view and has the focus then. */
   follow(item) {
     this.reveal(item);
-    this.element.scrollIntoView({ block: "nearest" });
+    this.frame.element.focus({ preventScroll: true });
+    this.frame.element.scrollIntoView({ block: "nearest" });
   }
 
   nodeLink(node) {

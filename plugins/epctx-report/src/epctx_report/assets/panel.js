@@ -15,8 +15,13 @@ class Panel {
   show(chosen) {
     const content = chosen === null ? this.describeGraph()
       : chosen.kind === "box" ? this.describeBox(chosen.id) : this.describeNode(chosen.id);
+    const { activeElement } = document;
+    const held = this.element.contains(activeElement);
+    const again = held && activeElement.classList.contains("expand");
     this.element.replaceChildren(...content.flat(Infinity).filter(Boolean));
     this.element.scrollTop = 0;
+    // What had the keyboard's focus is gone: its successor has it, or the graph.
+    if (held) ((again && this.element.querySelector(".expand")) || this.view.frame.element).focus({ preventScroll: true });
   }
 
   describeGraph() {
@@ -73,7 +78,7 @@ class Panel {
   expandButton(box) {
     if (this.view.scene.graph !== (this.model.boxGraph[box] ?? 0)) return null;
     const open = this.view.scene.expanded.has(box);
-    return make("button", { type: "button", onclick: () => this.view.toggle(box) }, open ? "Collapse" : "Expand");
+    return make("button", { type: "button", class: "expand", onclick: () => this.view.toggle(box) }, open ? "Collapse" : "Expand");
   }
 
   swatch(box) {

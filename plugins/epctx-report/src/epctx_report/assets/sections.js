@@ -69,9 +69,9 @@ function sizeSection({ model }) {
   const { files = [], payloads = [] } = model.raw;
   if (!files.length && !payloads.length) return null;
   return [
-    files.length ? [make("h3", {}, "Files"), table(["File", "#Size", "Holds"],
+    files.length ? [make("h3", {}, "Files"), table("Files", ["File", "#Size", "Holds"],
       files.map(({ name, bytes, holds }) => [code(name, 120), formatBytes(bytes), data(holds)]))] : null,
-    payloads.length ? [make("h3", {}, "Payloads"), table(["Node", "Source", "File", "#Size", "State"],
+    payloads.length ? [make("h3", {}, "Payloads"), table("Payloads", ["Node", "Source", "File", "#Size", "State"],
       payloads.map(({ node, source, file, bytes, state }) =>
         [code(node, 80), data(shortName(source), 60), code(file, 120), formatBytes(bytes), data(state, 600)]))] : null,
   ];
@@ -96,11 +96,11 @@ function timeSection(view) {
   const rest = (list) => list.length > MOST_NODES ? make("p", { class: "hint" }, `The slowest ${MOST_NODES} of ${formatCount(list.length)}.`) : null;
   return [
     notes.map((note) => make("p", {}, data(note, 2000))),
-    rows.length ? table(["Step", "Of", "#Time", ""], withBars(rows, seconds, (row) => [data(row.name, 80), data(row.of, 80)])) : null,
+    rows.length ? table("Times", ["Step", "Of", "#Time", ""], withBars(rows, seconds, (row) => [data(row.name, 80), data(row.of, 80)])) : null,
     partitions.length ? [make("h3", {}, "Partitions"), rest(partitions),
-      table(["Partition", "#Time", ""], withBars(slowest(partitions), seconds, (row) => [view.boxLink(row.box)]))] : null,
+      table("Partitions", ["Partition", "#Time", ""], withBars(slowest(partitions), seconds, (row) => [view.boxLink(row.box)]))] : null,
     operators.length ? [make("h3", {}, "Operators"), rest(operators),
-      table(["Operator", "#Count", "#Time", ""], withBars(slowest(operators), seconds, (row) => [data(row.operator, 60), formatCount(row.count)]))] : null,
+      table("Operators", ["Operator", "#Count", "#Time", ""], withBars(slowest(operators), seconds, (row) => [data(row.operator, 60), formatCount(row.count)]))] : null,
   ];
 }
 
@@ -133,7 +133,7 @@ function differenceSection(differences) {
     make("p", {}, code(first, 120), " and ", code(second, 120), rows.length ? "" : " do not differ."),
     [...byPart].map(([part, own]) => details(
       [data(part, 60), make("span", { class: "count" }, ` ${countOf(own.length, "difference")}`)],
-      () => table(heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
+      () => table(display(part, 60), heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
       rows.length <= MOST_OPEN)),
     leftOut ? make("p", { class: "hint" }, `${countOf(leftOut, "further difference")} left out.`) : null,
   ];
