@@ -141,6 +141,24 @@ def test_panel_shows_all_of_an_operator_and_its_links_lead_on(show):
     assert panel(page).locator("h3").inner_text() == "MatMul"
 
 
+def test_panel_shows_what_is_known_of_a_compiled_node(show):
+    data = small_page()
+    name = data["models"][0]["payloads"][0]["node"]
+    node = data["models"][0]["nodes"]["name"].index(name)
+    facts = [("Payload", "shufflenet_int8_qnn.bin"), ("Primary", "yes")]
+    data["models"][0]["contexts"] = [
+        {"node": node, "facts": [{"name": n, "value": v} for n, v in facts]}
+    ]
+    page = show(data)
+    box(page, "QNN, compiled").click()
+
+    rows = panel(page).locator("dl")
+    assert rows.last.locator("dt").all_inner_texts() == [name for name, _ in facts]
+    assert rows.last.locator("dd").all_inner_texts() == [value for _, value in facts]
+    assert "Weights" not in panel(page).inner_text()
+    assert panel(page).inner_text().count(name) == 1
+
+
 def test_subgraph_opens_from_its_owner_and_the_breadcrumb_leads_back(show):
     page = show(small_page())
     box(page, "session").click()

@@ -47,11 +47,12 @@ class Panel {
       make("h3", {}, this.swatch(box), display(model.boxTitle(box), 60)),
       single === null ? this.expandButton(box) : null,
       this.facts([
-        ["Name", model.boxNames[box] && code(model.boxNames[box])],
+        ["Name", this.ownName(box, single)],
         ["EP", data(model.ep(box).name)],
         ["Kind", this.kindOf(box)],
         ["Operators", single === null && formatCount(nodes.length)],
-        ["Weights", formatBytes(model.boxWeights(box))],
+        // What was compiled holds its weights: those of the node say nothing.
+        ["Weights", !model.boxContext[box] && formatBytes(model.boxWeights(box))],
         ["Time", seconds !== null && seconds !== undefined && formatSeconds(seconds)],
       ]),
       single === null ? null : this.describeNode(single, true),
@@ -64,6 +65,12 @@ class Panel {
       single === null ? this.values("Comes out", this.boxOutputs(box), false) : null,
       single === null ? details(`Nodes (${formatCount(nodes.length)})`, () => this.view.nodeList(nodes)) : null,
     ];
+  }
+
+  /** The name of a box, unless its only node says it. */
+  ownName(box, single) {
+    const name = this.model.boxNames[box];
+    return name && (single === null || name !== this.model.nodeNames[single]) ? code(name) : null;
   }
 
   kindOf(box) {
@@ -97,8 +104,9 @@ class Panel {
         ["Operator", within && data(model.op(node))],
         ["EP", !within && data(model.ep(box).name)],
         ["Box", !within && link(display(model.boxTitle(box), 40), () => view.reveal({ kind: "box", id: box }))],
-        ["Weights", !within && formatBytes(model.weights[node] ?? null)],
+        ["Weights", !within && !model.boxContext[box] && formatBytes(model.weights[node] ?? null)],
       ]),
+      this.describeContext(node),
       subgraphs.map((graph) => make("p", {}, make("button", { type: "button", class: "subgraph", onclick: () => view.openGraph(graph) },
         `Open the subgraph ${display(model.graphs[graph].name, 60)}`))),
       refusals.length ? make("h4", {}, "Refused") : null,
@@ -107,6 +115,12 @@ class Panel {
       this.values("Inputs", [...new Set(model.inputsOf.of(node))], true),
       this.values("Outputs", [...model.outputsOf.of(node)], false),
     ].flat();
+  }
+
+  describeContext(node) {
+    const facts = this.model.contextFacts.get(node) ?? [];
+    if (!facts.length) return null;
+    return [make("h4", {}, "Compiled"), this.facts(facts.map(({ name, value }) => [data(name, 80), data(value, 1000)]))];
   }
 
   facts(rows) {
