@@ -39,6 +39,7 @@ def test_summary_and_legend_say_where_the_nodes_run(show):
 def test_sections_stand_in_their_order(show):
     page = show(folder_page())
     assert page.locator("h2").all_inner_texts() == [
+        "Overview",
         "The cut",
         "Worth a look",
         "Refused",
@@ -366,6 +367,44 @@ def test_many_differences_are_opened_by_a_click(show):
     assert "n40" not in page.locator("#differences").inner_text()
     page.get_by_text("41 differences").click()
     assert "n40" in page.locator("#differences").inner_text()
+
+
+def test_folder_begins_with_a_table_of_its_models_which_leads_to_each(show):
+    data = folder_page()
+    data["models"][1] |= {"label": "b/decoder_ctx.onnx", "verdict": None}
+    page = show(data)
+    rows = page.locator("#overview tbody tr")
+    assert rows.nth(0).inner_text().split("\t")[:5] == [
+        "shufflenet_int8_ctx.onnx",
+        "29",
+        "2",
+        "QNN 13, OpenVINO 9, CPU 6, session 1",
+        "4.6 MiB",
+    ]
+    assert rows.nth(0).inner_text().endswith("; 1 error, 1 warning")
+    assert rows.nth(1).inner_text().endswith("\t1 error, 1 warning")
+
+    rows.nth(1).get_by_role("button", name="b/decoder_ctx.onnx").press("Enter")
+    assert page.locator(".model-name").inner_text() == "b/decoder_ctx.onnx"
+    assert page.get_by_role("combobox", name="Model").input_value() == "1"
+    expect(page.locator(".model")).to_be_focused()
+
+
+def test_model_that_could_not_be_read_shows_its_error_only(show):
+    data = folder_page()
+    error = "damaged.onnx is no ONNX model: byte 17"
+    data["models"].append({"name": "damaged.onnx", "bytes": 17, "error": error})
+    page = show(data)
+    assert error in page.locator("#overview tr").last.inner_text()
+
+    page.get_by_role("combobox", name="Model").select_option("damaged.onnx")
+    assert error in page.locator(".model").inner_text()
+    assert page.locator(".model section").count() == 0
+    page.keyboard.press("/")
+    page.emulate_media(media="print")
+    page.emulate_media(media="screen")
+    page.get_by_role("combobox", name="Model").select_option(index=0)
+    assert page.locator("[data-box]").count() == 5
 
 
 def test_other_model_of_a_folder_is_chosen(show):

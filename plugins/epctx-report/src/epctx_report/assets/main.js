@@ -167,7 +167,7 @@ class View {
 class Page {
   constructor(raw) {
     this.raw = raw;
-    this.body = make("div", {});
+    this.body = make("div", { class: "model", tabindex: -1 });
     this.views = new Map();
   }
 
@@ -176,6 +176,7 @@ class Page {
     const models = raw.models ?? [];
     document.getElementById("page").replaceChildren(
       make("header", {}, make("h1", {}, data(raw.title, 200)), models.length > 1 ? this.makeChoice(models) : null),
+      section("Overview", "overview", models.length > 1 ? modelTable(models, (index) => this.visit(index)) : null) ?? "",
       this.body,
       append(make("div", {}), [section("Differences", "differences", differenceSection(raw.differences))]),
       make("footer", {}, "Written by ", data(raw.tool ?? "epctx", 60), "."));
@@ -190,21 +191,41 @@ class Page {
     if (models.length) this.choose(0);
   }
 
+  makeName(raw) {
+    if (this.raw.models.length < 2 && raw.name === this.raw.title) return null;
+    return make("p", { class: "model-name" }, code(raw.label || raw.name, 200));
+  }
+
   makeChoice(models) {
-    const select = make("select", { id: "model" }, models.map(({ name }, at) => make("option", { value: at }, display(name, 80))));
+    const select = make("select", { id: "model" }, models.map((model, at) => make("option", { value: at }, display(labelOf(model), 80))));
     select.addEventListener("change", () => this.choose(Number(select.value)));
+    this.select = select;
     return make("p", {}, make("label", { for: "model" }, "Model "), select);
+  }
+
+  /** Shows a model, and leads the keyboard to it. */
+  visit(index) {
+    this.select.value = String(index);
+    this.choose(index);
+    this.body.focus({ preventScroll: true });
+    this.body.scrollIntoView();
   }
 
   choose(index) {
     const raw = this.raw.models[index];
+    if (raw.error) {
+      this.view = null;
+      this.body.replaceChildren(this.makeName(raw) ?? "",
+        make("p", { class: "failure" }, `This model (${formatBytes(raw.bytes)}) could not be read: `, data(raw.error, 4000)));
+      return;
+    }
     if (!this.views.has(index)) this.views.set(index, new View(new Model(raw)));
     const view = this.view = this.views.get(index);
     const { model } = view;
     const size = raw.bytes === null || raw.bytes === undefined ? null : ` ${formatBytes(raw.bytes)}.`;
     this.body.replaceChildren();
     append(this.body, [
-      this.raw.models.length > 1 || raw.name !== this.raw.title ? make("p", { class: "model-name" }, code(raw.name, 200)) : null,
+      this.makeName(raw),
       make("p", { class: "summary" }, summarise(model), size),
       makeLegend(model, view.classes),
       section("The cut", "cut", model.boxCount ? view.element : null),

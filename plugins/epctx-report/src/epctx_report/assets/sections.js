@@ -10,6 +10,32 @@ function section(title, id, content) {
     make("h2", { id: `${id}-title` }, title), content);
 }
 
+function labelOf(model) {
+  return model.label || model.name || "?";
+}
+
+/** All models of the page, one to a row. */
+function modelTable(models, choose) {
+  return table("All models", ["Model", "#Nodes", "#Partitions", "EPs", "#Size", "State"], models.map((model, at) => {
+    const eps = (model.eps ?? []).filter(({ nodes }) => nodes);
+    const sum = (key) => formatCount(eps.reduce((total, ep) => total + ep[key], 0));
+    return [
+      link(code(labelOf(model), 120), () => choose(at)),
+      model.error ? "" : sum("nodes"), model.error ? "" : sum("partitions"),
+      eps.map((ep, index) => [index ? ", " : "", data(shortName(ep.name), 40), ` ${formatCount(ep.nodes)}`]),
+      formatBytes(model.bytes), stateOf(model),
+    ];
+  }));
+}
+
+/** Why a model could not be read; else what its checks say. */
+function stateOf({ error, verdict, findings = [] }) {
+  if (error) return make("span", { class: "failure" }, data(error, 300));
+  const counts = ["error", "warning"].map((severity) => [severity, findings.filter((finding) => finding.severity === severity).length]);
+  const found = counts.filter(([, count]) => count).map(([severity, count]) => countOf(count, severity)).join(", ");
+  return [verdict ? data(verdict, 200) : null, verdict && found ? "; " : null, found];
+}
+
 /** One sentence: how many nodes, where they run, in how many partitions. */
 function summarise(model) {
   const total = model.eps.reduce((sum, ep) => sum + ep.nodes, 0);
