@@ -356,6 +356,22 @@ def test_tables_show_sizes_times_and_differences(show):
     assert "3 further differences left out." in differences.inner_text()
 
 
+def test_differences_begin_with_a_comparison_of_both_cuts(show):
+    data = folder_page()
+    row = {"name": "Nodes on the CPU EP", "first": "6", "second": "2", "change": "−4"}
+    data["differences"] |= {"summary": [row], "rows": [], "left_out": 0}
+    page = show(data)
+    assert page.locator("#differences th").all_inner_texts() == [
+        "",
+        "shufflenet_int8_ctx.onnx",
+        "decoder_ctx.onnx",
+        "Change",
+    ]
+    cells = page.locator("#differences td").all_inner_texts()
+    assert cells == list(row.values())
+    assert "do not differ" not in page.locator("#differences").inner_text()
+
+
 def test_many_differences_are_opened_by_a_click(show):
     page_data = folder_page()
     (row,) = page_data["differences"]["rows"]

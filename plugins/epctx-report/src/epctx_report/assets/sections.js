@@ -150,13 +150,16 @@ function checkSection({ model }) {
 
 function differenceSection(differences) {
   if (!differences) return null;
-  const { first, second, rows = [], left_out: leftOut } = differences;
+  const { first, second, summary = [], rows = [], left_out: leftOut } = differences;
   const byPart = new Map();
   for (const row of rows) byPart.set(row.part, [...(byPart.get(row.part) ?? []), row]);
   const heads = ["Name", ...[first, second].map((name) => display(name, 40).replace(/^#/, "﹟"))];
+  const changed = summary.some(({ change }) => change);
   const side = (text) => (text === null || text === undefined ? make("i", {}, "none") : data(text, 300));
   return [
-    make("p", {}, code(first, 120), " and ", code(second, 120), rows.length ? "" : " do not differ."),
+    make("p", {}, code(first, 120), " and ", code(second, 120), rows.length || leftOut || changed ? "" : " do not differ."),
+    summary.length ? table("Comparison", ["", ...heads.slice(1), "Change"],
+      summary.map((row) => [data(row.name, 80), data(row.first, 300), data(row.second, 300), data(row.change, 300)])) : null,
     [...byPart].map(([part, own]) => details(
       [data(part, 60), make("span", { class: "count" }, ` ${countOf(own.length, "difference")}`)],
       () => table(display(part, 60), heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
