@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from browser.samples import folder_page, small_page
+from browser.samples import (
+    Builder,
+    chain_page,
+    folder_page,
+    make_ep,
+    make_page,
+    small_page,
+)
 from playwright.sync_api import expect
 
 NARROW = {"viewport": {"width": 400, "height": 800}}
@@ -250,6 +257,14 @@ def test_escape_leaves_the_search(show):
     assert page.get_by_role("searchbox").input_value() == ""
 
 
+LINES_OF_WORDS = """elements => elements.flatMap(({firstChild}) => {
+  if (firstChild.data.includes(" ")) return [];
+  const range = document.createRange();
+  range.selectNodeContents(firstChild);
+  return [[firstChild.data, range.getClientRects().length]];
+})"""
+
+
 def test_words_are_not_broken_and_the_largest_numbers_of_operators_are_kept(show):
     data = small_page()
     ops = data["models"][0]["nodes"]["ops"]
@@ -262,8 +277,11 @@ def test_words_are_not_broken_and_the_largest_numbers_of_operators_are_kept(show
     drawn = box(page, "QNN 0").locator("text").all_text_contents()
     assert drawn[-1] == "DequantizeLinear ×6, …"
     assert state in page.locator("#sizes").inner_text()
-    heights = "cells => cells.map(cell => [cell.textContent, cell.getClientRects().length])"
-    words = page.locator("#sizes td:nth-child(2), .legend b, h2").evaluate_all(heights)
+    words = page.locator("#sizes :is(code, bdi)").evaluate_all(LINES_OF_WORDS)
+    assert [text for text, _ in words][:2] == [
+        "shufflenet_int8_ctx.onnx",
+        "shufflenet_int8_qnn.bin",
+    ]
     assert [text for text, lines in words if lines > 1] == []
 
 
@@ -477,6 +495,57 @@ def test_print_shows_the_whole_small_graph_and_every_list_without_controls(show)
     page.emulate_media(media="screen")
     expect(page.locator(".tools")).to_be_visible()
     assert page.locator("#refused details[open]").count() == 0
+
+
+def test_print_of_a_graph_too_wide_for_paper_lists_its_boxes(show):
+    builder = Builder("wide.onnx")
+    builder.model["eps"] = [make_ep("QNNExecutionProvider")]
+    first = builder.node("Conv", "first", builder.box(0, 0), [])
+    value = builder.value(first)
+    for partition in range(1, 21):
+        builder.node("Relu", f"r{partition}", builder.box(0, partition), [value])
+    page = show(make_page(builder.finish()))
+    expect(page.locator(".paper")).to_be_hidden()
+    page.emulate_media(media="print")
+
+    rows = page.locator(".paper tbody tr")
+    expect(rows).to_have_count(21)
+    assert rows.last.inner_text().split("\t") == [
+        "21",
+        "QNN\u00a020",
+        "1",
+        "Relu",
+        "1\u00a0(784.0\u00a0KiB)",
+    ]
+    expect(page.locator(".frame")).to_be_hidden()
+    expect(page.locator(".keys")).to_be_hidden()
+    page.emulate_media(media="screen")
+    expect(page.locator(".frame")).to_be_visible()
+    expect(rows).to_have_count(0)
+
+
+def test_head_of_an_open_box_stays_in_view_and_collapses_it(show):
+    page = show(chain_page(200))
+    head = page.locator(".open-head")
+    page.locator("[data-box]").click()
+    expect(head).to_be_hidden()
+    page.locator(".frame").evaluate("frame => { frame.scrollTop = 5_000; }")
+    expect(head).to_have_text("▾ QNN 0, 200 operators")
+    expect(head).to_be_in_viewport()
+
+    head.click()
+    assert page.locator("[data-node]").count() == 0
+    expect(head).to_be_hidden()
+    assert page.evaluate(FOCUS) == "frame"
+
+
+def test_fit_shows_the_whole_of_a_long_graph(show):
+    page = show(chain_page(300))
+    page.locator("[data-box]").click()
+    page.get_by_role("button", name="fit").click()
+    size = "({scrollWidth: a, clientWidth: b, scrollHeight: c, clientHeight: d}) => [a - b, c - d]"
+    assert page.locator(".frame").evaluate(size) == [0, 0]
+    assert page.locator(".open-head").inner_text() == "▾ QNN 0, 300 operators"
 
 
 def test_print_is_light_in_dark_mode_too(show):

@@ -32,9 +32,12 @@ function data(text, most = 400) {
   return make("bdi", { class: "data" }, display(text, most));
 }
 
-/** A name or path, which is broken after its separators before it is within words. */
+const LONG_NAME = 32;
+
+/** A name or path; a long one may be broken after its separators, not within words. */
 function code(text, most = 400) {
-  const parts = display(text, most).split(/(?<=[\w)\]][/\\_.:-]+)(?=\w)/);
+  const shown = display(text, most);
+  const parts = shown.length > LONG_NAME ? shown.split(/(?<=\w[/\\_.:-]+)(?=\w{6})/) : [shown];
   return make("code", {}, parts.map((part, at) => [at ? make("wbr") : null, part]));
 }
 

@@ -1,6 +1,7 @@
 // Drawing of what lies in a window of the scene, as SVG.
 
 const LABELS_FROM = 0.42; // the smallest scale at which texts can be read
+const OPERATORS_FROM = 0.08; // the smallest one at which those of open boxes are drawn
 const MOST_EDGES = 900;
 const THICKNESS = [1.2, 2, 3.2, 4.8];
 
@@ -19,6 +20,7 @@ class Drawing {
   constructor(scene, area, scale, chosen, classes) {
     Object.assign(this, { scene, area, chosen, classes });
     this.texts = scale >= LABELS_FROM;
+    this.operators = scale >= OPERATORS_FROM;
     this.model = scene.model;
     this.edges = [];
     this.items = [];
@@ -28,7 +30,7 @@ class Drawing {
   make() {
     const { scene } = this;
     this.addEdges(scene.contents, scene.places, 0, 0, "box");
-    scene.each(this.area, (kind, id, at, left, top, places) => {
+    scene.each(this.area, this.operators, (kind, id, at, left, top, places) => {
       const x = left + places.x[at] - this.area.x, y = top + places.y[at] - this.area.y;
       if (kind === "node") {
         this.items.push(this.makeNode(id, x, y, places.w[at], places.h[at]));
@@ -36,7 +38,7 @@ class Drawing {
       }
       const open = scene.expanded.get(id);
       this.items.push(this.makeBox(id, x, y, places.w[at], places.h[at], Boolean(open)));
-      if (!open) return;
+      if (!open || !this.operators) return;
       const [innerLeft, innerTop] = scene.innerOrigin(id, at);
       this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items, this.classes[this.model.boxEp[id]]);
     });

@@ -10,6 +10,7 @@ class View {
     this.overview = new Overview(this);
     this.panel = new Panel(this);
     this.search = new Search(this);
+    this.paper = make("div", { class: "paper" });
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "Graphs" });
     const button = (label, text, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.element = make("div", { class: "cut" },
@@ -17,9 +18,10 @@ class View {
         make("div", { class: "zoom" },
           button("Zoom out", "−", () => this.frame.zoom(this.frame.scale / 1.25)),
           button("Zoom in", "+", () => this.frame.zoom(this.frame.scale * 1.25)),
-          button("Fit the whole graph", "fit", () => this.frame.fit()))),
+          button("Fit the graph", "fit", () => this.frame.fit()))),
       this.crumbs,
-      make("div", { class: "stage" }, make("div", { class: "framed" }, this.overview.element, this.frame.element), this.panel.element));
+      this.paper,
+      make("div", { class: "stage" }, make("div", { class: "framed" }, this.overview.element, this.frame.element, this.frame.head), this.panel.element));
     bindKeys(this);
   }
 
@@ -32,6 +34,7 @@ class View {
     if (!this.scenes.has(graph)) this.scenes.set(graph, new Scene(this.model, graph));
     this.scene = this.scenes.get(graph);
     this.chosen = null;
+    delete this.frame.head.dataset.of;
     this.setHeight(260);
     this.showCrumbs();
     this.panel.show(null);
@@ -70,6 +73,7 @@ class View {
   }
 
   moved() {
+    this.frame.showHead();
     this.overview.move();
   }
 

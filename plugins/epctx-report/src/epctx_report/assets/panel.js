@@ -32,7 +32,7 @@ class Panel {
     return [
       make("h3", {}, this.view.graphName(scene.graph)),
       make("p", {}, `${countOf(nodes, "node")} in ${countOf(boxes.length, "box", "boxes")}.`),
-      make("p", { class: "hint" },
+      make("p", { class: "hint keys" },
         "Select a box to see what crosses its border; click it again to collapse it. Keys: arrows move, Enter expands, + − 0 zoom, / searches, Esc goes back."),
     ];
   }
