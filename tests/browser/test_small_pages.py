@@ -412,7 +412,7 @@ def test_folder_begins_with_a_table_of_its_models_which_leads_to_each(show):
         "shufflenet_int8_ctx.onnx",
         "29",
         "2",
-        "QNN 13, OpenVINO 9, CPU 6, session 1",
+        "QNN\u00a013, OpenVINO\u00a09, CPU\u00a06, session\u00a01",
         "4.6 MiB",
     ]
     assert rows.nth(0).inner_text().endswith("; 1 error, 1 warning")

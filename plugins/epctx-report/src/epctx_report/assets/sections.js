@@ -22,7 +22,7 @@ function modelTable(models, choose) {
     return [
       link(code(labelOf(model), 120), () => choose(at)),
       model.error ? "" : sum("nodes"), model.error ? "" : sum("partitions"),
-      eps.map((ep, index) => [index ? ", " : "", data(shortName(ep.name), 40), ` ${formatCount(ep.nodes)}`]),
+      make("span", {}, eps.map((ep, index) => [index ? ", " : "", data(shortName(ep.name), 40), `\u00a0${formatCount(ep.nodes)}`])),
       formatBytes(model.bytes), stateOf(model),
     ];
   }));
@@ -33,7 +33,7 @@ function stateOf({ error, verdict, findings = [] }) {
   if (error) return make("span", { class: "failure" }, data(error, 300));
   const counts = ["error", "warning"].map((severity) => [severity, findings.filter((finding) => finding.severity === severity).length]);
   const found = counts.filter(([, count]) => count).map(([severity, count]) => countOf(count, severity)).join(", ");
-  return [verdict ? data(verdict, 200) : null, verdict && found ? "; " : null, found];
+  return make("span", {}, verdict ? data(verdict, 200) : null, verdict && found ? "; " : null, found);
 }
 
 /** One sentence: how many nodes, where they run, in how many partitions. */
