@@ -51,7 +51,7 @@ def test_few_elements_are_drawn_at_any_zoom(show, shape):
     for _ in range(14):
         page.get_by_label("Zoom out").click()
         counts.append(elements(page))
-    page.get_by_label("Fit the whole graph").click()
+    page.get_by_label("Fit the graph").click()
     counts.append(elements(page))
     assert max(counts) < MOST_ELEMENTS
     assert page.locator("[data-box], [data-node]").count() > 1

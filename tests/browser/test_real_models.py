@@ -47,7 +47,7 @@ def test_a_page_shows_the_numbers_of_the_json(report, show):
     models = report.summary()
     for number, model in enumerate(models):
         if len(models) > 1:
-            page.get_by_label("Model").select_option(index=number)
+            page.get_by_role("combobox", name="Model").select_option(index=number)
         assert page.locator("h1").inner_text() == report.data["title"]
         check_eps(page, model)
         check_cut(page, model)

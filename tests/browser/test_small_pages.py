@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from browser.samples import folder_page, small_page
+from browser.samples import (
+    Builder,
+    chain_page,
+    folder_page,
+    make_ep,
+    make_page,
+    small_page,
+)
 from playwright.sync_api import expect
 
 NARROW = {"viewport": {"width": 400, "height": 800}}
@@ -39,12 +46,13 @@ def test_summary_and_legend_say_where_the_nodes_run(show):
 def test_sections_stand_in_their_order(show):
     page = show(folder_page())
     assert page.locator("h2").all_inner_texts() == [
+        "Overview",
         "The cut",
         "Worth a look",
         "Refused",
         "Sizes",
         "Times",
-        "Manifest and checks",
+        "Model and checks",
         "Differences",
     ]
 
@@ -60,7 +68,7 @@ def test_section_without_data_is_left_out(show):
     }
     assert show(data).locator("h2").all_inner_texts() == [
         "The cut",
-        "Manifest and checks",
+        "Model and checks",
     ]
 
 
@@ -139,6 +147,24 @@ def test_panel_shows_all_of_an_operator_and_its_links_lead_on(show):
     panel(page).get_by_role("button", name="/stage2/left.0").click()
     expect(operator(page, "/stage2/left.0")).to_have_class("node chosen")
     assert panel(page).locator("h3").inner_text() == "MatMul"
+
+
+def test_panel_shows_what_is_known_of_a_compiled_node(show):
+    data = small_page()
+    name = data["models"][0]["payloads"][0]["node"]
+    node = data["models"][0]["nodes"]["name"].index(name)
+    facts = [("Payload", "shufflenet_int8_qnn.bin"), ("Primary", "yes")]
+    data["models"][0]["contexts"] = [
+        {"node": node, "facts": [{"name": n, "value": v} for n, v in facts]}
+    ]
+    page = show(data)
+    box(page, "QNN, compiled").click()
+
+    rows = panel(page).locator("dl")
+    assert rows.last.locator("dt").all_inner_texts() == [name for name, _ in facts]
+    assert rows.last.locator("dd").all_inner_texts() == [value for _, value in facts]
+    assert "Weights" not in panel(page).inner_text()
+    assert panel(page).inner_text().count(name) == 1
 
 
 def test_subgraph_opens_from_its_owner_and_the_breadcrumb_leads_back(show):
@@ -231,6 +257,90 @@ def test_escape_leaves_the_search(show):
     assert page.get_by_role("searchbox").input_value() == ""
 
 
+LINES_OF_WORDS = """elements => elements.flatMap(({firstChild}) => {
+  if (firstChild.data.includes(" ")) return [];
+  const range = document.createRange();
+  range.selectNodeContents(firstChild);
+  return [[firstChild.data, range.getClientRects().length]];
+})"""
+
+
+def test_words_are_not_broken_and_the_largest_numbers_of_operators_are_kept(show):
+    data = small_page()
+    ops = data["models"][0]["nodes"]["ops"]
+    ops[ops.index("Conv")] = "DequantizeLinear"
+    ops[ops.index("Relu")] = "QuantizeLinear"
+    state = "unused on this machine because its driver is older than the one that compiled it"
+    data["models"][0]["payloads"][0]["state"] = state
+    page = show(data, **NARROW)
+
+    drawn = box(page, "QNN 0").locator("text").all_text_contents()
+    assert drawn[-1] == "DequantizeLinear ×6, …"
+    assert state in page.locator("#sizes").inner_text()
+    words = page.locator("#sizes :is(code, bdi)").evaluate_all(LINES_OF_WORDS)
+    assert [text for text, _ in words][:2] == [
+        "shufflenet_int8_ctx.onnx",
+        "shufflenet_int8_qnn.bin",
+    ]
+    assert [text for text, lines in words if lines > 1] == []
+
+
+def test_model_without_checks_has_no_heading_that_promises_them(show):
+    data = small_page()
+    data["models"][0] |= {"verdict": None, "findings": []}
+    assert show(data).locator("h2").last.inner_text() == "Model"
+
+
+FOCUS = """() => {
+  const {className, textContent} = document.activeElement;
+  return className === "frame" ? "frame" : textContent;
+}"""
+
+
+def test_focus_stays_where_the_keyboard_was_used(show):
+    page = show(small_page())
+    page.locator(".frame").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    for label in ["Collapse", "Expand", "Collapse"]:
+        page.keyboard.press("Enter")
+        assert page.evaluate(FOCUS) == label
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (".panel", "Open the subgraph else_branch"),
+        (".panel", "/stage2/add.2"),
+        ("#advice", "CPU"),
+        ("#refused", "/stage2/add.2"),
+    ],
+)
+def test_link_leads_the_focus_to_the_graph(show, place, name):
+    page = show(small_page())
+    box(page, "session").click()
+    page.locator("#refused summary").first.click()
+    page.locator(place).get_by_role("button", name=name).first.press("Enter")
+    assert page.evaluate(FOCUS) == "frame"
+    expect(page.locator(".frame")).to_be_in_viewport()
+
+
+def test_crumb_leads_the_focus_to_the_graph(show):
+    page = show(small_page())
+    box(page, "session").click()
+    panel(page).get_by_role("button", name="Open the subgraph else_branch").click()
+    page.locator(".crumbs button").press("Enter")
+    assert page.evaluate(FOCUS) == "frame"
+
+
+def test_table_has_its_name_and_is_a_tab_stop_only_where_it_overflows(show):
+    page = show(small_page())
+    payloads = page.get_by_role("group", name="Payloads")
+    expect(payloads).not_to_have_attribute("tabindex", "0")
+    page.set_viewport_size({"width": 400, "height": 800})
+    expect(payloads).to_have_attribute("tabindex", "0")
+
+
 def test_refusals_are_ordered_by_their_nodes_each_of_which_is_revealed(show):
     page = show(small_page())
     summaries = page.locator("#refused summary")
@@ -264,6 +374,22 @@ def test_tables_show_sizes_times_and_differences(show):
     assert "3 further differences left out." in differences.inner_text()
 
 
+def test_differences_begin_with_a_comparison_of_both_cuts(show):
+    data = folder_page()
+    row = {"name": "Nodes on the CPU EP", "first": "6", "second": "2", "change": "−4"}
+    data["differences"] |= {"summary": [row], "rows": [], "left_out": 0}
+    page = show(data)
+    assert page.locator("#differences th").all_inner_texts() == [
+        "",
+        "shufflenet_int8_ctx.onnx",
+        "decoder_ctx.onnx",
+        "Change",
+    ]
+    cells = page.locator("#differences td").all_inner_texts()
+    assert cells == list(row.values())
+    assert "do not differ" not in page.locator("#differences").inner_text()
+
+
 def test_many_differences_are_opened_by_a_click(show):
     page_data = folder_page()
     (row,) = page_data["differences"]["rows"]
@@ -277,14 +403,52 @@ def test_many_differences_are_opened_by_a_click(show):
     assert "n40" in page.locator("#differences").inner_text()
 
 
+def test_folder_begins_with_a_table_of_its_models_which_leads_to_each(show):
+    data = folder_page()
+    data["models"][1] |= {"label": "b/decoder_ctx.onnx", "verdict": None}
+    page = show(data)
+    rows = page.locator("#overview tbody tr")
+    assert rows.nth(0).inner_text().split("\t")[:5] == [
+        "shufflenet_int8_ctx.onnx",
+        "29",
+        "2",
+        "QNN\u00a013, OpenVINO\u00a09, CPU\u00a06, session\u00a01",
+        "4.6 MiB",
+    ]
+    assert rows.nth(0).inner_text().endswith("; 1 error, 1 warning")
+    assert rows.nth(1).inner_text().endswith("\t1 error, 1 warning")
+
+    rows.nth(1).get_by_role("button", name="b/decoder_ctx.onnx").press("Enter")
+    assert page.locator(".model-name").inner_text() == "b/decoder_ctx.onnx"
+    assert page.get_by_role("combobox", name="Model").input_value() == "1"
+    expect(page.locator(".model")).to_be_focused()
+
+
+def test_model_that_could_not_be_read_shows_its_error_only(show):
+    data = folder_page()
+    error = "damaged.onnx is no ONNX model: byte 17"
+    data["models"].append({"name": "damaged.onnx", "bytes": 17, "error": error})
+    page = show(data)
+    assert error in page.locator("#overview tr").last.inner_text()
+
+    page.get_by_role("combobox", name="Model").select_option("damaged.onnx")
+    assert error in page.locator(".model").inner_text()
+    assert page.locator(".model section").count() == 0
+    page.keyboard.press("/")
+    page.emulate_media(media="print")
+    page.emulate_media(media="screen")
+    page.get_by_role("combobox", name="Model").select_option(index=0)
+    assert page.locator("[data-box]").count() == 5
+
+
 def test_other_model_of_a_folder_is_chosen(show):
     page = show(folder_page())
     box(page, "CPU").click()
-    page.get_by_label("Model").select_option("decoder_ctx.onnx")
+    page.get_by_role("combobox", name="Model").select_option("decoder_ctx.onnx")
     assert page.locator(".model-name").inner_text() == "decoder_ctx.onnx"
     assert page.locator("[data-box]").count() == 5
     assert page.locator("[data-node]").count() == 0
-    page.get_by_label("Model").select_option("shufflenet_int8_ctx.onnx")
+    page.get_by_role("combobox", name="Model").select_option("shufflenet_int8_ctx.onnx")
     assert page.locator("[data-node]").count() == 2
 
 
@@ -331,6 +495,57 @@ def test_print_shows_the_whole_small_graph_and_every_list_without_controls(show)
     page.emulate_media(media="screen")
     expect(page.locator(".tools")).to_be_visible()
     assert page.locator("#refused details[open]").count() == 0
+
+
+def test_print_of_a_graph_too_wide_for_paper_lists_its_boxes(show):
+    builder = Builder("wide.onnx")
+    builder.model["eps"] = [make_ep("QNNExecutionProvider")]
+    first = builder.node("Conv", "first", builder.box(0, 0), [])
+    value = builder.value(first)
+    for partition in range(1, 21):
+        builder.node("Relu", f"r{partition}", builder.box(0, partition), [value])
+    page = show(make_page(builder.finish()))
+    expect(page.locator(".paper")).to_be_hidden()
+    page.emulate_media(media="print")
+
+    rows = page.locator(".paper tbody tr")
+    expect(rows).to_have_count(21)
+    assert rows.last.inner_text().split("\t") == [
+        "21",
+        "QNN\u00a020",
+        "1",
+        "Relu",
+        "1\u00a0(784.0\u00a0KiB)",
+    ]
+    expect(page.locator(".frame")).to_be_hidden()
+    expect(page.locator(".keys")).to_be_hidden()
+    page.emulate_media(media="screen")
+    expect(page.locator(".frame")).to_be_visible()
+    expect(rows).to_have_count(0)
+
+
+def test_head_of_an_open_box_stays_in_view_and_collapses_it(show):
+    page = show(chain_page(200))
+    head = page.locator(".open-head")
+    page.locator("[data-box]").click()
+    expect(head).to_be_hidden()
+    page.locator(".frame").evaluate("frame => { frame.scrollTop = 5_000; }")
+    expect(head).to_have_text("▾ QNN 0, 200 operators")
+    expect(head).to_be_in_viewport()
+
+    head.click()
+    assert page.locator("[data-node]").count() == 0
+    expect(head).to_be_hidden()
+    assert page.evaluate(FOCUS) == "frame"
+
+
+def test_fit_shows_the_whole_of_a_long_graph(show):
+    page = show(chain_page(300))
+    page.locator("[data-box]").click()
+    page.get_by_role("button", name="fit").click()
+    size = "({scrollWidth: a, clientWidth: b, scrollHeight: c, clientHeight: d}) => [a - b, c - d]"
+    assert page.locator(".frame").evaluate(size) == [0, 0]
+    assert page.locator(".open-head").inner_text() == "▾ QNN 0, 300 operators"
 
 
 def test_print_is_light_in_dark_mode_too(show):

@@ -32,25 +32,42 @@ function data(text, most = 400) {
   return make("bdi", { class: "data" }, display(text, most));
 }
 
+const LONG_NAME = 32;
+
+/** A name or path; a long one may be broken after its separators, not within words. */
 function code(text, most = 400) {
-  return make("code", {}, display(text, most));
+  const shown = display(text, most);
+  const parts = shown.length > LONG_NAME ? shown.split(/(?<=\w[/\\_.:-]+)(?=\w{6})/) : [shown];
+  return make("code", {}, parts.map((part, at) => [at ? make("wbr") : null, part]));
 }
 
 function link(content, onclick) {
   return make("button", { type: "button", class: "link", onclick }, content);
 }
 
-/** A table: heads are texts, those of numbers begin with "#". */
-function table(heads, rows) {
+/** Tables that are wider than their place are tab stops, so that keys scroll them. */
+const overflow = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const wrapper = target.closest(".scrolled");
+    if (wrapper.scrollWidth > wrapper.clientWidth) wrapper.setAttribute("tabindex", "0");
+    else wrapper.removeAttribute("tabindex");
+  }
+});
+
+/** A table with a label; heads are texts, those of numbers begin with "#". */
+function table(label, heads, rows) {
   const isNumber = heads.map((head) => head.startsWith("#"));
   const cell = (content, column) =>
     make("td", { class: isNumber[column] ? "number" : null }, content);
-  return make("div", { class: "scrolled", tabindex: 0, role: "region", "aria-label": "table" },
-    make("table", { class: heads.length > 3 && heads.at(-1) ? "wide" : null },
-      make("thead", {}, make("tr", {},
-        heads.map((head, column) =>
-          make("th", { scope: "col", class: isNumber[column] ? "number" : null }, head.replace("#", ""))))),
-      make("tbody", {}, rows.map((row) => make("tr", {}, row.map(cell))))));
+  const content = make("table", { class: heads.length > 3 && heads.at(-1) ? "wide" : null, "aria-label": label },
+    make("thead", {}, make("tr", {},
+      heads.map((head, column) =>
+        make("th", { scope: "col", class: isNumber[column] ? "number" : null }, head.replace("#", ""))))),
+    make("tbody", {}, rows.map((row) => make("tr", {}, row.map(cell)))));
+  const wrapper = make("div", { class: "scrolled", role: "group", "aria-label": label }, content);
+  overflow.observe(wrapper);
+  overflow.observe(content);
+  return wrapper;
 }
 
 const fillers = new WeakMap();

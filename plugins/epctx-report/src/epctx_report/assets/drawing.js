@@ -1,6 +1,7 @@
 // Drawing of what lies in a window of the scene, as SVG.
 
 const LABELS_FROM = 0.42; // the smallest scale at which texts can be read
+const OPERATORS_FROM = 0.08; // the smallest one at which those of open boxes are drawn
 const MOST_EDGES = 900;
 const THICKNESS = [1.2, 2, 3.2, 4.8];
 
@@ -19,6 +20,7 @@ class Drawing {
   constructor(scene, area, scale, chosen, classes) {
     Object.assign(this, { scene, area, chosen, classes });
     this.texts = scale >= LABELS_FROM;
+    this.operators = scale >= OPERATORS_FROM;
     this.model = scene.model;
     this.edges = [];
     this.items = [];
@@ -28,7 +30,7 @@ class Drawing {
   make() {
     const { scene } = this;
     this.addEdges(scene.contents, scene.places, 0, 0, "box");
-    scene.each(this.area, (kind, id, at, left, top, places) => {
+    scene.each(this.area, this.operators, (kind, id, at, left, top, places) => {
       const x = left + places.x[at] - this.area.x, y = top + places.y[at] - this.area.y;
       if (kind === "node") {
         this.items.push(this.makeNode(id, x, y, places.w[at], places.h[at]));
@@ -36,7 +38,7 @@ class Drawing {
       }
       const open = scene.expanded.get(id);
       this.items.push(this.makeBox(id, x, y, places.w[at], places.h[at], Boolean(open)));
-      if (!open) return;
+      if (!open || !this.operators) return;
       const [innerLeft, innerTop] = scene.innerOrigin(id, at);
       this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items, this.classes[this.model.boxEp[id]]);
     });
@@ -78,14 +80,14 @@ class Drawing {
       }
       return element;
     }
-    const ops = single === null
-      ? model.countOps(box).slice(0, 3).map(([op, count]) => (count > 1 ? `${op} ×${formatCount(count)}` : op)).join(", ")
-      : model.nodeNames[single] || "";
     if (this.scene.large) {
-      element.append(draw("text", { x: 12, y: 36, class: "small" }, display(single === null ? `${formatCount(nodes)}: ${ops}` : size, 24)));
+      const number = `${formatCount(nodes)}: `;
+      const text = single === null ? number + listOps(model.countOps(box), 24 - number.length) : size;
+      element.append(draw("text", { x: 12, y: 36, class: "small" }, text));
     } else {
       element.append(draw("text", { x: 12, y: 37 }, size));
-      element.append(draw("text", { x: 12, y: 54, class: "small" }, display(ops, 27)));
+      const text = single === null ? listOps(model.countOps(box), 27) : display(model.nodeNames[single], 27);
+      element.append(draw("text", { x: 12, y: 54, class: "small" }, text));
     }
     return element;
   }

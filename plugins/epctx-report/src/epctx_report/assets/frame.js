@@ -1,6 +1,7 @@
 // The frame: a scrolled area of which only the visible part and a margin are drawn.
 
 const MOST_ITEMS = 900; // boxes and operators of a window: bounds the elements of the page
+const SMALLEST = 0.02; // the scale at which boxes are lines; larger graphs have the overview
 const LARGEST = 30_000_000; // pixels: browsers cannot scroll over more
 
 class Frame {
@@ -22,6 +23,14 @@ class Frame {
       this.zoom(this.scale * Math.exp(-event.deltaY / 300), event.clientX - box.left, event.clientY - box.top);
     }, { passive: false });
     this.svg.addEventListener("click", (event) => this.click(event));
+    // Its button by keyboard is that of the panel.
+    this.head = make("button", {
+      type: "button", class: "open-head", hidden: true, tabindex: -1, title: "Collapse",
+      onclick: () => {
+        this.view.toggle(Number(this.head.dataset.of));
+        this.element.focus({ preventScroll: true });
+      },
+    });
     new ResizeObserver(() => {
       const size = `${this.element.clientWidth} ${this.element.clientHeight}`;
       if (size !== this.drawnSize) this.redraw();
@@ -68,7 +77,7 @@ class Frame {
     this.drawnSize = `${this.element.clientWidth} ${this.element.clientHeight}`;
     let area = this.area(0.4);
     // Dense places have no margin.
-    if (scene.count(area) > MOST_ITEMS) area = this.area(0.02);
+    if (scene.count(area, this.scale) > MOST_ITEMS) area = this.area(0.02);
     this.drawArea(area);
     this.view.moved();
   }
@@ -110,18 +119,37 @@ class Frame {
 
   bounded(scale, x, y) {
     const { scene, element } = this;
-    scale = Math.min(Math.max(scale, 0.08), 3, LARGEST / Math.max(scene.width, scene.height));
+    const whole = this.wholeScale();
+    const least = whole >= SMALLEST ? Math.min(whole, OPERATORS_FROM) : OPERATORS_FROM;
+    scale = Math.min(Math.max(scale, least), 3, LARGEST / Math.max(scene.width, scene.height));
     for (; scale < 1; scale *= 1.15) {
       const w = element.clientWidth / scale, h = element.clientHeight / scale;
-      if (scene.count({ x: x - w / 2, y: y - h / 2, w, h }) <= MOST_ITEMS) break;
+      if (scene.count({ x: x - w / 2, y: y - h / 2, w, h }, scale) <= MOST_ITEMS) break;
     }
     return scale;
   }
 
-  fit() {
+  wholeScale() {
     const { scene, element } = this;
-    const whole = Math.min((element.clientWidth - 2) / scene.width, (element.clientHeight - 2) / scene.height);
-    this.zoom(Math.min(1.25, whole));
+    return Math.min((element.clientWidth - 2) / scene.width, (element.clientHeight - 2) / scene.height);
+  }
+
+  /** Shows the whole graph, or as much of a large one as can be drawn at once. */
+  fit() {
+    this.zoom(Math.min(1.25, this.wholeScale()));
+  }
+
+  /** The head of the open box in view stays there while its own one is out of view. */
+  showHead() {
+    const { scene, scale, head } = this;
+    const area = this.area();
+    const box = scene.openWithin(area);
+    const place = box === null ? null : scene.rectangle({ kind: "box", id: box });
+    head.hidden = !place || (scale >= LABELS_FROM && place.x >= area.x - 1 && place.y >= area.y - 1);
+    if (head.hidden || head.dataset.of === String(box)) return;
+    head.dataset.of = String(box);
+    head.className = `open-head ${this.view.classes[this.view.model.boxEp[box]] ?? "session"}`;
+    head.textContent = `▾ ${display(this.view.model.boxTitle(box), 40)}, ${countOf(this.view.model.nodesOf.size(box), "operator")}`;
   }
 
   /** A first view: the whole width if its texts can be read then, the top in the middle. */

@@ -10,6 +10,7 @@ class View {
     this.overview = new Overview(this);
     this.panel = new Panel(this);
     this.search = new Search(this);
+    this.paper = make("div", { class: "paper" });
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "Graphs" });
     const button = (label, text, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     this.element = make("div", { class: "cut" },
@@ -17,9 +18,10 @@ class View {
         make("div", { class: "zoom" },
           button("Zoom out", "−", () => this.frame.zoom(this.frame.scale / 1.25)),
           button("Zoom in", "+", () => this.frame.zoom(this.frame.scale * 1.25)),
-          button("Fit the whole graph", "fit", () => this.frame.fit()))),
+          button("Fit the graph", "fit", () => this.frame.fit()))),
       this.crumbs,
-      make("div", { class: "stage" }, make("div", { class: "framed" }, this.overview.element, this.frame.element), this.panel.element));
+      this.paper,
+      make("div", { class: "stage" }, make("div", { class: "framed" }, this.overview.element, this.frame.element, this.frame.head), this.panel.element));
     bindKeys(this);
   }
 
@@ -32,6 +34,7 @@ class View {
     if (!this.scenes.has(graph)) this.scenes.set(graph, new Scene(this.model, graph));
     this.scene = this.scenes.get(graph);
     this.chosen = null;
+    delete this.frame.head.dataset.of;
     this.setHeight(260);
     this.showCrumbs();
     this.panel.show(null);
@@ -64,11 +67,13 @@ class View {
         const owner = this.model.graphs[path[at + 1]].owner;
         this.openGraph(graph);
         this.reveal({ kind: "node", id: owner });
+        this.frame.element.focus({ preventScroll: true });
       })];
     }));
   }
 
   moved() {
+    this.frame.showHead();
     this.overview.move();
   }
 
@@ -134,9 +139,11 @@ class View {
     this.frame.reveal(this.scene.rectangle(item), true);
   }
 
+  /** Does what a link anywhere on the page asks for; the graph is in view and has the focus then. */
   follow(item) {
     this.reveal(item);
-    this.element.scrollIntoView({ block: "nearest" });
+    this.frame.element.focus({ preventScroll: true });
+    this.frame.element.scrollIntoView({ block: "nearest" });
   }
 
   nodeLink(node) {
@@ -164,7 +171,7 @@ class View {
 class Page {
   constructor(raw) {
     this.raw = raw;
-    this.body = make("div", {});
+    this.body = make("div", { class: "model", tabindex: -1 });
     this.views = new Map();
   }
 
@@ -173,6 +180,7 @@ class Page {
     const models = raw.models ?? [];
     document.getElementById("page").replaceChildren(
       make("header", {}, make("h1", {}, data(raw.title, 200)), models.length > 1 ? this.makeChoice(models) : null),
+      section("Overview", "overview", models.length > 1 ? modelTable(models, (index) => this.visit(index)) : null) ?? "",
       this.body,
       append(make("div", {}), [section("Differences", "differences", differenceSection(raw.differences))]),
       make("footer", {}, "Written by ", data(raw.tool ?? "epctx", 60), "."));
@@ -187,21 +195,41 @@ class Page {
     if (models.length) this.choose(0);
   }
 
+  makeName(raw) {
+    if (this.raw.models.length < 2 && raw.name === this.raw.title) return null;
+    return make("p", { class: "model-name" }, code(raw.label || raw.name, 200));
+  }
+
   makeChoice(models) {
-    const select = make("select", { id: "model" }, models.map(({ name }, at) => make("option", { value: at }, display(name, 80))));
+    const select = make("select", { id: "model" }, models.map((model, at) => make("option", { value: at }, display(labelOf(model), 80))));
     select.addEventListener("change", () => this.choose(Number(select.value)));
+    this.select = select;
     return make("p", {}, make("label", { for: "model" }, "Model "), select);
+  }
+
+  /** Shows a model, and leads the keyboard to it. */
+  visit(index) {
+    this.select.value = String(index);
+    this.choose(index);
+    this.body.focus({ preventScroll: true });
+    this.body.scrollIntoView();
   }
 
   choose(index) {
     const raw = this.raw.models[index];
+    if (raw.error) {
+      this.view = null;
+      this.body.replaceChildren(this.makeName(raw) ?? "",
+        make("p", { class: "failure" }, `This model (${formatBytes(raw.bytes)}) could not be read: `, data(raw.error, 4000)));
+      return;
+    }
     if (!this.views.has(index)) this.views.set(index, new View(new Model(raw)));
     const view = this.view = this.views.get(index);
     const { model } = view;
     const size = raw.bytes === null || raw.bytes === undefined ? null : ` ${formatBytes(raw.bytes)}.`;
     this.body.replaceChildren();
     append(this.body, [
-      this.raw.models.length > 1 || raw.name !== this.raw.title ? make("p", { class: "model-name" }, code(raw.name, 200)) : null,
+      this.makeName(raw),
       make("p", { class: "summary" }, summarise(model), size),
       makeLegend(model, view.classes),
       section("The cut", "cut", model.boxCount ? view.element : null),
@@ -209,7 +237,7 @@ class Page {
       section("Refused", "refused", refusalSection(view)),
       section("Sizes", "sizes", sizeSection(view)),
       section("Times", "times", timeSection(view)),
-      section("Manifest and checks", "checks", checkSection(view)),
+      section(checkTitle(view), "checks", checkSection(view)),
     ]);
     if (!model.boxCount) this.view = null;
     else if (view.scene) view.openGraph(view.scene.graph);

@@ -73,6 +73,7 @@ class Model {
       if (owner === null || owner === undefined) return;
       this.subgraphs.set(owner, [...(this.subgraphs.get(owner) ?? []), graph]);
     });
+    this.contextFacts = new Map((raw.contexts ?? []).map(({ node, facts }) => [node, facts ?? []]));
     this.contents = new Map();
   }
 

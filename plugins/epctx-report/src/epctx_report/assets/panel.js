@@ -15,8 +15,13 @@ class Panel {
   show(chosen) {
     const content = chosen === null ? this.describeGraph()
       : chosen.kind === "box" ? this.describeBox(chosen.id) : this.describeNode(chosen.id);
+    const { activeElement } = document;
+    const held = this.element.contains(activeElement);
+    const again = held && activeElement.classList.contains("expand");
     this.element.replaceChildren(...content.flat(Infinity).filter(Boolean));
     this.element.scrollTop = 0;
+    // What had the keyboard's focus is gone: its successor has it, or the graph.
+    if (held) ((again && this.element.querySelector(".expand")) || this.view.frame.element).focus({ preventScroll: true });
   }
 
   describeGraph() {
@@ -27,7 +32,7 @@ class Panel {
     return [
       make("h3", {}, this.view.graphName(scene.graph)),
       make("p", {}, `${countOf(nodes, "node")} in ${countOf(boxes.length, "box", "boxes")}.`),
-      make("p", { class: "hint" },
+      make("p", { class: "hint keys" },
         "Select a box to see what crosses its border; click it again to collapse it. Keys: arrows move, Enter expands, + − 0 zoom, / searches, Esc goes back."),
     ];
   }
@@ -42,11 +47,12 @@ class Panel {
       make("h3", {}, this.swatch(box), display(model.boxTitle(box), 60)),
       single === null ? this.expandButton(box) : null,
       this.facts([
-        ["Name", model.boxNames[box] && code(model.boxNames[box])],
+        ["Name", this.ownName(box, single)],
         ["EP", data(model.ep(box).name)],
         ["Kind", this.kindOf(box)],
         ["Operators", single === null && formatCount(nodes.length)],
-        ["Weights", formatBytes(model.boxWeights(box))],
+        // What was compiled holds its weights: those of the node say nothing.
+        ["Weights", !model.boxContext[box] && formatBytes(model.boxWeights(box))],
         ["Time", seconds !== null && seconds !== undefined && formatSeconds(seconds)],
       ]),
       single === null ? null : this.describeNode(single, true),
@@ -61,6 +67,12 @@ class Panel {
     ];
   }
 
+  /** The name of a box, unless its only node says it. */
+  ownName(box, single) {
+    const name = this.model.boxNames[box];
+    return name && (single === null || name !== this.model.nodeNames[single]) ? code(name) : null;
+  }
+
   kindOf(box) {
     const { model } = this;
     if (model.boxContext[box]) return "EPContext node: compiled already";
@@ -73,7 +85,7 @@ class Panel {
   expandButton(box) {
     if (this.view.scene.graph !== (this.model.boxGraph[box] ?? 0)) return null;
     const open = this.view.scene.expanded.has(box);
-    return make("button", { type: "button", onclick: () => this.view.toggle(box) }, open ? "Collapse" : "Expand");
+    return make("button", { type: "button", class: "expand", onclick: () => this.view.toggle(box) }, open ? "Collapse" : "Expand");
   }
 
   swatch(box) {
@@ -92,8 +104,9 @@ class Panel {
         ["Operator", within && data(model.op(node))],
         ["EP", !within && data(model.ep(box).name)],
         ["Box", !within && link(display(model.boxTitle(box), 40), () => view.reveal({ kind: "box", id: box }))],
-        ["Weights", !within && formatBytes(model.weights[node] ?? null)],
+        ["Weights", !within && !model.boxContext[box] && formatBytes(model.weights[node] ?? null)],
       ]),
+      this.describeContext(node),
       subgraphs.map((graph) => make("p", {}, make("button", { type: "button", class: "subgraph", onclick: () => view.openGraph(graph) },
         `Open the subgraph ${display(model.graphs[graph].name, 60)}`))),
       refusals.length ? make("h4", {}, "Refused") : null,
@@ -102,6 +115,12 @@ class Panel {
       this.values("Inputs", [...new Set(model.inputsOf.of(node))], true),
       this.values("Outputs", [...model.outputsOf.of(node)], false),
     ].flat();
+  }
+
+  describeContext(node) {
+    const facts = this.model.contextFacts.get(node) ?? [];
+    if (!facts.length) return null;
+    return [make("h4", {}, "Compiled"), this.facts(facts.map(({ name, value }) => [data(name, 80), data(value, 1000)]))];
   }
 
   facts(rows) {

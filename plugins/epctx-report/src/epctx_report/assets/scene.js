@@ -70,20 +70,33 @@ class Scene {
     return [this.places.x[at] + (this.places.w[at] - inner.width) / 2, this.places.y[at] + HEAD];
   }
 
-  /** Boxes and operators within a rectangle. */
-  count(area) {
+  /** Boxes within a rectangle, and operators unless they are too small to be drawn. */
+  count(area, scale = 1) {
     let found = 0;
-    this.each(area, () => (found += 1));
+    this.each(area, scale >= OPERATORS_FROM, () => (found += 1));
     return found;
   }
 
-  /** Calls `visit(kind, id, at, left, top, places)` for each item that meets `area`. */
-  each(area, visit) {
+  /** The open box that has most of `area`, or null. */
+  openWithin(area) {
+    let best = null, most = 0;
+    for (const box of this.expanded.keys()) {
+      const { x, y, w, h } = this.rectangle({ kind: "box", id: box });
+      const width = Math.min(x + w, area.x + area.w) - Math.max(x, area.x);
+      const height = Math.min(y + h, area.y + area.h) - Math.max(y, area.y);
+      if (width > 0 && height > 0 && width * height > most) [best, most] = [box, width * height];
+    }
+    return best;
+  }
+
+  /** Calls `visit(kind, id, at, left, top, places)` for each box that meets `area`, and for
+   * each operator of open ones if `operators`. */
+  each(area, operators, visit) {
     const { ids } = this.contents;
     eachItem(this.places, area, 0, 0, (at) => {
       visit("box", ids[at], at, 0, 0, this.places);
       const inner = this.expanded.get(ids[at]);
-      if (!inner) return;
+      if (!inner || !operators) return;
       const [left, top] = this.innerOrigin(ids[at], at);
       const nodes = this.model.boxContents(ids[at]).ids;
       eachItem(inner, area, left, top, (node) => visit("node", nodes[node], node, left, top, inner));

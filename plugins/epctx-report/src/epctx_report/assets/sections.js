@@ -10,6 +10,32 @@ function section(title, id, content) {
     make("h2", { id: `${id}-title` }, title), content);
 }
 
+function labelOf(model) {
+  return model.label || model.name || "?";
+}
+
+/** All models of the page, one to a row. */
+function modelTable(models, choose) {
+  return table("All models", ["Model", "#Nodes", "#Partitions", "EPs", "#Size", "State"], models.map((model, at) => {
+    const eps = (model.eps ?? []).filter(({ nodes }) => nodes);
+    const sum = (key) => formatCount(eps.reduce((total, ep) => total + ep[key], 0));
+    return [
+      link(code(labelOf(model), 120), () => choose(at)),
+      model.error ? "" : sum("nodes"), model.error ? "" : sum("partitions"),
+      make("span", {}, eps.map((ep, index) => [index ? ", " : "", data(shortName(ep.name), 40), `\u00a0${formatCount(ep.nodes)}`])),
+      formatBytes(model.bytes), stateOf(model),
+    ];
+  }));
+}
+
+/** Why a model could not be read; else what its checks say. */
+function stateOf({ error, verdict, findings = [] }) {
+  if (error) return make("span", { class: "failure" }, data(error, 300));
+  const counts = ["error", "warning"].map((severity) => [severity, findings.filter((finding) => finding.severity === severity).length]);
+  const found = counts.filter(([, count]) => count).map(([severity, count]) => countOf(count, severity)).join(", ");
+  return make("span", {}, verdict ? data(verdict, 200) : null, verdict && found ? "; " : null, found);
+}
+
 /** One sentence: how many nodes, where they run, in how many partitions. */
 function summarise(model) {
   const total = model.eps.reduce((sum, ep) => sum + ep.nodes, 0);
@@ -69,11 +95,11 @@ function sizeSection({ model }) {
   const { files = [], payloads = [] } = model.raw;
   if (!files.length && !payloads.length) return null;
   return [
-    files.length ? [make("h3", {}, "Files"), table(["File", "#Size", "Holds"],
+    files.length ? [make("h3", {}, "Files"), table("Files", ["File", "#Size", "Holds"],
       files.map(({ name, bytes, holds }) => [code(name, 120), formatBytes(bytes), data(holds)]))] : null,
-    payloads.length ? [make("h3", {}, "Payloads"), table(["Node", "Source", "File", "#Size", "State"],
+    payloads.length ? [make("h3", {}, "Payloads"), table("Payloads", ["Node", "Source", "File", "#Size", "State"],
       payloads.map(({ node, source, file, bytes, state }) =>
-        [code(node, 60), data(source, 60), code(file, 80), formatBytes(bytes), data(state, 80)]))] : null,
+        [code(node, 80), data(shortName(source), 60), code(file, 120), formatBytes(bytes), data(state, 600)]))] : null,
   ];
 }
 
@@ -96,12 +122,17 @@ function timeSection(view) {
   const rest = (list) => list.length > MOST_NODES ? make("p", { class: "hint" }, `The slowest ${MOST_NODES} of ${formatCount(list.length)}.`) : null;
   return [
     notes.map((note) => make("p", {}, data(note, 2000))),
-    rows.length ? table(["Step", "Of", "#Time", ""], withBars(rows, seconds, (row) => [data(row.name, 80), data(row.of, 80)])) : null,
+    rows.length ? table("Times", ["Step", "Of", "#Time", ""], withBars(rows, seconds, (row) => [data(row.name, 80), data(row.of, 80)])) : null,
     partitions.length ? [make("h3", {}, "Partitions"), rest(partitions),
-      table(["Partition", "#Time", ""], withBars(slowest(partitions), seconds, (row) => [view.boxLink(row.box)]))] : null,
+      table("Partitions", ["Partition", "#Time", ""], withBars(slowest(partitions), seconds, (row) => [view.boxLink(row.box)]))] : null,
     operators.length ? [make("h3", {}, "Operators"), rest(operators),
-      table(["Operator", "#Count", "#Time", ""], withBars(slowest(operators), seconds, (row) => [data(row.operator, 60), formatCount(row.count)]))] : null,
+      table("Operators", ["Operator", "#Count", "#Time", ""], withBars(slowest(operators), seconds, (row) => [data(row.operator, 60), formatCount(row.count)]))] : null,
   ];
+}
+
+function checkTitle({ model }) {
+  const { verdict, findings = [] } = model.raw;
+  return verdict || findings.length ? "Model and checks" : "Model";
 }
 
 function checkSection({ model }) {
@@ -119,16 +150,19 @@ function checkSection({ model }) {
 
 function differenceSection(differences) {
   if (!differences) return null;
-  const { first, second, rows = [], left_out: leftOut } = differences;
+  const { first, second, summary = [], rows = [], left_out: leftOut } = differences;
   const byPart = new Map();
   for (const row of rows) byPart.set(row.part, [...(byPart.get(row.part) ?? []), row]);
   const heads = ["Name", ...[first, second].map((name) => display(name, 40).replace(/^#/, "﹟"))];
+  const changed = summary.some(({ change }) => change);
   const side = (text) => (text === null || text === undefined ? make("i", {}, "none") : data(text, 300));
   return [
-    make("p", {}, code(first, 120), " and ", code(second, 120), rows.length ? "" : " do not differ."),
+    make("p", {}, code(first, 120), " and ", code(second, 120), rows.length || leftOut || changed ? "" : " do not differ."),
+    summary.length ? table("Comparison", ["", ...heads.slice(1), "Change"],
+      summary.map((row) => [data(row.name, 80), data(row.first, 300), data(row.second, 300), data(row.change, 300)])) : null,
     [...byPart].map(([part, own]) => details(
       [data(part, 60), make("span", { class: "count" }, ` ${countOf(own.length, "difference")}`)],
-      () => table(heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
+      () => table(display(part, 60), heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
       rows.length <= MOST_OPEN)),
     leftOut ? make("p", { class: "hint" }, `${countOf(leftOut, "further difference")} left out.`) : null,
   ];

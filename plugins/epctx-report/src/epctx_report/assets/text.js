@@ -67,6 +67,20 @@ function formatShare(part, whole) {
   return `${share.toFixed(share === 100 || share === 0 ? 0 : 1)}%`;
 }
 
+/** As many operators with their numbers as fit into `most` characters, whole ones only. */
+function listOps(counts, most) {
+  let text = "";
+  for (const [at, [op, count]] of counts.entries()) {
+    const times = count > 1 ? ` ×${formatCount(count)}` : "";
+    const item = `${display(op.replace(/^.*::/, ""), Math.max(8, most - times.length - 3))}${times}`;
+    const added = at ? `${text}, ${item}` : item;
+    const rest = at < counts.length - 1 ? ", …".length : 0;
+    if (at && added.length + rest > most) return `${text}, …`;
+    text = added;
+  }
+  return text;
+}
+
 function shortName(ep) {
   const short = ep.replace(/ExecutionProvider$/, "");
   return short || ep;
