@@ -66,9 +66,7 @@ def check_eps(page, model):
     assert len(legend) == len(model.eps)
     for text, ep in zip(legend, model.eps, strict=True):
         nodes = "node" if ep.nodes == 1 else "nodes"
-        assert text.startswith(
-            f"{ep['name'].removesuffix(SUFFIX)} {ep['nodes']} {nodes}"
-        )
+        assert text.startswith(f"{ep.name.removesuffix(SUFFIX)} {ep.nodes} {nodes}")
         assert ("simulated" in text) == ep.simulated
 
 
@@ -76,7 +74,7 @@ def check_cut(page, model):
     size = page.locator(".panel").inner_text()
     boxes = "box" if model.boxes == 1 else "boxes"
     nodes = "node" if model.nodes == 1 else "nodes"
-    assert f"{model['nodes']} {nodes} in {model['boxes']} {boxes}" in size
+    assert f"{model.nodes} {nodes} in {model.boxes} {boxes}" in size
     page.get_by_role("button", name="fit").click()
     assert page.locator("[data-box]").count() == model.boxes
 
