@@ -386,8 +386,15 @@ def hostile_page() -> Data:
         b.model["advice"] = [
             {"title": text, "text": text, "nodes": [one], "boxes": [second]}
         ]
+        b.model["contexts"] = [{"node": one, "facts": [{"name": text, "value": text}]}]
+        b.model["label"] = text
         models.append(b.finish(deltas=False))
+    models.append({"name": HOSTILE[0], "bytes": 1, "error": HOSTILE[0]})
     differences = {
+        "summary": [
+            {"name": text, "first": text, "second": text, "change": text}
+            for text in HOSTILE
+        ],
         "first": HOSTILE[0],
         "second": HOSTILE[1],
         "rows": [

@@ -31,7 +31,7 @@ function boxTable({ scene, model }) {
   });
   const left = contents.ids.length - rows.length;
   return [
-    table("Boxes", ["#", "Box", "#Operators", "Most frequent", "Reads from", ...(timed ? ["#Time"] : [])], rows),
+    table("Boxes", ["##", "Box", "#Operators", "Most frequent", "Reads from", ...(timed ? ["#Time"] : [])], rows),
     left ? make("p", {}, `… and ${countOf(left, "further box", "further boxes")}.`) : null,
   ];
 }
