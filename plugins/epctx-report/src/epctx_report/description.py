@@ -35,7 +35,7 @@ _SIMULATED = "sim-"
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What a description is made from, besides the model.
+    """Sources of a description, besides the model.
 
     Attributes:
         options: EPs and session options.
