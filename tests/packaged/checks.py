@@ -13,6 +13,7 @@ import onnx
 from end_to_end.share_models import example, write_model
 from end_to_end.sim_eps import OPENVINO, PACKAGES, QNN
 from packaged.distributions import (
+    BATCH,
     BENCH,
     BLOBS,
     CACHE,
@@ -23,6 +24,7 @@ from packaged.distributions import (
     FILES,
     ISOLATION,
     KIT,
+    REPORT,
     SDK,
     Environment,
 )
@@ -46,6 +48,14 @@ except epctx.EpctxError as error:
 """
 
 
+def _use_of_command(module: str) -> str:
+    """Import a command as `epctx` does."""
+    return (
+        "from epctx_core.ext import import_installed; "
+        f"import_installed({module!r}, needed_by='a command')"
+    )
+
+
 def _use_of_ep(ep: str) -> str:
     return f"options.add_provider({ep!r}); epctx.InferenceSession(model, options)"
 
@@ -62,6 +72,8 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
     FILES: ("epctx.seal_model", "pip install epctx-files"),
+    REPORT: (_use_of_command("epctx_report.report"), "pip install epctx-report"),
+    BATCH: (_use_of_command("epctx_batch.batch"), "pip install epctx-batch"),
     BENCH: (
         "options.enable_profiling = True; epctx.InferenceSession(model, options)",
         "pip install epctx-bench",
