@@ -15,6 +15,15 @@ from epctx_report.page import assemble
 from playwright.sync_api import Browser, Page, sync_playwright
 
 Show = Callable[..., Page]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    # It would ask for updates and for hosts of its maker.
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +32,7 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.fail("Chromium was not found: apt-get install chromium, or set CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
 
