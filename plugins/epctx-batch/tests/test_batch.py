@@ -207,7 +207,7 @@ def test_a_task_whose_process_always_dies_has_failed_and_no_other(folder, dying)
     assert [task.state for task in by_target(result, "phone")] == ["done"]
     assert [task.state for task in by_target(result, "laptop")] == ["done"]
     (lost,) = by_target(result, "dying")
-    assert "ended 2 times" in lost.error.message
+    assert "ended twice" in lost.error.message
 
 
 # -- the command

@@ -15,26 +15,26 @@ from epctx_batch.work import RESULT, TASK, read_result, run_task
 if TYPE_CHECKING:
     from epctx_batch.fleet import Fleet, Task
 
-_MOST_ATTEMPTS = 2
-
 
 def run_fleet(fleet: Fleet) -> Iterator[TaskResult]:
     """Yield the result of each task when it ends.
 
     A process that dies, such as for lack of memory, takes all of the pool with it. The
-    tasks that were being worked on are begun once more, those that were waiting too;
-    one that was worked on twice at such an end has failed.
+    tasks that were being worked on are begun once more, each in a process alone: one
+    that dies there has failed, and no other is blamed. Those that were waiting go on.
     """
     left = {task.id: task for task in fleet.tasks}
-    attempts = dict.fromkeys(left, 0)
     while left:
         yield from _run_pool(fleet, left)
-        for task in [*left.values()]:
-            if not (fleet.output / task.id / TASK).exists():
-                continue
-            attempts[task.id] += 1
-            if attempts[task.id] == _MOST_ATTEMPTS:
-                del left[task.id]
+
+        begun = [
+            task for task in left.values() if (fleet.output / task.id / TASK).exists()
+        ]
+        # A process may die before it begins: then the first one is tried alone.
+        for task in begun or [*left.values()][:1]:
+            alone = {task.id: left.pop(task.id)}
+            yield from _run_pool(fleet, alone)
+            if alone:
                 yield _make_lost(task)
 
 
@@ -80,8 +80,9 @@ def _get_result(
 
 def _make_lost(task: Task) -> TaskResult:
     message = (
-        f"the process that worked on it ended {_MOST_ATTEMPTS} times. Its log may say "
-        "why; a system that lacks memory ends processes, too."
+        "the process that worked on it ended twice, the second time with no other "
+        "task beside it. Its log may say why; a system that lacks memory ends "
+        "processes, too."
     )
     return _make_failed(task, "EP_FAIL", message)
 
