@@ -125,10 +125,8 @@ def test_the_json_fits_its_schema(report):
         lambda report: report["noise"].pop("busy"),
         lambda report: report["columns"][0].pop("peer"),
         lambda report: report["columns"][0]["rows"]["run"].pop("p99"),
-        lambda report: report["columns"][0]["rows"]["load_warm"].update(samples=[]),
-        lambda report: report["columns"][0]["rows"].update(
-            other=report["columns"][0]["rows"]["load_warm"]
-        ),
+        lambda report: report["columns"][0]["rows"]["compile"].pop("peak_bytes"),
+        lambda report: report["columns"][0]["rows"]["load_warm"].update(samples=None),
     ],
 )
 def test_the_schema_refuses_an_incomplete_report(report, damage):

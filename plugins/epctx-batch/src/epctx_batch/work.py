@@ -32,7 +32,6 @@ TASK: Final = "task.json"
 LOG: Final = "log.txt"
 RESULT: Final = "result.json"
 _CPU_EP: Final = "CPUExecutionProvider"
-_LOGGER: Final = "epctx"
 
 
 def run_task(
@@ -61,7 +60,7 @@ def run_task(
         try:
             found = _compile(task, folder, cache_dir, timeout)
         except EpctxError as error:
-            logging.getLogger(_LOGGER).exception("the task failed")
+            logging.getLogger("epctx.batch").exception("the task failed")
             failure = TaskError(
                 code=error.code.name, message=error.message, hint=error.hint or ""
             )
@@ -163,7 +162,7 @@ def _logged(path: Path) -> Iterator[None]:
 
     Also what native code prints: the descriptors are redirected.
     """
-    logger = logging.getLogger(_LOGGER)
+    logger = logging.getLogger("epctx")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     with path.open("w", encoding="utf-8") as file:

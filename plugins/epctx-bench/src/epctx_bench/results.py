@@ -5,7 +5,7 @@ The JSON Schema in `schemas` is made from these dataclasses (`make docs`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -107,6 +107,26 @@ class RowFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompileRowFacts(RowFacts):
+    """Samples of compiles, which have costs, too."""
+
+    cpu_seconds: float = field()
+    peak_bytes: float = field()
+    bytes_written: float = field()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRowFacts(RowFacts):
+    """Samples of steady runs, which have percentiles, too."""
+
+    p50: float = field()
+    p90: float = field()
+    p99: float = field()
+    throughput: float = field()
+    threads: int = field()
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowsFacts:
     """Samples by measure; a measure that was not taken is left out.
 
@@ -119,12 +139,12 @@ class RowsFacts:
         run: steady runs.
     """
 
-    compile: RowFacts | None = None
+    compile: CompileRowFacts | None = None
     load_cold: RowFacts | None = None
     load_warm: RowFacts | None = None
     first_result: RowFacts | None = None
     memory: RowFacts | None = None
-    run: RowFacts | None = None
+    run: RunRowFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
