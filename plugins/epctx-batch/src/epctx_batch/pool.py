@@ -9,11 +9,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
-from epctx_batch.results import TaskError, TaskResult
-from epctx_batch.work import RESULT, TASK, read_result, run_task
+from epctx_batch.results import TaskError
+from epctx_batch.work import RESULT, TASK, make_failed, read_result, run_task
 
 if TYPE_CHECKING:
     from epctx_batch.fleet import Fleet, Task
+    from epctx_batch.results import TaskResult
 
 
 def run_fleet(fleet: Fleet) -> Iterator[TaskResult]:
@@ -75,7 +76,8 @@ def _get_result(
         # It may have ended just before.
         return read_result(fleet.output / task.id)
     except OSError as error:
-        return _make_failed(task, "FAIL", f"its folder cannot be written: {error}.")
+        message = f"its folder cannot be written: {error}."
+        return make_failed(task, TaskError(code="FAIL", message=message, hint=""))
 
 
 def _make_lost(task: Task) -> TaskResult:
@@ -84,20 +86,4 @@ def _make_lost(task: Task) -> TaskResult:
         "task beside it. Its log may say why; a system that lacks memory ends "
         "processes, too."
     )
-    return _make_failed(task, "EP_FAIL", message)
-
-
-def _make_failed(task: Task, code: str, message: str) -> TaskResult:
-    return TaskResult(
-        id=task.id,
-        model=task.model,
-        target=task.target,
-        state="failed",
-        was_cached=False,
-        seconds=0.0,
-        nodes={},
-        output=None,
-        bytes=0,
-        error=TaskError(code=code, message=message, hint=""),
-        versions={},
-    )
+    return make_failed(task, TaskError(code="EP_FAIL", message=message, hint=""))

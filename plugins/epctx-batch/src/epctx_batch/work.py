@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,31 +58,33 @@ def run_task(
     start = time.monotonic()
     with _logged(folder / LOG):
         try:
-            found = _compile(task, folder, cache_dir, timeout)
+            result = _compile(task, folder, cache_dir, timeout)
         except EpctxError as error:
             logging.getLogger("epctx.batch").exception("the task failed")
             failure = TaskError(
                 code=error.code.name, message=error.message, hint=error.hint or ""
             )
-            found = {"state": "failed", "error": failure}
+            result = make_failed(task, failure)
+    result = replace(result, seconds=time.monotonic() - start)
+    _write_json(folder / RESULT, asdict(result))
+    return result
 
-    facts: dict[str, Any] = {
-        "was_cached": False,
-        "nodes": {},
-        "output": None,
-        "bytes": 0,
-        "versions": {},
-        "error": None,
-    }
-    result = TaskResult(
+
+def make_failed(task: Task, error: TaskError) -> TaskResult:
+    """Return the result of a task that failed."""
+    return TaskResult(
         id=task.id,
         model=task.model,
         target=task.target,
-        seconds=time.monotonic() - start,
-        **(facts | found),
+        state="failed",
+        was_cached=False,
+        seconds=0.0,
+        nodes={},
+        output=None,
+        bytes=0,
+        error=error,
+        versions={},
     )
-    _write_json(folder / RESULT, asdict(result))
-    return result
 
 
 def read_result(folder: Path) -> TaskResult | None:
@@ -97,7 +99,7 @@ def read_result(folder: Path) -> TaskResult | None:
 
 def _compile(
     task: Task, folder: Path, cache_dir: Path | None, timeout: int | None
-) -> dict[str, Any]:
+) -> TaskResult:
     from epctx_cache import compile_cached
 
     options = SessionOptions()
@@ -123,14 +125,19 @@ def _compile(
         nodes[node.source] = nodes.get(node.source, 0) + 1
     if info.other_nodes:
         nodes[_CPU_EP] = info.other_nodes
-    return {
-        "state": "done",
-        "was_cached": not stages,
-        "nodes": nodes,
-        "output": str(output),
-        "bytes": size,
-        "versions": _list_versions(info.compiled_by),
-    }
+    return TaskResult(
+        id=task.id,
+        model=task.model,
+        target=task.target,
+        state="done",
+        was_cached=not stages,
+        seconds=0.0,
+        nodes=nodes,
+        output=str(output),
+        bytes=size,
+        error=None,
+        versions=_list_versions(info.compiled_by),
+    )
 
 
 def _deliver(entry: Path, folder: Path) -> tuple[Path, int]:

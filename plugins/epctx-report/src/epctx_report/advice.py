@@ -47,19 +47,18 @@ def list_advice(
         refusals: of all EPs.
         node_seconds: time of a run by node, as far as it was measured.
     """
-    crossings = cut.crossings
     return [
-        *_find_islands(cut, crossings),
-        *_find_copies(cut, crossings),
+        *_find_islands(cut),
+        *_find_copies(cut),
         *_find_costly_refusals(cut, refusals, node_seconds),
     ]
 
 
-def _find_islands(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
+def _find_islands(cut: Cut) -> Iterator[Advice]:
     """Yield the operators of few CPU nodes between boxes of EPs."""
     is_of_ep = [box.is_of_ep for box in cut.boxes]
-    fed = {each.target for each in crossings if is_of_ep[each.source]}
-    feeding = {each.source for each in crossings if is_of_ep[each.target]}
+    fed = {each.target for each in cut.crossings if is_of_ep[each.source]}
+    feeding = {each.source for each in cut.crossings if is_of_ep[each.target]}
 
     islands: dict[tuple[str, ...], list[int]] = {}
     for number in sorted(fed & feeding):
@@ -76,7 +75,7 @@ def _find_islands(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
     for names, boxes in shown:
         own = {*boxes}
         size = _sum_bytes(
-            each for each in crossings if each.source in own or each.target in own
+            each for each in cut.crossings if each.source in own or each.target in own
         )
         label = " and ".join(names)
         yield Advice(
@@ -105,10 +104,10 @@ def _sum_bytes(crossings: Iterable[Crossing]) -> int:
     return sum(value.type.bytes or 0 for value in _list_values(crossings))
 
 
-def _find_copies(cut: Cut, crossings: Sequence[Crossing]) -> Iterator[Advice]:
+def _find_copies(cut: Cut) -> Iterator[Advice]:
     """Yield the pairs of EPs between which values cross, with the bytes of a run."""
     pairs: dict[tuple[str, str], list[Crossing]] = {}
-    for crossing in crossings:
+    for crossing in cut.crossings:
         pair = (cut.boxes[crossing.source].ep, cut.boxes[crossing.target].ep)
         if pair[0] != pair[1] and SESSION not in pair:
             pairs.setdefault(pair, []).append(crossing)

@@ -80,7 +80,6 @@ def _describe_nodes(cut: Cut) -> dict[str, Any]:
 
 def _describe_boxes(cut: Cut) -> dict[str, Any]:
     eps = {ep: number for number, ep in enumerate(cut.eps)}
-    first = [cut.nodes[box.nodes[0]] for box in cut.boxes]
     layers, xs = _place_boxes(cut)
     return {
         "graph": to_differences(box.graph for box in cut.boxes),
@@ -90,8 +89,8 @@ def _describe_boxes(cut: Cut) -> dict[str, Any]:
         ],
         "context": [int(box.is_context) for box in cut.boxes],
         "name": [
-            _clean(node.name) if box.is_context else ""
-            for box, node in zip(cut.boxes, first, strict=True)
+            _clean(cut.nodes[box.nodes[0]].name) if box.is_context else ""
+            for box in cut.boxes
         ],
         "layer": layers,
         "x": xs,
