@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -35,6 +39,7 @@ eps = ["OpenVINO"]
 """
 DYING = """
 import os
+import time
 
 from epctx_core.plugin import (
     CompiledPartition, EPContextNode, ExecutionProvider, Purpose, hookimpl,
@@ -54,6 +59,9 @@ class Provider(ExecutionProvider):
         print("about to end", flush=True)
         os.write(1, b"from native code\\n")
         marker = os.environ["MARKER"]
+        while marker == "hang":
+            open("hanging", "w").close()
+            time.sleep(0.1)
         if marker == "always" or not os.path.exists(marker):
             open(marker, "w").close() if marker != "always" else None
             os._exit(9)
@@ -108,6 +116,25 @@ def dying(tmp_path, monkeypatch):
         (folder / "fleet.toml").write_text(text + target + config)
 
     return add
+
+
+def count_workers():
+    """Return the number of processes that run the tasks of a batch, whoever began
+    them.
+    """
+    count = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            count += b"epctx_batch/worker.py" in path.read_bytes()
+    return count
+
+
+def wait_until(holds, seconds=60):
+    """Wait until a function returns a true value."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
 
 
 def by_target(result, target):
@@ -198,6 +225,20 @@ def test_a_task_whose_process_dies_once_is_begun_again(folder, dying, tmp_path):
     assert result.ok, [task.error for task in result.tasks]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def test_a_batch_that_is_ended_takes_its_processes_with_it(folder, dying, tmp_path):
+    """Also the process that is in the middle of a compile."""
+    dying(folder, "hang", "")
+    script = "from epctx_batch import run_batch; run_batch('fleet.toml')"
+    before = count_workers()
+
+    with subprocess.Popen([sys.executable, "-c", script], cwd=folder) as batch:
+        wait_until((folder / "hanging").exists)
+        batch.kill()
+
+    wait_until(lambda: count_workers() <= before)
+
+
 def test_a_task_whose_process_always_dies_has_failed_and_no_other(folder, dying):
     dying(folder, "always", "")
     (folder / "two.onnx").unlink()
@@ -207,7 +248,7 @@ def test_a_task_whose_process_always_dies_has_failed_and_no_other(folder, dying)
     assert [task.state for task in by_target(result, "phone")] == ["done"]
     assert [task.state for task in by_target(result, "laptop")] == ["done"]
     (lost,) = by_target(result, "dying")
-    assert "ended twice" in lost.error.message
+    assert "ended with exit code 9, and so did one before" in lost.error.message
 
 
 # -- the command

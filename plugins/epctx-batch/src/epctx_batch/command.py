@@ -40,6 +40,14 @@ def add_arguments(parser: CommandParser) -> None:
         "id", metavar="ID", nargs="?", help="with show: the task, or how its ID begins"
     )
     parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help=(
+            "a Dask scheduler, such as tcp://host:8786: its workers take the tasks "
+            "(needs epctx-batch[dask])"
+        ),
+    )
+    parser.add_argument(
         "--output",
         metavar="FOLDER",
         help="with show: the folder of the results (default: all *-results here)",
@@ -57,14 +65,14 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
             f"{arguments.id!r} is one argument too many.",
             hint=f"epctx batch {_SHOW} ID shows a task.",
         )
-    return _run(arguments.fleet, console)
+    return _run(arguments.fleet, arguments.scheduler, console)
 
 
 # -- a batch
 # --------------------------------------------------------------------------------------
 
 
-def _run(fleet: str, console: Console) -> ExitCode:
+def _run(fleet: str, scheduler: str | None, console: Console) -> ExitCode:
     from epctx_batch.batch import run_batch
 
     with console.progress("compiling") as progress:
@@ -74,7 +82,7 @@ def _run(fleet: str, console: Console) -> ExitCode:
             if result.error is not None:
                 console.warn(f"{result.id}: {one_line(result.error.message)}")
 
-        result = run_batch(fleet, progress=note)
+        result = run_batch(fleet, scheduler=scheduler, progress=note)
 
     targets = list(dict.fromkeys(task.target for task in result.tasks))
     console.table(("model", *targets), _make_rows(result, targets))
@@ -85,9 +93,12 @@ def _run(fleet: str, console: Console) -> ExitCode:
 
 def _make_rows(result: BatchResult, targets: Sequence[str]) -> list[tuple[str, ...]]:
     """Return a row for each model, with a cell for each target."""
+    folder = Path(result.fleet).parent.absolute()
     cells: dict[str, dict[str, str]] = {}
     for task in result.tasks:
-        cells.setdefault(task.model, {})[task.target] = _describe(task)
+        path = Path(task.model)
+        model = path.relative_to(folder) if path.is_relative_to(folder) else path
+        cells.setdefault(str(model), {})[task.target] = _describe(task)
     return [
         (model, *(row.get(target, "-") for target in targets))
         for model, row in cells.items()

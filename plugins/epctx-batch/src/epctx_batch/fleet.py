@@ -23,7 +23,13 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
         "config": dict,
     },
     "model": {"path": str, "config": dict},
-    "target": {"name": str, "eps": list, "options": dict, "config": dict},
+    "target": {
+        "name": str,
+        "eps": list,
+        "options": dict,
+        "config": dict,
+        "resources": dict,
+    },
 }
 """Tables of the file, their keys and types."""
 _ID_DIGITS: Final = 8
@@ -41,6 +47,10 @@ class Task:
         eps: names of the EPs, in order of priority.
         options: options of EPs, by EP.
         config: session options by their key.
+        folder: path of its folder.
+        cache_dir: folder of the compile cache; None for the user's.
+        timeout: seconds that each EP may work on the compile; None for no limit.
+        resources: what the task needs of a Dask worker, such as `{"NPU": 1}`.
     """
 
     id: str
@@ -49,6 +59,10 @@ class Task:
     eps: Sequence[str]
     options: Mapping[str, Mapping[str, str]]
     config: Mapping[str, str]
+    folder: str
+    cache_dir: str | None
+    timeout: int | None
+    resources: Mapping[str, float]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task as JSON."""
@@ -62,16 +76,11 @@ class Fleet:
     Attributes:
         tasks: each model for each target, in the order of the file.
         output: folder of the results.
-        cache_dir: folder of the compile cache; None for the user's.
-        timeout: seconds that each EP may work on the compile of one model; None for no
-            limit.
         workers: number of processes; None for one for each processor.
     """
 
     tasks: Sequence[Task]
     output: Path
-    cache_dir: Path | None = None
-    timeout: int | None = None
     workers: int | None = None
 
 
@@ -81,6 +90,7 @@ class _Target:
     eps: Sequence[str]
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -129,22 +139,34 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
         if names.count(name) > 1:
             raise _WrongValueError(f"two targets are called {name!r}.")
 
-    folder = path.parent
+    # Workers of other machines work in other folders.
+    folder = path.parent.absolute()
+    output = folder / batch.get("output", f"{path.stem}-results")
     shared = _to_texts("batch.config", batch.get("config", {}))
-    tasks = [
-        _make_task(model, folder, target, shared | own)
-        for model, own in _find_models(models, folder)
-        for target in targets
-    ]
+    tasks = []
+    for model, own in _find_models(models, folder):
+        # The same wherever the folder of the file lies.
+        named = model.relative_to(folder) if model.is_relative_to(folder) else model
+        for target in targets:
+            task_id = _make_id(named, target.name)
+            task = Task(
+                id=task_id,
+                model=str(model),
+                target=target.name,
+                eps=target.eps,
+                options=target.options,
+                config={**shared, **own, **target.config},
+                folder=str(output / task_id),
+                cache_dir=str(folder / batch["cache_dir"])
+                if "cache_dir" in batch
+                else None,
+                timeout=batch.get("timeout"),
+                resources=target.resources,
+            )
+            tasks.append(task)
     if len({task.id for task in tasks}) < len(tasks):
         raise _WrongValueError("a model is listed twice with other options.")
-    return Fleet(
-        tasks=tasks,
-        output=folder / batch.get("output", f"{path.stem}-results"),
-        cache_dir=folder / batch["cache_dir"] if "cache_dir" in batch else None,
-        timeout=batch.get("timeout"),
-        workers=batch.get("workers"),
-    )
+    return Fleet(tasks=tasks, output=output, workers=batch.get("workers"))
 
 
 def _check_list(name: str, data: Mapping[str, Any]) -> list[Any]:
@@ -193,6 +215,14 @@ def _expand_target(table: Mapping[str, Any]) -> Iterator[_Target]:
             choices.append(value if isinstance(value, list) else [value])
 
     config = _to_texts("target.config", table.get("config", {}))
+    resources = table.get("resources", {})
+    for name, amount in resources.items():
+        if type(amount) not in {int, float} or not amount > 0:
+            raise _WrongValueError(
+                f"resource {name!r} of target {table['name']!r} is {amount!r:.80}, "
+                "expected a number above 0."
+            )
+
     for values in itertools.product(*choices):
         made: dict[str, dict[str, str]] = {}
         name = table["name"]
@@ -201,7 +231,13 @@ def _expand_target(table: Mapping[str, Any]) -> Iterator[_Target]:
             made.setdefault(ep, {})[key] = text
             if len(several) > 1:
                 name += f" {key}={text}"
-        yield _Target(name=name, eps=list(eps), options=made, config=config)
+        yield _Target(
+            name=name,
+            eps=list(eps),
+            options=made,
+            config=config,
+            resources=resources,
+        )
 
 
 def _to_texts(where: str, table: Mapping[str, object]) -> dict[str, str]:
@@ -237,19 +273,8 @@ def _find_models(
             yield path, _to_texts("model.config", table.get("config", {}))
 
 
-def _make_task(
-    model: Path, folder: Path, target: _Target, config: Mapping[str, str]
-) -> Task:
-    # The same wherever the folder of the file lies.
-    name = model.relative_to(folder) if model.is_relative_to(folder) else model
-    identity = json.dumps([name.as_posix(), target.name])
+def _make_id(model: Path, target: str) -> str:
+    identity = json.dumps([model.as_posix(), target])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:_ID_DIGITS]
-    words = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{model.stem}-{target.name}")
-    return Task(
-        id=f"{words[:_LONGEST_WORDS]}-{digest}",
-        model=str(model),
-        target=target.name,
-        eps=target.eps,
-        options=target.options,
-        config={**config, **target.config},
-    )
+    words = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"{model.stem}-{target}")
+    return f"{words[:_LONGEST_WORDS]}-{digest}"

@@ -5,7 +5,7 @@ The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -55,6 +55,10 @@ class TaskResult:
     bytes: int
     error: TaskError | None
     versions: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

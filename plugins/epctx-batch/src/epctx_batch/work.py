@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,43 +34,29 @@ RESULT: Final = "result.json"
 _CPU_EP: Final = "CPUExecutionProvider"
 
 
-def run_task(
-    task: Task, folder: Path, cache_dir: Path | None, timeout: int | None
-) -> TaskResult:
-    """Compile a model for a target; return and store the result.
+def run_task(task: Task) -> TaskResult:
+    """Compile a model for a target into the task's folder, which is made; return and
+    store the result.
 
-    Errors of epctx are part of the result; all that is printed meanwhile goes into the
-    log, so the process should do nothing else.
-
-    Args:
-        task: the task.
-        folder: its folder, which is made.
-        cache_dir: folder of the compile cache; None for the user's.
-        timeout: seconds that each EP may work; None for no limit.
-
-    Raises:
-        OSError: the folder cannot be written.
+    Errors are part of the result; all that is printed meanwhile goes into the log, so
+    the process should do nothing else.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / RESULT).unlink(missing_ok=True)
-    _write_json(folder / TASK, task.as_dict())
-
+    folder = Path(task.folder)
     start = time.monotonic()
-    with _logged(folder / LOG):
-        try:
-            result = _compile(task, folder, cache_dir, timeout)
-        except EpctxError as error:
-            logging.getLogger("epctx.batch").exception("the task failed")
-            failure = TaskError(
-                code=error.code.name, message=error.message, hint=error.hint or ""
-            )
-            result = make_failed(task, failure)
-    result = replace(result, seconds=time.monotonic() - start)
-    _write_json(folder / RESULT, asdict(result))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RESULT).unlink(missing_ok=True)
+        _write_json(folder / TASK, task.as_dict())
+        with _logged(folder / LOG):
+            result = _try_to_compile(task, folder)
+        result = replace(result, seconds=time.monotonic() - start)
+        _write_json(folder / RESULT, result.as_dict())
+    except OSError as error:
+        return make_failed(task, "FAIL", f"its folder cannot be written: {error}.")
     return result
 
 
-def make_failed(task: Task, error: TaskError) -> TaskResult:
+def make_failed(task: Task, code: str, message: str, hint: str = "") -> TaskResult:
     """Return the result of a task that failed."""
     return TaskResult(
         id=task.id,
@@ -82,7 +68,7 @@ def make_failed(task: Task, error: TaskError) -> TaskResult:
         nodes={},
         output=None,
         bytes=0,
-        error=error,
+        error=TaskError(code=code, message=message, hint=hint),
         versions={},
     )
 
@@ -90,23 +76,34 @@ def make_failed(task: Task, error: TaskError) -> TaskResult:
 def read_result(folder: Path) -> TaskResult | None:
     """Return the result in a task's folder, None if there is none, or no whole one."""
     try:
-        facts = json.loads((folder / RESULT).read_bytes())
-        error = facts.pop("error")
-        return TaskResult(**facts, error=None if error is None else TaskError(**error))
+        return parse_result((folder / RESULT).read_bytes())
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def _compile(
-    task: Task, folder: Path, cache_dir: Path | None, timeout: int | None
-) -> TaskResult:
+def parse_result(data: bytes) -> TaskResult:
+    """Return a result from its JSON."""
+    facts = json.loads(data)
+    error = facts.pop("error")
+    return TaskResult(**facts, error=None if error is None else TaskError(**error))
+
+
+def _try_to_compile(task: Task, folder: Path) -> TaskResult:
+    try:
+        return _compile(task, folder)
+    except EpctxError as error:
+        logging.getLogger("epctx.batch").exception("the task failed")
+        return make_failed(task, error.code.name, error.message, error.hint or "")
+
+
+def _compile(task: Task, folder: Path) -> TaskResult:
     from epctx_cache import compile_cached
 
     options = SessionOptions()
     for ep in task.eps:
         options.add_provider(ep, task.options.get(ep, {}))
     # A compiler that dies takes its own process with it, and this one goes on.
-    limit = "" if timeout is None else str(timeout)
+    limit = "" if task.timeout is None else str(task.timeout)
     entries = {"ep.isolate": "compile", "ep.compile_timeout": limit}
     for key, value in (entries | dict(task.config)).items():
         options.add_session_config_entry(key, value)
@@ -115,7 +112,7 @@ def _compile(
     entry = compile_cached(
         task.model,
         options,
-        cache_dir,
+        task.cache_dir,
         progress=lambda stage, _done, _total: stages.append(stage),
     )
     output, size = _deliver(entry, folder)

@@ -1,0 +1,143 @@
+"""Processes of one machine that work on tasks: for a batch, or for a Dask worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from epctx_isolation.process_group import ProcessGroup
+
+from epctx_batch.work import make_failed, parse_result
+
+if TYPE_CHECKING:
+    from epctx_batch.fleet import Fleet, Task
+    from epctx_batch.results import TaskResult
+
+_SCRIPT: Final = Path(__file__).with_name("worker.py")
+_ATTEMPTS: Final = 2
+_GRACE_SECONDS: Final = 5.0
+"""Seconds that a process without a task has to end."""
+
+
+def run_in_processes(fleet: Fleet) -> Iterator[TaskResult]:
+    """Yield the result of each task of a fleet when it ends."""
+    workers = min(fleet.workers or os.cpu_count() or 1, len(fleet.tasks))
+    with (
+        ThreadPoolExecutor(workers, thread_name_prefix="epctx-batch") as threads,
+        closing(Processes()) as processes,
+    ):
+        try:
+            futures = [threads.submit(processes.run, task) for task in fleet.tasks]
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            # What was waiting is not begun when the host has had enough.
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Processes:
+    """Processes that run tasks, one at a time each; they are begun when they are needed
+    and kept for later tasks.
+
+    Threads may call `run` at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+        self._is_closed = False
+
+    def run(self, task: Task) -> TaskResult:
+        """Return the result of a task.
+
+        A process that dies, such as for lack of memory, takes no other task with it;
+        its own is begun once more in another process.
+        """
+        ending = "was not begun"
+        for _ in range(_ATTEMPTS):
+            with self._lock:
+                if self._is_closed:
+                    break
+                process = self._idle.pop() if self._idle else _Process()
+                self._busy.add(process)
+
+            result = process.run(task)
+
+            with self._lock:
+                self._busy.remove(process)
+                if result is not None:
+                    self._idle.append(process)
+                    return result
+            ending = process.close()
+        return make_failed(
+            task,
+            "EP_FAIL",
+            f"the process that worked on it {ending}, and so did one before it.",
+            "Its log may say why; a system that lacks memory ends processes, too.",
+        )
+
+    def close(self) -> None:
+        """End all processes; tasks that they are working on fail."""
+        with self._lock:
+            self._is_closed = True
+            for process in self._busy:
+                process.kill()
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.close()
+
+
+class _Process:
+    """Process that runs `worker.py`.
+
+    Raises:
+        OSError: it could not be started.
+    """
+
+    def __init__(self) -> None:
+        # Not the host's group: the host handles a Ctrl-C in the terminal.
+        self._group = ProcessGroup(
+            [sys.executable, "-P", os.fspath(_SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._send({"path": [os.fspath(folder) for folder in sys.path]})
+
+    def run(self, task: Task) -> TaskResult | None:
+        """Return the result of a task, None if the process died."""
+        self._send(task.as_dict())
+        answer = self._group.first.stdout
+        line = b"" if answer is None else answer.readline()
+        return parse_result(line) if line.endswith(b"\n") else None
+
+    def kill(self) -> None:
+        """End the process and its children at once; `run` notices."""
+        self._group.end()
+
+    def close(self) -> str:
+        """End the process, and return the ending in words."""
+        process = self._group.first
+        if process.stdin is not None:
+            with suppress(OSError):  # it died with a task unread
+                process.stdin.close()
+        self._group.wait_and_end(_GRACE_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+        return self._group.ending
+
+    def _send(self, message: object) -> None:
+        order = self._group.first.stdin
+        # If it has died, reading its answer says so.
+        with suppress(OSError):
+            if order is not None:
+                order.write(json.dumps(message).encode() + b"\n")
+                order.flush()
