@@ -1,5 +1,5 @@
 """Batches on a real Dask cluster: a scheduler and two workers, each a process, which the
-tests begin and kill.
+tests begin and kill; and on machines with a shared cache between them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ import os
 import time
 
 from epctx_core.plugin import (
-    CompiledPartition, EPContextNode, ExecutionProvider, hookimpl, supported_partitions,
+    CompiledPartition, EPContextNode, ExecutionProvider, ProviderOption, hookimpl,
+    supported_partitions,
 )
 
 
 class Provider(ExecutionProvider):
     name = "CountingExecutionProvider"
+    options = (ProviderOption("level", int, default=0, doc="Number of the target."),)
 
     @hookimpl
     def get_capability(self, graph):
@@ -281,3 +283,37 @@ def test_an_address_without_a_scheduler_is_a_typed_error(tmp_path):
         run_batch(tmp_path / "fleet.toml", scheduler="tcp://127.0.0.1:9")
 
     assert "dask scheduler" in raised.value.hint
+
+
+# -- machines without a cluster, with a cache between them
+# --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("models", "levels"),
+    [(3, [0, 1]), pytest.param(50, [0, 1, 2, 3], marks=pytest.mark.stress)],
+)
+def test_what_one_machine_compiled_another_takes_from_the_shared_cache(
+    counted, tmp_path, models, levels
+):
+    results = []
+    compiles = []
+    for machine in ("first", "second"):
+        folder = tmp_path / machine
+        folder.mkdir()
+        make_models(folder, models)
+        text = (folder / "fleet.toml").read_text()
+        shared = f'shared_cache = "file://{tmp_path}/shared"'
+        text = text.replace("[batch]", f"[batch]\n{shared}")
+        (folder / "fleet.toml").write_text(f"{text}options.Counting.level = {levels}\n")
+        counted.unlink(missing_ok=True)
+        results.append(run_batch(folder / "fleet.toml"))
+        compiles.append(
+            len(counted.read_text().splitlines()) if counted.exists() else 0
+        )
+
+    assert all(result.ok for result in results)
+    assert len(results[1].tasks) == models * len(levels)
+    assert compiles == [models * len(levels), 0]
+    assert all(task.was_cached for task in results[1].tasks)
+    assert read_outputs(results[0]) == read_outputs(results[1])

@@ -18,6 +18,7 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
     "batch": {
         "output": str,
         "cache_dir": str,
+        "shared_cache": str,
         "timeout": int,
         "workers": int,
         "config": dict,
@@ -49,6 +50,8 @@ class Task:
         config: session options by their key.
         folder: path of its folder.
         cache_dir: folder of the compile cache; None for the user's.
+        shared_cache: address of the cache that machines share; None for the one that
+            the environment names.
         timeout: seconds that each EP may work on the compile; None for no limit.
         resources: what the task needs of a Dask worker, such as `{"NPU": 1}`.
     """
@@ -61,6 +64,7 @@ class Task:
     config: Mapping[str, str]
     folder: str
     cache_dir: str | None
+    shared_cache: str | None
     timeout: int | None
     resources: Mapping[str, float]
 
@@ -160,6 +164,7 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
                 cache_dir=str(folder / batch["cache_dir"])
                 if "cache_dir" in batch
                 else None,
+                shared_cache=batch.get("shared_cache"),
                 timeout=batch.get("timeout"),
                 resources=target.resources,
             )

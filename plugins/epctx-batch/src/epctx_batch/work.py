@@ -108,12 +108,13 @@ def _compile(task: Task, folder: Path) -> TaskResult:
     for key, value in (entries | dict(task.config)).items():
         options.add_session_config_entry(key, value)
 
-    stages: list[str] = []
+    stages: set[str] = set()
     entry = compile_cached(
         task.model,
         options,
         task.cache_dir,
-        progress=lambda stage, _done, _total: stages.append(stage),
+        shared_cache=task.shared_cache,
+        progress=lambda stage, _done, _total: stages.add(stage),
     )
     output, size = _deliver(entry, folder)
     info = inspect_model(output)
@@ -127,7 +128,7 @@ def _compile(task: Task, folder: Path) -> TaskResult:
         model=task.model,
         target=task.target,
         state="done",
-        was_cached=not stages,
+        was_cached=stages <= {"pull"},
         seconds=0.0,
         nodes=nodes,
         output=str(output),

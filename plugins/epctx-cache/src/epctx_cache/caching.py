@@ -39,6 +39,8 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 FOLDER_VARIABLE = "EPCTX_CACHE_DIR"
 SIZE_VARIABLE = "EPCTX_CACHE_SIZE"
 TRUST_VARIABLE = "EPCTX_CACHE_TRUST_STAT"
+SHARED_VARIABLE = "EPCTX_CACHE_SHARED"
+PUSH_VARIABLE = "EPCTX_CACHE_PUSH"
 
 DEFAULT_SIZE = 10 << 30
 """Limit of all entries together, in bytes."""
@@ -55,17 +57,23 @@ class CacheSettings:
         size: limit of all entries together, in bytes.
         trust_stat: True to take a file for unchanged if its size, times of change,
             inode and device are.
+        shared: address of the cache that machines share; empty for none.
+        push: True to put there what this machine compiles.
     """
 
     folder: Path
     size: int
     trust_stat: bool
+    shared: str
+    push: bool
 
 
 def cache_settings(
     folder: str | os.PathLike[str] | None = None,
     size: int | None = None,
     trust_stat: bool | None = None,
+    shared: str | None = None,
+    push: bool | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> CacheSettings:
     """Return the settings; for an argument that is None, those of the environment or
@@ -80,8 +88,8 @@ def cache_settings(
         raise InvalidArgument(
             f"cache_size is {size!r:.80}, not a number of bytes from 0."
         )
-    if trust_stat not in (None, False, True):
-        raise InvalidArgument(f"trust_stat is {trust_stat!r:.80}, not True or False.")
+    if shared is not None and not isinstance(shared, str):
+        raise InvalidArgument(f"shared_cache is {shared!r:.80}, not a text.")
     if folder is not None and (
         not isinstance(folder, (str, os.PathLike))
         or not isinstance(os.fspath(folder), str)
@@ -95,18 +103,33 @@ def cache_settings(
     if size is None:
         text = environment.get(SIZE_VARIABLE, "")
         size = parse_size(text) if text.strip() else DEFAULT_SIZE
-    if trust_stat is None:
-        text = environment.get(TRUST_VARIABLE, "")
-        if text not in {"", "0", "1"}:
-            raise InvalidArgument(f"{TRUST_VARIABLE} is {text!r:.80}, not 0 or 1.")
-        trust_stat = text != "0"
     return CacheSettings(
         folder=Path(named).expanduser().absolute()
         if named
         else get_user_folder(sys.platform, environment),
         size=size,
-        trust_stat=trust_stat,
+        trust_stat=_choose("trust_stat", trust_stat, TRUST_VARIABLE, environment),
+        shared=environment.get(SHARED_VARIABLE, "") if shared is None else shared,
+        push=_choose("shared_push", push, PUSH_VARIABLE, environment),
     )
+
+
+def _choose(
+    name: str, value: bool | None, variable: str, environment: Mapping[str, str]
+) -> bool:
+    """Return the value of an argument, of a variable, or True.
+
+    Raises:
+        InvalidArgument: it is neither True nor False.
+    """
+    if value not in (None, False, True):
+        raise InvalidArgument(f"{name} is {value!r:.80}, not True or False.")
+    if value is not None:
+        return bool(value)
+    text = environment.get(variable, "")
+    if text not in {"", "0", "1"}:
+        raise InvalidArgument(f"{variable} is {text!r:.80}, not 0 or 1.")
+    return text != "0"
 
 
 def parse_size(text: str) -> int:
@@ -136,6 +159,8 @@ def _make_request(  # noqa: PLR0913 - public: the parameters of InferenceSession
     graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
     cache_size: int | None = None,
     trust_stat: bool | None = None,
+    shared_cache: str | None = None,
+    shared_push: bool | None = None,
     progress: Progress | None = None,
     registry: Registry = default_registry,
 ) -> Request:
@@ -145,7 +170,9 @@ def _make_request(  # noqa: PLR0913 - public: the parameters of InferenceSession
         model=model,
         options=cacheable(sess_options, providers, provider_options),
         level=graph_optimization_level,
-        settings=cache_settings(cache_dir, cache_size, trust_stat),
+        settings=cache_settings(
+            cache_dir, cache_size, trust_stat, shared_cache, shared_push
+        ),
         progress=progress,
         registry=registry,
     )
@@ -194,8 +221,14 @@ def load_or_compile(request: Request) -> InferenceSession:
             Checked after a compile.
         trust_stat: False to read the model and its weights at every call; None for
             EPCTX_CACHE_TRUST_STAT or True.
+        shared_cache: address of a cache that machines share, such as
+            `s3://bucket/folder`, asked for what this one does not have; None for
+            EPCTX_CACHE_SHARED, empty for none. One that fails is left out, with a
+            warning (`pip install 'epctx-cache[shared]'`).
+        shared_push: False to put nothing there; None for EPCTX_CACHE_PUSH or True.
         progress: called with (stage, done, total) while a model is compiled; a total of
-            0 says that `done` are bytes written.
+            0 says that `done` are bytes written. Stages `pull` and `push` count bytes
+            from and to the shared cache.
         registry: the registry of EPs.
 
     Raises:

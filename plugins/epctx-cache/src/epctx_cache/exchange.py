@@ -23,31 +23,29 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from epctx_cache import key as keys
-from epctx_cache.counters import is_count, is_duration
+from epctx_cache.foreign import (
+    MAX_RECORD,
+    check_foreign_files,
+    is_inside,
+    parse_foreign_record,
+)
 from epctx_cache.results import ExchangedEntry
 from epctx_cache.store import (
     RECORD,
     CorruptEntryError,
-    EntryFile,
     EntryRecord,
     EntryStore,
     check_whole,
     is_key,
-    parse_record,
 )
 from epctx_core import SessionOptions
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
 INDEX = "index.json"
 MAX_MEMBERS = 100_000
 """Members of an archive that are read; tarfile keeps all of them in memory."""
 _MAX_HEADER = 1 << 20
 """Bytes of an extended header, which tarfile reads at once."""
-_MAX_JSON = 16 << 20
-"""Bytes of a record or index."""
-_LATEST = 253_402_300_800.0
-"""The year 10000, in seconds since 1970: no date is later."""
 _CHUNK = 1 << 20
 _SUFFIX = ".tar"
 _DIGITS = re.compile("[0-9a-f]{4,64}")
@@ -176,7 +174,7 @@ def _export(store: EntryStore, key: str, tar: tarfile.TarFile) -> ExchangedEntry
             for file in lease.record.files:
                 with (lease.folder / file.path).open("rb") as data:
                     tar.addfile(_member(f"{key}/{file.path}", file.bytes), data)
-            return ExchangedEntry(key=key, bytes=_sum_bytes(lease.record), fault=None)
+            return ExchangedEntry(key=key, bytes=lease.record.size, fault=None)
     except CorruptEntryError as fault:
         return ExchangedEntry(key=key, fault=str(fault))
 
@@ -186,10 +184,6 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size = size
     return member
-
-
-def _sum_bytes(record: EntryRecord) -> int:
-    return sum(file.bytes for file in record.files)
 
 
 # -- import
@@ -337,9 +331,7 @@ def _find_fault(member: tarfile.TarInfo, path: str, total: int) -> str:
     """Return the reason why a member cannot be a file of an entry; empty if it can."""
     if not member.isreg() or member.sparse is not None:
         return "is not a regular file"
-    if any(part in {"", ".", ".."} for part in path.split("/")) or not (
-        path.isprintable() and "\\" not in path
-    ):
+    if not is_inside(path):
         return "does not have the name of a file in an entry"
     if not 0 <= member.size <= total - member.offset_data:
         return "is cut off"
@@ -374,8 +366,7 @@ def _import(
         nonlocal written
         for file in record.files:
             _extract(tar, packed.members[file.path], folder / file.path)
-        check_whole(folder, record)
-        _check_named(folder, record)
+        check_foreign_files(folder, record)
         written = True
         return record
 
@@ -391,9 +382,7 @@ def _import(
         return ExchangedEntry(key=key, fault=str(fault))
     if lease is not None:
         lease.held.close()
-    return ExchangedEntry(
-        key=key, bytes=_sum_bytes(record), fault=None, existed=not written
-    )
+    return ExchangedEntry(key=key, bytes=record.size, fault=None, existed=not written)
 
 
 def _read_record(
@@ -409,16 +398,8 @@ def _read_record(
         raise CorruptEntryError(packed.fault)
     if RECORD not in members:
         raise CorruptEntryError("it has no record")
-    record = parse_record(_read(tar, members[RECORD]), key)
-    if not _has_sound_fields(record):
-        raise CorruptEntryError("its record has fields of another form")
-    if keys.key_of(record.ingredients) != key:
-        raise CorruptEntryError("its key is not that of its record")
+    record = parse_foreign_record(_read(tar, members[RECORD]), key, limit)
     _check_files(record, members)
-    if (size := _sum_bytes(record)) > limit:
-        raise CorruptEntryError(
-            f"it has {size:,} bytes, and the limit of the cache is {limit:,}"
-        )
     return record
 
 
@@ -429,8 +410,6 @@ def _check_files(record: EntryRecord, members: Mapping[str, tarfile.TarInfo]) ->
         CorruptEntryError: they are not.
     """
     sizes = {file.path: file.bytes for file in record.files}
-    if len(sizes) != len(record.files) or RECORD in sizes:
-        raise CorruptEntryError("its record names a file twice")
     for path in sorted({*sizes, *members} - {RECORD}):
         if path not in members:
             raise CorruptEntryError(f"{path!r:.80} is missing")
@@ -440,62 +419,9 @@ def _check_files(record: EntryRecord, members: Mapping[str, tarfile.TarInfo]) ->
             raise CorruptEntryError(f"{path!r:.80} has another length")
 
 
-def _has_sound_fields(record: EntryRecord) -> bool:
-    """True if the fields of a record have the types that the commands show."""
-    try:
-        return (
-            isinstance(record.model, str)
-            and type(record.created) in {int, float}
-            and 0 <= record.created < _LATEST
-            and is_duration(record.seconds)
-            and is_count(record.partitions)
-            and all(map(is_count, record.assignments.values()))
-            and all(isinstance(name, str) for name in record.node_attributes)
-            and all(_is_sound_file(file) for file in record.files)
-            and len(record.eps) == len(set(record.eps))
-        )
-    except (AttributeError, KeyError, TypeError, IndexError):
-        return False
-
-
-def _is_sound_file(file: EntryFile) -> bool:
-    return (
-        isinstance(file.path, str)
-        and is_count(file.bytes)
-        and isinstance(file.digest, str)
-        and is_key(file.digest)  # a digest of the same form
-    )
-
-
-def _check_named(folder: Path, record: EntryRecord) -> None:
-    """Check that the model of an entry names its other files, and that the digests of
-    its payloads are those of its record.
-
-    Raises:
-        CorruptEntryError: they are not.
-    """
-    from epctx_core import Registry, inspect_model
-
-    path = folder / record.files[-1].path
-    try:
-        # An archive must not cause the import of a plugin.
-        info = inspect_model(path, registry=Registry(entry_points=False))
-    except EpctxError as error:
-        raise CorruptEntryError(error.message.rstrip(".")) from error
-    payloads = () if info.manifest is None else info.manifest.payloads
-    digests = {each.name: each.root for each in payloads if not each.embedded}
-    for file in record.files[:-1]:
-        if file.path not in {*digests, *info.required_files}:
-            raise CorruptEntryError(f"its model does not name {file.path!r:.80}")
-        if digests.get(file.path, file.digest) != file.digest:
-            raise CorruptEntryError(
-                f"{file.path!r:.80} has another digest than in its record"
-            )
-
-
 def _read(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     """Return the bytes of a small member."""
-    if member.size > _MAX_JSON:
+    if member.size > MAX_RECORD:
         raise CorruptEntryError(f"{member.name!r:.80} is too large")
     return b"".join(_chunks(tar, member))
 

@@ -24,6 +24,7 @@ from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
     from epctx_cache.caching import CacheSettings, Progress, Providers
+    from epctx_cache.shared import SharedCache
     from epctx_core import InferenceSession, ModelCompiler, Registry
     from epctx_core.ext import ProviderChoice
 
@@ -295,7 +296,16 @@ class Request:
         """Return the entry of the model's content; None if the model changed while it
         was compiled.
         """
-        key, parts = self._make_key(self._content.digest, self._store.secret)
+        is_private = False
+
+        def secret() -> bytes:
+            # Values of it make keys that no other machine has.
+            nonlocal is_private
+            is_private = True
+            return self._store.secret()
+
+        key, parts = self._make_key(self._content.digest, secret)
+        self._shared = None if is_private else self._open_shared()
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
                 return lease
@@ -319,6 +329,11 @@ class Request:
     ) -> store.Lease | None:
         def write(folder: Path) -> store.EntryRecord | None:
             from epctx_core import inspect_model
+
+            if self._shared is not None and (
+                pulled := self._shared.pull(key, folder, self.settings.size)
+            ):
+                return pulled
 
             begun = time.monotonic()
             self._check_may_compile()
@@ -368,7 +383,20 @@ class Request:
                     folder,
                     error,
                 )
+            if self._shared is not None and self.settings.push:
+                self._shared.push(lease)
         return lease
+
+    def _open_shared(self) -> SharedCache | None:
+        if not self.settings.shared:
+            return None
+        from epctx_cache.shared import SharedCache
+
+        return SharedCache(
+            self.settings.shared,
+            cancel=self.options.cancellation,
+            progress=self.progress,
+        )
 
     def _is_fault_of_entry(self, lease: store.Lease, error: errors.EpctxError) -> bool:
         """Return whether an entry that was compiled earlier may be the cause of an

@@ -108,6 +108,11 @@ class EntryRecord:
         """Names of the EPs that it was compiled for, in order of priority."""
         return tuple(str(provider["ep"]) for provider in self.ingredients["eps"])
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files but the record."""
+        return sum(file.bytes for file in self.files)
+
     def dump(self) -> bytes:
         """Return the record as JSON, which contains its own digest."""
         fields = {"version": _VERSION, **asdict(self)}

@@ -73,6 +73,8 @@ VARIABLES = MappingProxyType(
         "EPCTX_CACHE_TRUST_STAT": (
             "0 to read models and weights at every use of the cache"
         ),
+        "EPCTX_CACHE_SHARED": "the address of a cache that machines share",
+        "EPCTX_CACHE_PUSH": "0 to put nothing into the shared cache",
         "EPCTX_ENGINE": "the engine that runs what no EP takes",
         "EPCTX_HOST_PLUGINS": "host plugins that wrap the hooks of EPs",
         "EPCTX_TRACE": "1 to log every call of a hook",

@@ -1,0 +1,357 @@
+"""Cache that several machines share, behind the folder of each: any storage that fsspec
+knows by its address.
+
+    <address>/v1/entries/<aa>/<key>.json    record of an entry, and digests of its blobs
+    <address>/v1/blobs/<aa>/<sha256>        a file, by its content
+
+An entry is put there blobs first, so that a record names only what is there. What comes
+from there is taken for hostile, and nothing that happens there fails a load: a storage
+that cannot be used, or does not answer, is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+from epctx_cache.foreign import (
+    MAX_RECORD,
+    check_foreign_files,
+    parse_foreign_record,
+)
+from epctx_cache.store import CorruptEntryError, EntryRecord, Lease, is_key
+from epctx_core.ext import remove_tree
+
+if TYPE_CHECKING:
+    from epctx_cache.caching import Progress
+    from epctx_core.plugin import Cancellation
+
+T = TypeVar("T")
+
+STALLED_AFTER: Final = 30.0
+"""Seconds without any progress after which a storage is given up."""
+LEFT_ALONE: Final = 60.0
+"""Seconds in which a storage that failed is not asked again by this process."""
+_FORMAT: Final = {"format": "epctx-shared-cache", "version": 1}
+_CHUNK: Final = 1 << 20
+_PAUSE: Final = 0.1
+_INSIDE: Final = "pulled"
+_log = logging.getLogger("epctx.cache")
+_failed: dict[str, float] = {}
+
+
+class _GivenUpError(Exception):
+    """The host does not wait for the storage any more."""
+
+
+class SharedCache:
+    """Cache that several machines share.
+
+    Args:
+        address: as fsspec takes it, such as `s3://bucket/folder`.
+        cancel: ends every wait.
+        progress: called with the stage `pull` or `push`, and bytes.
+    """
+
+    def __init__(
+        self, address: str, *, cancel: Cancellation, progress: Progress | None
+    ) -> None:
+        self._address = address
+        self._cancel = cancel
+        self._progress = progress
+        self._has_damage = False
+
+    def pull(self, key: str, folder: Path, limit: int) -> EntryRecord | None:
+        """Put the files of an entry into a folder, and return its record.
+
+        Args:
+            key: of the entry.
+            folder: an empty folder, which stays empty without an entry.
+            limit: bytes that an entry may have.
+
+        Returns:
+            None if there is no such entry, or none that can be had; a warning says why.
+
+        Raises:
+            ModelLoadCanceled: the host canceled meanwhile.
+            OSError: the folder cannot be written.
+        """
+        inside = folder / _INSIDE
+        inside.mkdir()
+        try:
+            record = self._try(
+                f"entry {key[:12]} cannot be read",
+                "pull",
+                lambda transfer: self._pull(key, inside, limit, transfer),
+            )
+            if record is not None:
+                for path in inside.iterdir():
+                    path.rename(folder / path.name)
+        finally:
+            remove_tree(inside)
+        return record
+
+    def push(self, lease: Lease) -> None:
+        """Put an entry there; a warning says why if it cannot.
+
+        Raises:
+            ModelLoadCanceled: the host canceled meanwhile.
+        """
+        self._try(
+            f"entry {lease.record.key[:12]} cannot be written",
+            "push",
+            lambda transfer: self._push(lease, transfer),
+        )
+
+    # -- one transfer
+    # ---------------------------------------------------------------------------------
+
+    def _pull(
+        self, key: str, folder: Path, limit: int, transfer: _Transfer
+    ) -> EntryRecord | None:
+        try:
+            data = self._read_small(self._entry_path(key))
+        except FileNotFoundError:
+            return None
+        try:
+            record, digests = _parse_entry(data, key, limit)
+            transfer.total = record.size
+            for file, digest in zip(record.files, digests, strict=True):
+                path = folder / file.path
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with path.open("xb") as target:
+                    self._read_blob(digest, file.bytes, target, transfer)
+            check_foreign_files(folder, record)
+        except CorruptEntryError as fault:
+            # It is written anew when it was compiled.
+            self._has_damage = True
+            _log.warning(
+                "entry %s of the shared cache %s is refused: %s.",
+                key[:12],
+                self._address,
+                fault,
+            )
+            return None
+        _log.info(
+            "pulled %s from the shared cache %s: %s", record.model, self._address, key
+        )
+        return record
+
+    def _push(self, lease: Lease, transfer: _Transfer) -> None:
+        record = lease.record
+        transfer.total = record.size
+        digests = []
+        for file in record.files:
+            with (lease.folder / file.path).open("rb") as source:
+                digest = hashlib.file_digest(source, "sha256").hexdigest()
+                source.seek(0)
+                self._write_blob(digest, file.bytes, source, transfer)
+            digests.append(digest)
+        entry = {**_FORMAT, "blobs": digests, "record": record.dump().decode()}
+        path = self._entry_path(record.key)
+        with self._create(path) as target:
+            target.write(json.dumps(entry).encode())
+        _log.info(
+            "pushed %s to the shared cache %s: %s",
+            record.model,
+            self._address,
+            record.key,
+        )
+
+    def _read_blob(
+        self, digest: str, size: int, target: IO[bytes], transfer: _Transfer
+    ) -> None:
+        """Copy a blob whose length and digest are known.
+
+        Raises:
+            CorruptEntryError: it is missing or different.
+        """
+        seen = hashlib.sha256()
+        left = size
+        try:
+            with self._storage.open(self._blob_path(digest), "rb") as source:
+                # One byte more than expected shows that it is longer.
+                while chunk := source.read(min(_CHUNK, left + 1)):
+                    transfer.advance(len(chunk))
+                    left -= len(chunk)
+                    if left < 0:
+                        break
+                    seen.update(chunk)
+                    target.write(chunk)
+        except FileNotFoundError:
+            raise CorruptEntryError(f"blob {digest[:12]} is missing") from None
+        if left:
+            raise CorruptEntryError(f"blob {digest[:12]} has another length")
+        if seen.hexdigest() != digest:
+            raise CorruptEntryError(f"blob {digest[:12]} has another digest")
+        target.flush()
+        os.fsync(target.fileno())
+
+    def _write_blob(
+        self, digest: str, size: int, source: IO[bytes], transfer: _Transfer
+    ) -> None:
+        path = self._blob_path(digest)
+        try:
+            # One that was refused may have the right length.
+            is_there = not self._has_damage and self._storage.size(path) == size
+        except FileNotFoundError:
+            is_there = False
+        if is_there:
+            transfer.advance(size)
+            return
+        with self._create(path) as target:
+            while chunk := source.read(_CHUNK):
+                target.write(chunk)
+                transfer.advance(len(chunk))
+
+    # -- the storage
+    # ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _located(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+
+        storage, root = url_to_fs(self._address)
+        return storage, root.rstrip("/")
+
+    @property
+    def _storage(self) -> Any:
+        return self._located[0]
+
+    def _entry_path(self, key: str) -> str:
+        return f"{self._located[1]}/v1/entries/{key[:2]}/{key}.json"
+
+    def _blob_path(self, digest: str) -> str:
+        return f"{self._located[1]}/v1/blobs/{digest[:2]}/{digest}"
+
+    def _create(self, path: str) -> Any:
+        """Return a file to write; its folder is made where the storage has folders."""
+        try:
+            return self._storage.open(path, "wb")
+        except FileNotFoundError:
+            self._storage.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return self._storage.open(path, "wb")
+
+    def _read_small(self, path: str) -> bytes:
+        with self._storage.open(path, "rb") as file:
+            data: bytes = file.read(MAX_RECORD + 1)
+        return data
+
+    # -- whatever happens
+    # ---------------------------------------------------------------------------------
+
+    def _try(
+        self, failure: str, stage: str, work: Callable[[_Transfer], T]
+    ) -> T | None:
+        """Return the result of a transfer; None if the storage cannot be used."""
+        if time.monotonic() < _failed.get(self._address, 0):
+            return None
+        transfer = _Transfer(work)
+        for done, total in transfer.watch(self._cancel):
+            if self._progress is not None and total:
+                self._progress(stage, done, total)
+        if transfer.error is None:
+            result: T = transfer.result
+            return result
+
+        _failed[self._address] = time.monotonic() + LEFT_ALONE
+        _log.warning(
+            "%s in the shared cache %s: %s. It is left alone for %d seconds.",
+            failure,
+            self._address,
+            _describe(transfer.error),
+            LEFT_ALONE,
+        )
+        return None
+
+
+class _Transfer:
+    """Work with a storage in a thread of its own, so that one that does not answer can
+    be given up.
+    """
+
+    def __init__(self, work: Callable[[_Transfer], Any]) -> None:
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.total = 0
+        self._done = 0
+        self._work = work
+        self._last = time.monotonic()
+        self._is_given_up = False
+        self._ended = threading.Event()
+
+    def advance(self, count: int) -> None:
+        """Note bytes that were transferred; called by the work.
+
+        Raises:
+            _GivenUpError: nobody waits for more.
+        """
+        if self._is_given_up:
+            raise _GivenUpError
+        self._done += count
+        self._last = time.monotonic()
+
+    def watch(self, cancel: Cancellation) -> Iterator[tuple[int, int]]:
+        """Do the work; yield the bytes that are transferred and all, now and then.
+
+        Raises:
+            ModelLoadCanceled: the host canceled meanwhile.
+        """
+        # A daemon: a storage that hangs must not keep the process.
+        threading.Thread(target=self._run, name="epctx-shared", daemon=True).start()
+        try:
+            while not self._ended.wait(_PAUSE):
+                cancel.raise_if_requested()
+                if time.monotonic() - self._last > STALLED_AFTER:
+                    self.error = TimeoutError(
+                        f"nothing happened for {STALLED_AFTER:g} seconds"
+                    )
+                    return
+                yield self._done, self.total
+        finally:
+            self._is_given_up = True
+
+    def _run(self) -> None:
+        try:
+            self.result = self._work(self)
+        except Exception as error:  # noqa: BLE001 - a storage raises errors of its own
+            self.error = self.error or error
+        finally:
+            self._ended.set()
+
+
+def _parse_entry(data: bytes, key: str, limit: int) -> tuple[EntryRecord, list[str]]:
+    """Return the record of an entry, and the digest of each of its files.
+
+    Raises:
+        CorruptEntryError: it is not what `push` writes for this key.
+    """
+    try:
+        fields = json.loads(data) if len(data) <= MAX_RECORD else {}
+        digests = fields.pop("blobs")
+        text = fields.pop("record").encode()
+        is_sound = fields == _FORMAT and all(map(is_key, digests))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        is_sound = False
+    if not is_sound:
+        raise CorruptEntryError("it is not of the form of an entry")
+    record = parse_foreign_record(text, key, limit)
+    if len(digests) != len(record.files):
+        raise CorruptEntryError("it has another number of blobs than files")
+    return record, digests
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, ImportError) and error.name in {None, "fsspec"}:
+        named = "pip install 'epctx-cache[shared]'"
+        return f"{error}; {named}" if error.name else f"{error}"
+    words = " ".join(str(error).split()) or type(error).__name__
+    return f"{type(error).__name__}: {words}"[:300]
