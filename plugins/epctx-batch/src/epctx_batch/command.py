@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,11 +75,21 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
 def _run(fleet: str, scheduler: str | None, console: Console) -> ExitCode:
     from epctx_batch.batch import run_batch
+    from epctx_batch.counts import Counts
 
-    with console.progress("compiling") as progress:
+    counts = Counts()
+    with console.progress("compiling", in_logs=True) as progress:
 
         def note(result: TaskResult, done: int, total: int) -> None:
-            progress("compile", done, total, unit="tasks")
+            counts.add(result, time.monotonic())
+            progress(
+                "compile",
+                done,
+                total,
+                unit="tasks",
+                notes=counts.describe(),
+                seconds_left=counts.estimate_seconds(total - done),
+            )
             if result.error is not None:
                 console.warn(f"{result.id}: {one_line(result.error.message)}")
 
