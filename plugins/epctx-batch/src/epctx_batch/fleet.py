@@ -51,6 +51,7 @@ class Task:
         cache_dir: folder of the compile cache; None for the user's.
         timeout: seconds that each EP may work on the compile; None for no limit.
         resources: what the task needs of a Dask worker, such as `{"NPU": 1}`.
+        html: true to make a report page of the context model.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Task:
     cache_dir: str | None
     timeout: int | None
     resources: Mapping[str, float]
+    html: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task as JSON."""
