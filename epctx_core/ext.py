@@ -39,8 +39,8 @@ exactly its own version of the core.
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
 `check_folder`:
-    saying that a file cannot be written before any work is done for it (epctx-bench,
-    epctx-cli, epctx-report).
+    saying that a file cannot be written before any work is done for it (epctx-batch,
+    epctx-bench, epctx-cli, epctx-report).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
 `find_entry`:
@@ -57,8 +57,8 @@ exactly its own version of the core.
 `implemented_hooks`:
     knowing which hooks an EP has (epctx-cli, epctx-conformance, epctx-isolation).
 `import_installed`:
-    naming the package that a command or a function needs (epctx-campaigns, epctx-cli,
-    epctx-conformance, epctx-onnxruntime).
+    naming the package that a command or a function needs (epctx-batch,
+    epctx-campaigns, epctx-cli, epctx-conformance, epctx-onnxruntime).
 `install_command`:
     hints that name a package to install (epctx-cli).
 `infer_safely`:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from importlib import resources
 from pathlib import Path
 
 import jsonschema
+import onnx
 import pytest
+from cli.fixtures import on_a_terminal
 from epctx_batch import run_batch
 from epctx_batch.work import read_result
 from installed import install_distribution
@@ -62,7 +65,9 @@ class Provider(ExecutionProvider):
         while marker == "hang":
             open("hanging", "w").close()
             time.sleep(0.1)
-        if marker == "always" or not os.path.exists(marker):
+        if marker == "slow":
+            time.sleep(0.7)
+        elif marker == "always" or not os.path.exists(marker):
             open(marker, "w").close() if marker != "always" else None
             os._exit(9)
         self.partitions = partitions
@@ -282,6 +287,29 @@ def test_the_command_prints_a_table_of_models_and_targets(epctx, folder, monkeyp
     assert [task["was_cached"] for task in again.json["tasks"]] == [False] * 2 + [
         True
     ] * 4
+
+
+def test_a_terminal_shows_counts_and_the_time_left_of_all_tasks(
+    folder, dying, monkeypatch
+):
+    for number in range(6):
+        model = onnx.load(CONV)
+        model.graph.name = f"graph{number}"
+        onnx.save(model, folder / f"several{number}.onnx")
+    (folder / "bad.onnx").write_bytes(b"no model")
+    fleet = folder / "fleet.toml"
+    # One target, whose EP takes its time.
+    fleet.write_text(fleet.read_text().partition("[[target]]")[0])
+    dying(folder, "slow", "")
+    monkeypatch.chdir(folder)
+
+    code, shown = on_a_terminal("batch", "fleet.toml")
+
+    assert code == 1
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert re.search(
+        r"compiling  ━+╌+  [4-8] of 9 tasks, about \d s left, 1 failed", plain
+    ), plain
 
 
 def test_show_describes_a_task_by_the_begin_of_its_id(epctx, folder, monkeypatch):

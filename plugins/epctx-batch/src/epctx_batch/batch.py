@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
-from epctx_batch.fleet import read_fleet
+from epctx_batch.fleet import Fleet, read_fleet
 from epctx_batch.results import BatchResult, TaskResult
+from epctx_batch.work import HTML
+from epctx_core.ext import check_folder, import_installed
 
 Progress: TypeAlias = Callable[[TaskResult, int, int], None]
 
@@ -17,6 +20,7 @@ def run_batch(
     path: str | PathLike[str],
     *,
     scheduler: str | None = None,
+    html: bool = False,
     progress: Progress | None = None,
 ) -> BatchResult:
     """Compile each model of a fleet for each of its targets.
@@ -28,6 +32,8 @@ def run_batch(
         path: the TOML file; docs/batch.md describes it.
         scheduler: address of a Dask scheduler, such as `tcp://host:8786`, whose workers
             take the tasks; None for processes of this machine.
+        html: whether to write `index.html` into the folder of the results, a table
+            of models and targets that links to a report page of each context model.
         progress: called with each result, and the numbers of tasks that have ended and
             of all.
 
@@ -35,7 +41,9 @@ def run_batch(
         NoSuchFile, InvalidArgument: the file, or a model of it, does not exist or is
             wrong; nothing was compiled.
         Fail: there is no such scheduler, its workers have no epctx-batch, or Dask is
-            not installed (`pip install 'epctx-batch[dask]'`).
+            not installed (`pip install 'epctx-batch[dask]'`); or the page cannot be
+            written.
+        PackageMissing: `html` needs epctx-report, which is not installed.
 
     Example:
         >>> result = run_batch("fleet.toml")
@@ -43,6 +51,8 @@ def run_batch(
         []
     """
     fleet = read_fleet(Path(path))
+    if html:
+        fleet = _prepare_pages(fleet)
     if scheduler is None:
         from epctx_batch.processes import run_in_processes
 
@@ -58,9 +68,24 @@ def run_batch(
         if progress is not None:
             progress(result, len(found), len(fleet.tasks))
     tasks = [found[task.id] for task in fleet.tasks]
-    return BatchResult(
+    batch = BatchResult(
         fleet=str(path),
         output=str(fleet.output),
         ok=all(task.state == "done" for task in tasks),
         tasks=tasks,
     )
+    if not html:
+        return batch
+
+    from epctx_batch.page import write_page
+
+    return replace(batch, page=str(write_page(batch)))
+
+
+def _prepare_pages(fleet: Fleet) -> Fleet:
+    """Return the fleet with tasks that make pages; raise if pages cannot be made,
+    before there is anything to show.
+    """
+    import_installed("epctx_report.report", needed_by=HTML)
+    check_folder(fleet.output)
+    return replace(fleet, tasks=[replace(task, html=True) for task in fleet.tasks])

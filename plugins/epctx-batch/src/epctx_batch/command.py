@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,14 @@ from epctx_cli.command import (
     counted,
 )
 
-from epctx_batch.results import BatchResult, ShowResult, TaskResult
+from epctx_batch.results import ShowResult, TaskResult
+from epctx_batch.table import Table, describe_nodes, make_table
 from epctx_core.errors import InvalidArgument, NoSuchFile, one_line
 
 if TYPE_CHECKING:
     import argparse
 
 _SHOW = "show"
-_CPU_EP = "CPUExecutionProvider"
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -48,6 +49,14 @@ def add_arguments(parser: CommandParser) -> None:
         ),
     )
     parser.add_argument(
+        "--html",
+        action="store_true",
+        help=(
+            "write index.html with the table of models and targets into the folder of "
+            "the results, and a report page for each (needs epctx-report)"
+        ),
+    )
+    parser.add_argument(
         "--output",
         metavar="FOLDER",
         help="with show: the folder of the results (default: all *-results here)",
@@ -65,69 +74,66 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
             f"{arguments.id!r} is one argument too many.",
             hint=f"epctx batch {_SHOW} ID shows a task.",
         )
-    return _run(arguments.fleet, arguments.scheduler, console)
+    return _run(arguments, console)
 
 
 # -- a batch
 # --------------------------------------------------------------------------------------
 
 
-def _run(fleet: str, scheduler: str | None, console: Console) -> ExitCode:
+def _run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     from epctx_batch.batch import run_batch
+    from epctx_batch.counts import Counts
 
-    with console.progress("compiling") as progress:
+    counts = Counts()
+    with console.progress("compiling", in_logs=True) as progress:
 
         def note(result: TaskResult, done: int, total: int) -> None:
-            progress("compile", done, total, unit="tasks")
+            counts.add(result, time.monotonic())
+            progress(
+                "compile",
+                done,
+                total,
+                unit="tasks",
+                notes=counts.describe(),
+                seconds_left=counts.estimate_seconds(total - done),
+            )
             if result.error is not None:
                 console.warn(f"{result.id}: {one_line(result.error.message)}")
 
-        result = run_batch(fleet, scheduler=scheduler, progress=note)
+        result = run_batch(
+            arguments.fleet,
+            scheduler=arguments.scheduler,
+            html=arguments.html,
+            progress=note,
+        )
 
-    targets = list(dict.fromkeys(task.target for task in result.tasks))
-    console.table(("model", *targets), _make_rows(result, targets))
-    _print_sums(result, console)
+    table = make_table(result)
+    rows = [
+        (
+            model,
+            *(describe_nodes(row[t]) if t in row else "-" for t in table.targets),
+        )
+        for model, row in table.rows.items()
+    ]
+    console.table(("model", *table.targets), rows)
+    _print_sums(table, result.output, console)
+    if result.page is not None:
+        size = Path(result.page).stat().st_size
+        console.say(f"wrote {result.page} ({byte_size(size)})")
     console.result(result)
     return ExitCode.DONE if result.ok else ExitCode.FAILED
 
 
-def _make_rows(result: BatchResult, targets: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a row for each model, with a cell for each target."""
-    folder = Path(result.fleet).parent.absolute()
-    cells: dict[str, dict[str, str]] = {}
-    for task in result.tasks:
-        path = Path(task.model)
-        model = path.relative_to(folder) if path.is_relative_to(folder) else path
-        cells.setdefault(str(model), {})[task.target] = _describe(task)
-    return [
-        (model, *(row.get(target, "-") for target in targets))
-        for model, row in cells.items()
-    ]
-
-
-def _describe(task: TaskResult) -> str:
-    """Return a cell: EPContext nodes and other nodes, or the code of the error."""
-    if task.error is not None:
-        return f"failed: {task.error.code}"
-    contexts = sum(count for ep, count in task.nodes.items() if ep != _CPU_EP)
-    others = task.nodes.get(_CPU_EP, 0)
-    if not contexts:
-        return "nothing compiled"
-    return f"{contexts} + {others} CPU" if others else f"{contexts}"
-
-
-def _print_sums(result: BatchResult, console: Console) -> None:
-    done = [task for task in result.tasks if task.error is None]
-    failed = len(result.tasks) - len(done)
-    cached = sum(task.was_cached for task in done)
-    size = byte_size(sum(task.bytes for task in done))
+def _print_sums(table: Table, output: str, console: Console) -> None:
     console.say()
     console.say(
-        f"{counted(len(result.tasks), 'task')}: {len(done):,} done, of which "
-        f"{cached:,} were in the cache; {failed:,} failed; {size} in {result.output}"
+        f"{counted(table.tasks, 'task')}: {table.done:,} done, of which "
+        f"{table.cached:,} were in the cache; {table.failed:,} failed; "
+        f"{byte_size(table.bytes)} in {output}"
     )
     console.say("EPContext nodes + nodes of the CPU EP, by model and target.")
-    if failed:
+    if table.failed:
         console.say("epctx batch show ID has the log of a task.")
 
 

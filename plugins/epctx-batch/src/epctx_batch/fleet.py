@@ -54,6 +54,7 @@ class Task:
             the environment names.
         timeout: seconds that each EP may work on the compile; None for no limit.
         resources: what the task needs of a Dask worker, such as `{"NPU": 1}`.
+        html: true to make a report page of the context model.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Task:
     shared_cache: str | None
     timeout: int | None
     resources: Mapping[str, float]
+    html: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task as JSON."""

@@ -35,7 +35,7 @@ class TaskResult:
         target: name of the target.
         state: `done`, or `failed` for one whose compile failed or whose process ended.
         was_cached: true if the cache had the compiled model.
-        seconds: duration of the task.
+        seconds: duration of the task without its report page.
         nodes: number of EPContext nodes by EP; the other nodes of the context model as
             the CPU EP's.
         output: path of the context model; null if the task failed.
@@ -70,12 +70,14 @@ class BatchResult:
         output: folder of the results.
         ok: true if all tasks are done.
         tasks: result of each task, in the order of the file.
+        page: path of the page with the table; left out without `--html`.
     """
 
     fleet: str
     output: str
     ok: bool
     tasks: list[TaskResult]
+    page: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 its files are put into the task's folder.
 
 A folder has `task.json` (the task and its versions), `log.txt` (all that was printed
-and logged), the context model with its files, and at the end `result.json`.
+and logged), the context model with its files, its report page if that is wanted, and at
+the end `result.json`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from epctx_batch.results import TaskError, TaskResult
 from epctx_core import SessionOptions, inspect_model
 from epctx_core.errors import EpctxError
-from epctx_core.ext import Publication
+from epctx_core.ext import Publication, import_installed
 
 if TYPE_CHECKING:
     from epctx_batch.fleet import Task
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 TASK: Final = "task.json"
 LOG: Final = "log.txt"
 RESULT: Final = "result.json"
+PAGE: Final = "report.html"
+HTML: Final = "epctx batch --html"
 _CPU_EP: Final = "CPUExecutionProvider"
 
 
@@ -45,11 +48,14 @@ def run_task(task: Task) -> TaskResult:
     start = time.monotonic()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / RESULT).unlink(missing_ok=True)
+        for name in (RESULT, PAGE):
+            (folder / name).unlink(missing_ok=True)
         _write_json(folder / TASK, task.as_dict())
         with _logged(folder / LOG):
             result = _try_to_compile(task, folder)
-        result = replace(result, seconds=time.monotonic() - start)
+            result = replace(result, seconds=time.monotonic() - start)
+            if task.html and result.output is not None:
+                _try_to_write_page(result.output, folder / PAGE)
         _write_json(folder / RESULT, result.as_dict())
     except OSError as error:
         return make_failed(task, "FAIL", f"its folder cannot be written: {error}.")
@@ -94,6 +100,15 @@ def _try_to_compile(task: Task, folder: Path) -> TaskResult:
     except EpctxError as error:
         logging.getLogger("epctx.batch").exception("the task failed")
         return make_failed(task, error.code.name, error.message, error.hint or "")
+
+
+def _try_to_write_page(model: str, path: Path) -> None:
+    """Write a report page; the compile is worth as much without it."""
+    try:
+        reporting = import_installed("epctx_report.report", needed_by=HTML)
+        reporting.make_report(model).write(path)
+    except Exception:
+        logging.getLogger("epctx.batch").exception("its report page was not made")
 
 
 def _compile(task: Task, folder: Path) -> TaskResult:

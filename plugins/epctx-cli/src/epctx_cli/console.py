@@ -237,7 +237,7 @@ class Console:
         self._write_error(f"{styled}{first.removeprefix(label)}\n{block}")
 
     @contextmanager
-    def progress(self, words: str = "") -> Iterator[Progress]:
+    def progress(self, words: str = "", *, in_logs: bool = False) -> Iterator[Progress]:
         """Show progress during the block, if standard error is a terminal: a line that
         appears after a second and disappears at the end.
 
@@ -247,11 +247,16 @@ class Console:
 
         Args:
             words: what the command does, until a stage is known.
+            in_logs: true to write a line every half minute where standard error is no
+                terminal; for commands that take hours.
         """
         from epctx_cli.progress import Progress
 
-        is_shown = _is_terminal(self._err) and not (self.as_json or self.quiet)
-        progress = Progress(self._err if is_shown else None, words)
+        is_terminal = _is_terminal(self._err)
+        is_shown = (is_terminal or in_logs) and not (self.as_json or self.quiet)
+        progress = Progress(
+            self._err if is_shown else None, words, in_lines=not is_terminal
+        )
         before = self._progress
         self._progress = progress
         try:

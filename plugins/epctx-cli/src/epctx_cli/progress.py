@@ -6,6 +6,7 @@ and as a host plugin of sessions and compilers, which sees their stages.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -40,6 +41,8 @@ _SUFFIX = "ExecutionProvider"
 _SILENT_SECONDS = 1.0
 """A command that is faster shows nothing."""
 _FRAME_SECONDS = 0.125
+_LINE_SECONDS = 30.0
+"""Seconds between two lines where there is no terminal."""
 _LONGEST_NAME = 32
 _BAR = 20
 _SHORTEST_BAR = 6
@@ -61,6 +64,9 @@ class Stage:
         first: the first `done` and its time: a stage may begin with what others did.
         unit: that of `done`, such as "partitions"; "bytes" are shown as sizes.
         written: bytes of files.
+        notes: what else there is to say, the most important first.
+        seconds_left: the caller's own estimate at `counted`, infinite if it has none
+            yet; None to estimate from `done`.
     """
 
     name: str
@@ -72,6 +78,8 @@ class Stage:
     first: tuple[int, float] = (0, 0.0)
     unit: str = ""
     written: int = 0
+    notes: Sequence[str] = ()
+    seconds_left: float | None = None
 
     @property
     def words(self) -> str:
@@ -119,12 +127,22 @@ class Stage:
 
     def describe_remaining(self, now: float) -> str:
         """Return the estimated time that is left; empty if it cannot be estimated."""
+        left = self._estimate_remaining() - (now - self.counted)
+        if not 0 < left < math.inf:
+            return ""
+        return f"about {format_seconds(max(1.0, left))} left"
+
+    def _estimate_remaining(self) -> float:
+        """Return the seconds that were left when `done` was counted; infinity if that
+        is not known.
+        """
+        if self.seconds_left is not None:
+            return self.seconds_left
         first, begun = self.first
         if not self.is_counted or not first < self.done < self.total:
-            return ""
+            return math.inf
         seconds_each = (self.counted - begun) / (self.done - first)
-        left = seconds_each * (self.total - self.done) - (now - self.counted)
-        return f"about {format_seconds(max(1.0, left))} left" if left > 0 else ""
+        return seconds_each * (self.total - self.done)
 
 
 def format_seconds(seconds: float) -> str:
@@ -148,10 +166,15 @@ class Progress:
     Args:
         terminal: where it is shown; None to show nothing.
         words: what the command does, until a stage is known.
+        in_lines: true if `terminal` is no terminal, and gets a line of its own every
+            half minute.
     """
 
-    def __init__(self, terminal: TextIO | None, words: str = "") -> None:
+    def __init__(
+        self, terminal: TextIO | None, words: str = "", *, in_lines: bool = False
+    ) -> None:
         self._terminal = terminal
+        self._in_lines = in_lines
         self._start = time.monotonic()
         self._stage = Stage(name=words, begun=self._start)
         self._lock = threading.RLock()
@@ -159,18 +182,32 @@ class Progress:
         self._is_drawn = False
         self._is_line_open = False
 
-    def __call__(self, stage: str, done: int, total: int, *, unit: str = "") -> None:
+    def __call__(
+        self,
+        stage: str,
+        done: int,
+        total: int,
+        *,
+        unit: str = "",
+        notes: Sequence[str] = (),
+        seconds_left: float | None = None,
+    ) -> None:
         """Note how far a stage is.
 
         Args:
             stage: its name.
             done, total: how much is done of how much; a total of 0 if it is not known.
             unit: that of both; "bytes" are shown as sizes, and with their speed.
+            notes: what else there is to say, such as "3 failed", the most important
+                first.
+            seconds_left: the time that is left, if you can estimate it better than
+                from `done` of `total`; `math.inf` while you cannot say.
         """
         now = time.monotonic()
         current = self._stage
         if current.name != stage:
             self._stage = current = Stage(name=stage, begun=now)
+        current.notes, current.seconds_left = notes, seconds_left
         current.count(done, total, unit, now)
 
     def watch(self, *options: SessionOptions) -> None:
@@ -264,6 +301,11 @@ class Progress:
             yield
 
     def _draw(self) -> None:
+        if self._in_lines:
+            while not self._end.wait(_LINE_SECONDS):
+                self._send(self._encode(f"{self.compose(None)}\n"))
+            return
+
         wait = _SILENT_SECONDS
         while not self._end.wait(wait):
             wait = _FRAME_SECONDS
@@ -306,17 +348,21 @@ class Progress:
             with suppress(OSError, ValueError):
                 os.write(self._terminal.fileno(), data)
 
-    def compose(self, columns: int) -> str:
-        """Return the line for a terminal of some columns.
+    def compose(self, columns: int | None) -> str:
+        """Return the line for a terminal of some columns; all of it, without a bar, if
+        that is None.
 
-        Where there is no room, the subject, the time that is left and the amount are
-        omitted.
+        Where there is no room, the subject, the notes, the time that is left and the
+        amount are omitted.
         """
         now = time.monotonic()
         stage = self._stage
         line = f"{format_seconds(now - self._start)}  {stage.words}"
-        facts = [stage.describe_amount(), stage.describe_remaining(now)]
+        facts = [stage.describe_amount(), stage.describe_remaining(now), *stage.notes]
         facts = [fact for fact in facts if fact]
+        if columns is None:
+            end = f"  {', '.join(facts)}" if facts else ""
+            return f"{line}{end}"
         # A line that fills the last column would make the terminal begin another one.
         room = columns - 1
         needed = len(line) + 2 + len(", ".join(facts))

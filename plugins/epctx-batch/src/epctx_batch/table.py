@@ -1,0 +1,69 @@
+"""Table of models and targets, with its sums, as terminals and pages show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from epctx_batch.results import BatchResult, TaskResult
+
+_CPU_EP = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Results of a batch by model and target.
+
+    Attributes:
+        targets: names of targets, in the order of the file.
+        rows: results of each model by target; the model's path is relative to the
+            folder of the file if it lies there.
+        tasks, done, cached, failed: numbers of tasks; those from the cache are done.
+        bytes: length of all context models with their files.
+        seconds: sum of the durations of tasks that were not in the cache.
+    """
+
+    targets: Sequence[str]
+    rows: Mapping[str, Mapping[str, TaskResult]]
+    tasks: int
+    done: int
+    cached: int
+    failed: int
+    bytes: int
+    seconds: float
+
+
+def make_table(result: BatchResult) -> Table:
+    """Return the table of a batch."""
+    folder = Path(result.fleet).parent.absolute()
+    rows: dict[str, dict[str, TaskResult]] = {}
+    for task in result.tasks:
+        path = Path(task.model)
+        model = path.relative_to(folder) if path.is_relative_to(folder) else path
+        rows.setdefault(str(model), {})[task.target] = task
+
+    done = [task for task in result.tasks if task.error is None]
+    return Table(
+        targets=list(dict.fromkeys(task.target for task in result.tasks)),
+        rows=rows,
+        tasks=len(result.tasks),
+        done=len(done),
+        cached=sum(task.was_cached for task in done),
+        failed=len(result.tasks) - len(done),
+        bytes=sum(task.bytes for task in done),
+        seconds=sum(task.seconds for task in result.tasks if not task.was_cached),
+    )
+
+
+def describe_nodes(task: TaskResult) -> str:
+    """Return the EPContext nodes and other nodes, or the code of the error."""
+    if task.error is not None:
+        return f"failed: {task.error.code}"
+    contexts = sum(count for ep, count in task.nodes.items() if ep != _CPU_EP)
+    others = task.nodes.get(_CPU_EP, 0)
+    if not contexts:
+        return "nothing compiled"
+    return f"{contexts} + {others} CPU" if others else f"{contexts}"
