@@ -223,7 +223,7 @@ def test_each_command_is_named_in_the_readme():
 
 def test_links_between_documents_lead_somewhere():
     pages = [
-        *DOCS.glob("*.md"),
+        *DOCS.rglob("*.md"),
         DOCS.parent / "README.md",
         *DOCS.parent.glob("plugins/*/README.md"),
     ]
@@ -239,7 +239,7 @@ def test_links_between_documents_lead_somewhere():
 
 
 def test_python_in_the_documents_is_python():
-    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
 
     for page in pages:
         for text in re.findall(

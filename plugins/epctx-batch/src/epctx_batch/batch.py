@@ -37,7 +37,7 @@ def run_batch(
         Fail: there is no such scheduler, its workers have no epctx-batch, or Dask is
             not installed (`pip install 'epctx-batch[dask]'`).
 
-    Example:
+    Examples:
         >>> result = run_batch("fleet.toml")
         >>> [task.error.message for task in result.tasks if task.error]
         []
