@@ -189,7 +189,7 @@ def test_each_state_of_a_plugin_has_its_heading():
 def test_the_table_of_session_options_is_the_one_that_the_code_gives():
     page = (DOCS / "options.md").read_text("utf-8")
 
-    assert with_tables(page) == page, "run: make docs"
+    assert with_tables(page) == page, "run: make tables"
 
 
 def test_each_option_of_a_shipped_ep_is_named_in_its_readme():
