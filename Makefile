@@ -14,7 +14,9 @@
 # make differential  what onnxruntime does and what epctx does, compared with docs/differences-from-onnxruntime.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
 # make release build every wheel into dist/ and check them where nothing else is installed
-# make docs    write the tables of docs/ that come from the code
+# make tables  write the tables of docs/ that come from the code
+# make docs    the same, then build the documentation site into site/; warnings are errors
+# make test-docs  build the site, and check its pages, links and search
 # make size    expressions, modules, classes, and expressions in a line of code, of the core and of each package
 # make clean   remove what these made
 
@@ -38,7 +40,7 @@ VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxrunti
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-browser test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release docs size clean
+.PHONY: install demo test test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs size clean
 
 install: .venv/.installed
 
@@ -50,6 +52,9 @@ test: lint
 
 test-browser: .venv/.browser
 	.venv/bin/python $(PYTEST) tests/browser
+
+test-docs: .venv-docs/.installed
+	.venv-docs/bin/python $(PYTEST) tests/site
 
 ifeq ($(PLATFORM),Linux x86_64)
 test-vendors conformance-vendors stress-vendors: .venv-vendors/.installed
@@ -101,10 +106,13 @@ bench: .venv/.plots
 differential: .venv/.installed
 	.venv/bin/python tests/differential
 
-docs: .venv/.installed
+tables: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
 	.venv/bin/python tests/documentation/schemas.py
 	.venv/bin/python tests/drop_in/table.py
+
+docs: tables .venv-docs/.installed
+	.venv-docs/bin/python .ci/site.py site
 
 release: .venv/.installed
 	.venv/bin/python tests/packaged/release.py
@@ -116,7 +124,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST) $(if $(DRAWN),--drawn $(DRAWN))
 
 clean:
-	rm -rf dist .venv .venv-min .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf build/pages dist site .venv .venv-min .venv-docs .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Drawing needs no part of epctx, nor does Model Explorer; groups are read from pyproject.toml by pip 25.1 and newer.
@@ -133,7 +141,7 @@ clean:
 	.venv/bin/python -m pip install --quiet --group viewers || echo "Model Explorer was not installed; its test is skipped."
 	@touch $@
 
-.venv/.installed .venv-min/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+.venv/.installed .venv-min/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $*
 	@echo '*' > $*/.gitignore
@@ -141,6 +149,7 @@ clean:
 	$*/bin/python -m pip install --quiet --upgrade pip || echo "pip was not upgraded; going on with the one there is."
 	@if test "$*" = .venv-min; then $*/bin/python .ci/minimums.py; fi > $*/constraints.txt
 	$*/bin/python -m pip install --quiet --constraint $*/constraints.txt $(EDITABLE)
+	if test "$*" = .venv-docs; then $*/bin/python -m pip install --quiet --group docs; fi
 	if test "$*" = .venv-fuzz; then $*/bin/python -m pip install --quiet 'atheris>=3.0'; fi
 	if test "$*" = .venv-vendors; then $*/bin/python -m pip install --quiet $(VENDORS); fi
 	@touch $@

@@ -61,7 +61,7 @@ class InferenceSession(Strict):
             has.
         PluginError, EPFail: an EP failed.
 
-    Example:
+    Examples:
         >>> with InferenceSession("model_ctx.onnx") as session:
         ...     outputs = session.run(None, {"x": x})
     """

@@ -90,7 +90,7 @@ class ModelCompiler:
     Raises:
         InvalidArgument: an argument is wrong, or two contradict each other.
 
-    Example:
+    Examples:
         >>> so = SessionOptions()
         >>> so.add_provider("QNN", {"htp_arch": "73"})
         >>> report = ModelCompiler(so, "model.onnx").compile_to_file()
@@ -368,7 +368,7 @@ class ShareGroup:
     Raises:
         InvalidArgument: an argument has a wrong type.
 
-    Example:
+    Examples:
         >>> with ShareGroup("out") as group:
         ...     group.compile("prefill.onnx", so)
         ...     group.compile("decode.onnx", so)

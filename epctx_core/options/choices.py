@@ -166,7 +166,7 @@ class InputBudget:
     Raises:
         InvalidArgument: one is not a whole number above 0.
 
-    Example:
+    Examples:
         >>> so = SessionOptions()
         >>> so.input_budget = InputBudget(nodes=100_000)
     """

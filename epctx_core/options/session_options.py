@@ -88,7 +88,7 @@ class SessionOptions(Strict):
     its `end_profiling` is called: `<profile_file_prefix>_<time>.json`, events of Chrome
     traces; it needs epctx-bench.
 
-    Example:
+    Examples:
         >>> so = SessionOptions()
         >>> so.add_session_config_entry("ep.context_enable", "1")
         >>> so.add_provider("QNNExecutionProvider", {"htp_arch": "73"})

@@ -158,7 +158,7 @@ class OperatorTypes:
             others (`T`), or a name of its own. A variadic one is the last; its first
             value says the type.
 
-    Example:
+    Examples:
         >>> OperatorTypes(
         ...     domain="acme", op_type="Scale", inputs=("T", "factor"), outputs=("T",)
         ... )

@@ -278,7 +278,7 @@ class Finding:
         node: the node concerned, or None.
         hint: the remedy.
 
-    Example:
+    Examples:
         >>> message = "acme.bin has no graph 'a_0'."
         >>> Finding(Severity.ERROR, "container-refused", message, node="a_0")
     """

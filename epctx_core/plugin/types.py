@@ -28,7 +28,7 @@ class Availability:
     """Availability of an EP on this machine for a purpose, with a reason if it is
     unavailable.
 
-    Example:
+    Examples:
         >>> Availability(
         ...     False, reason="no NPU driver found", hint="Install the driver."
         ... )

@@ -137,7 +137,7 @@ def number_nodes(model: onnx.ModelProto) -> Callable[[str], int | None]:
         A function from the name of a node, or of a value that it computes, to the
         node's number; it returns None for any other name.
 
-    Example:
+    Examples:
         >>> model = graph.model()
         >>> number = number_nodes(model)
         >>> taken = {number(name) for name in vendor.supported_nodes(model)}

@@ -327,7 +327,7 @@ class Registry:
         Raises:
             PluginError, InvalidArgument: see `register`.
 
-        Example:
+        Examples:
             >>> with registry.temporary(AcmeExecutionProvider):
             ...     session = InferenceSession(
             ...         "model.onnx", providers=["Acme"], registry=registry

@@ -51,7 +51,7 @@ def get_ep_metadata(
         InvalidArgument: no such EP.
         PluginError: the EP is broken.
 
-    Example:
+    Examples:
         >>> get_ep_metadata("OpenVINO")["weightless_support"]
         'all'
     """
@@ -104,7 +104,7 @@ def get_model_compatibility(
         InvalidArgument: no such EP, or a wrong option.
         PluginError: the EP is broken, or its validator raised.
 
-    Example:
+    Examples:
         >>> get_model_compatibility("model_ctx.onnx", "QNN")
         <Compatibility.EP_SUPPORTED_OPTIMAL: 1>
     """

@@ -76,7 +76,7 @@ def verify_model(
         NoSuchFile: there is no such file.
         InvalidArgument: neither a path nor bytes, a folder, or a wrong option.
 
-    Example:
+    Examples:
         >>> report = verify_model("model_ctx.onnx")
         >>> report.ok, [finding.code for finding in report.findings]
         (True, [])

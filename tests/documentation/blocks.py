@@ -12,7 +12,10 @@ from textwrap import indent
 from installed import install_distribution
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGES = ["../README.md", *sorted(page.name for page in DOCS.glob("*.md"))]
+PAGES = [
+    "../README.md",
+    *sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")),
+]
 _BLOCK = re.compile(
     (
         r"(?:^(?P<adds>Add to the class in "

@@ -18,7 +18,7 @@ SCHEMAS = dict(list_schemas())
 
 def test_the_files_of_the_schemas_are_made_from_the_dataclasses():
     for path, schema in SCHEMAS.items():
-        assert json.loads(path.read_text("utf-8")) == schema, "run: make docs"
+        assert json.loads(path.read_text("utf-8")) == schema, "run: make tables"
 
 
 def test_each_schema_is_valid():
@@ -30,7 +30,7 @@ def test_each_schema_is_valid():
 def test_the_page_has_every_key_as_the_schemas_have_it():
     page = PAGE.read_text("utf-8")
 
-    assert fill_page(page) == page, "run: make docs"
+    assert fill_page(page) == page, "run: make tables"
 
 
 @pytest.mark.parametrize("path", [*SCHEMAS], ids=lambda path: path.name)

@@ -45,7 +45,7 @@ def run_batch(
             written.
         PackageMissing: `html` needs epctx-report, which is not installed.
 
-    Example:
+    Examples:
         >>> result = run_batch("fleet.toml")
         >>> [task.error.message for task in result.tasks if task.error]
         []

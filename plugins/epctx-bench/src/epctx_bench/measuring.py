@@ -68,7 +68,7 @@ def bench(
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model is missing or not a model.
         InvalidArgument: no model, no EP, or options of an EP that has no column.
 
-    Example:
+    Examples:
         >>> report = bench("model.onnx", eps=["QNN"])
         >>> report.columns[0].rows["load_warm"].samples
         [0.0031, 0.0029, 0.0030, 0.0030, 0.0031]

@@ -54,7 +54,7 @@ class Profile:
         start_time_ns: when it was made, as `time.monotonic_ns` counts.
         lost: events that were not recorded, because there were `MOST_EVENTS` before.
 
-    Example:
+    Examples:
         >>> profile = Profile()
         >>> options.add_host_plugin(profile)
         >>> with InferenceSession("model_ctx.onnx", options) as session:

@@ -31,7 +31,7 @@ class Blobs(Mapping[str, memoryview]):
     Raises:
         InvalidGraph: it is damaged, of another format, or of another kind.
 
-    Example:
+    Examples:
         >>> payloads = [reader.payload(node) for node in nodes]
         >>> opened = {payload: Blobs(payload) for payload in set(payloads)}
         >>> programs = [

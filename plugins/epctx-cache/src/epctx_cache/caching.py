@@ -239,7 +239,7 @@ def load_or_compile(request: Request) -> InferenceSession:
             is not in the cache.
         EpctxError: as `ModelCompiler.compile_to_file` and `InferenceSession`.
 
-    Example:
+    Examples:
         >>> so = SessionOptions()
         >>> so.add_provider("QNN", {"htp_arch": "73"})
         >>> session = load_or_compile("model.onnx", so)
@@ -277,7 +277,7 @@ def cache_statistics(
         InvalidArgument: the folder is not a path.
         Fail: the cache's folder cannot be read.
 
-    Example:
+    Examples:
         >>> cache_statistics().seconds_saved
     """
     from epctx_cache.store import EntryStore

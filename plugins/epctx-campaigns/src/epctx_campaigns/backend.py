@@ -239,7 +239,7 @@ def make_backend(
     Args:
         providers, through, options: as of `EpctxBackend.prepare`.
 
-    Example:
+    Examples:
         >>> backend = make_backend(["QNN"], "file")
         >>> tests = onnx.backend.test.BackendTest(backend, __name__)
     """

@@ -34,7 +34,7 @@ from epctx_core.errors import (
 _DESCRIPTION = (
     "Compile ONNX models into context models; inspect, verify, run and compare them."
 )
-_DOCUMENTATION = "docs/README.md in the repository of epctx"
+_DOCUMENTATION = "docs/index.md in the repository of epctx"
 
 
 def run(argv: list[str]) -> int:

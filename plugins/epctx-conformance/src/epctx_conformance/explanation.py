@@ -126,7 +126,7 @@ def explain_model(
         PluginError: a plugin is broken, or breaks the contract.
         EpctxError: the model cannot be read; see `ModelCompiler.compile_to_file`.
 
-    Example:
+    Examples:
         >>> options = SessionOptions()
         >>> options.add_provider("QNN")
         >>> explanation = explain_model("model.onnx", options)

@@ -53,7 +53,7 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
     Raises:
         ValueError: an unknown name in `only`.
 
-    Example:
+    Examples:
         >>> requirements = Requirements(dynamic_shapes=False)
         >>> report = check_provider(AcmeProvider, requirements=requirements)
         >>> print(report.text())
@@ -197,7 +197,7 @@ class ProviderConformance:
         only: groups or names of checks; None for all.
         full: True to run every model that the kit has, not a sample.
 
-    Example:
+    Examples:
         >>> class TestAcme(ProviderConformance):
         ...     provider = AcmeProvider
         ...     requirements = Requirements(dynamic_shapes=False)

@@ -92,7 +92,7 @@ class Requirements:
             the largest number.
         seconds: time limit of one check.
 
-    Example:
+    Examples:
         >>> Requirements(dynamic_shapes=False, tolerance=1e-2)
     """
 

@@ -106,7 +106,7 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model, or a file of it, is missing
             or damaged.
 
-    Example:
+    Examples:
         >>> diff("old_ctx.onnx", "new_ctx.onnx").differences[0].part
         'payload'
     """

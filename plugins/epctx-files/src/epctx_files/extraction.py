@@ -64,7 +64,7 @@ def extract(
             outputs need an input that was not named.
         Fail: the files cannot be written.
 
-    Example:
+    Examples:
         >>> extract("net_ctx.onnx", "first.onnx", node="QNNExecutionProvider_0f…_0")
     """
     if (node is None) == (not inputs and not outputs):

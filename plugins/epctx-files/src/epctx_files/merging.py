@@ -48,7 +48,7 @@ def merge(
             equal; EPs that compiled the models unlike.
         Fail: the files cannot be written.
 
-    Example:
+    Examples:
         >>> merge(["encoder_ctx.onnx", "head.onnx"], "whole.onnx").files[0].name
         'whole.onnx'
     """

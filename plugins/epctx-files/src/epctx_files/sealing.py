@@ -105,7 +105,7 @@ def seal_model(
             cannot be sealed this way.
         Fail: the files cannot be written, or the model was replaced meanwhile.
 
-    Example:
+    Examples:
         >>> seal_model("resnet_ctx.onnx").payloads
         {'resnet_ctx_qnn.bin': (65536, '6f0d...')}
     """

@@ -122,7 +122,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         EpctxError: as `epctx_core.ModelCompiler.compile_to_file`; an error of
             onnxruntime has the class of its code.
 
-    Example:
+    Examples:
         >>> options = {"soc_model": "60"}
         >>> load_or_compile("model.onnx", provider="QNN", provider_options=options)
     """

@@ -110,7 +110,7 @@ def make_report(
         EpctxError: a model cannot be read, or a plugin is broken; see `explain_model`.
             In a folder, the page says so of that model.
 
-    Example:
+    Examples:
         >>> options = SessionOptions()
         >>> options.add_provider("QNN")
         >>> make_report("model.onnx", sess_options=options).write("report.html")

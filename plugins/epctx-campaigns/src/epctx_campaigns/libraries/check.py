@@ -67,7 +67,7 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
     Raises:
         EpctxError: the EP cannot be used here, or a name is unknown.
 
-    Example:
+    Examples:
         >>> subject = Subject(ep="AcmeExecutionProvider", library="libacme_ep.so")
         >>> report = check_library(subject)
         >>> Path("acme.html").write_text(make_page(report))

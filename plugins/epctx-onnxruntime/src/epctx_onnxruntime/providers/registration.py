@@ -54,7 +54,7 @@ def register_plugin_ep(
         NotImplementedByProvider: the wheel is not installed or cannot be imported.
         PluginError: name or options break the rules for EPs.
 
-    Example:
+    Examples:
         >>> register_plugin_ep("onnxruntime-ep-webgpu")
         >>> register_plugin_ep(
         ...     "AcmeExecutionProvider",

@@ -1,0 +1,103 @@
+"""The site has each page, in the navigation, and asks no other host for anything."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import epctx_core
+from epctx_core import plugin
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# What a browser requests without a click; links of <a> are followed by readers.
+_REQUESTING = {
+    "audio", "embed", "iframe", "img", "input", "link", "object", "script", "source",
+    "track", "use", "video",
+}  # fmt: skip
+
+
+class Requests(HTMLParser):
+    """Addresses that a page requests when it is shown."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        if tag in _REQUESTING:
+            names = {"src", "href", "srcset", "data", "poster"}
+            self.found += [value for name, value in attrs if name in names and value]
+
+
+def listed_in_navigation():
+    text = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    return re.findall(r": (\S+\.md)$", text, re.MULTILINE)
+
+
+def test_each_page_and_each_readme_of_a_package_is_in_the_navigation_once():
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    readmes = [f"packages/{p.parent.name}.md" for p in ROOT.glob("plugins/*/README.md")]
+    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+
+    assert sorted(listed_in_navigation()) == sorted([*pages, *readmes, *others])
+
+
+def test_each_page_of_the_navigation_is_built(site):
+    addresses = [page.removesuffix(".md") for page in listed_in_navigation()]
+
+    assert [
+        address
+        for address in addresses
+        if address != "index" and not (site / address / "index.html").is_file()
+    ] == []
+    assert (site / "index.html").is_file()
+
+
+def test_no_page_requests_anything_of_another_host(site):
+    requests = {
+        f"{page.relative_to(site)}: {address}"
+        for page in site.rglob("*.html")
+        for address in Requests(page).found
+        if re.match(r"(?:https?:)?//", address)
+    }
+
+    assert requests == set()
+
+
+def test_no_style_sheet_requests_anything_of_another_host(site):
+    sheets = list(site.rglob("*.css"))
+
+    assert len(sheets) >= 2
+    assert [
+        sheet.name
+        for sheet in sheets
+        if re.search(
+            r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text("utf-8")
+        )
+    ] == []
+
+
+def test_no_page_has_what_the_theme_loads_from_another_host_when_it_is_seen(site):
+    # Material fetches mermaid and MathJax when a page has an element of theirs.
+    assert [
+        page
+        for page in site.rglob("*.html")
+        if re.search(r'class="(?:mermaid|arithmatex)"', page.read_text("utf-8"))
+    ] == []
+
+
+def test_the_reference_has_each_public_name_of_the_host_and_of_the_contract():
+    for page, module in (("api", epctx_core), ("plugin-api", plugin)):
+        text = (DOCS / f"reference/{page}.md").read_text("utf-8")
+        described = re.findall(r"^::: [\w.]+\.(\w+)$", text, re.MULTILINE)
+
+        assert sorted(described) == sorted(set(module.__all__) - {"__version__"})
+
+
+def test_new_pages_are_shorter_than_1500_words():
+    pages = [*DOCS.glob("start/*.md"), DOCS / "index.md", DOCS / "dynamic-shapes.md"]
+
+    assert [p.name for p in pages if len(p.read_text("utf-8").split()) >= 1500] == []
