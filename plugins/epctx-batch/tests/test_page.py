@@ -178,6 +178,23 @@ def test_a_page_that_cannot_be_made_fails_no_task_and_its_log_says_why(
     assert links == [f"{task.id}/log.txt" for task in result.tasks]
 
 
+def test_a_page_that_ends_the_process_of_its_task_fails_no_task(folder, monkeypatch):
+    """As a large one may, where memory is short."""
+    run_batch(folder / "fleet.toml", html=True)
+    package = folder / "site" / "epctx_report"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "report.py").write_text("import os\n\nos._exit(9)\n")
+    monkeypatch.syspath_prepend(package.parent)
+
+    result = run_batch(folder / "fleet.toml", html=True)
+
+    bad, one = result.tasks
+    assert bad.state == "failed"
+    assert one.state == "done"
+    assert not Path(one.output).with_name("report.html").exists()
+
+
 def test_without_epctx_report_nothing_is_compiled(epctx, folder, monkeypatch, tmp_path):
     site = tmp_path / "site"
     site.mkdir()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from epctx_isolation.process_group import ProcessGroup
 
-from epctx_batch.work import make_failed, parse_result
+from epctx_batch.work import RESULT, make_failed, parse_result, read_result
 
 if TYPE_CHECKING:
     from epctx_batch.fleet import Fleet, Task
@@ -60,8 +60,13 @@ class Processes:
         """Return the result of a task.
 
         A process that dies, such as for lack of memory, takes no other task with it;
-        its own is begun once more in another process.
+        its own is begun once more in another process, unless its result is there.
         """
+        folder = Path(task.folder)
+        # What an earlier batch left says nothing about this one.
+        with suppress(OSError):  # working on the task says so
+            (folder / RESULT).unlink(missing_ok=True)
+
         ending = "was not begun"
         for _ in range(_ATTEMPTS):
             with self._lock:
@@ -78,6 +83,8 @@ class Processes:
                     self._idle.append(process)
                     return result
             ending = process.close()
+            if (result := read_result(folder)) is not None:
+                return result
         return make_failed(
             task,
             "EP_FAIL",

@@ -54,9 +54,10 @@ def run_task(task: Task) -> TaskResult:
         with _logged(folder / LOG):
             result = _try_to_compile(task, folder)
             result = replace(result, seconds=time.monotonic() - start)
+            # Before the page: the compile counts if making that ends the process.
+            _write_json(folder / RESULT, result.as_dict())
             if task.html and result.output is not None:
                 _try_to_write_page(result.output, folder / PAGE)
-        _write_json(folder / RESULT, result.as_dict())
     except OSError as error:
         return make_failed(task, "FAIL", f"its folder cannot be written: {error}.")
     return result
