@@ -24,8 +24,8 @@ class ErrorFacts:
     """Error of a command.
 
     Attributes:
-        code: name of its error code, see docs/errors.md; INTERRUPTED if the user ended
-            the command.
+        code: name of its error code, see `epctx docs errors`; INTERRUPTED if the user
+            ended the command.
         message: what happened.
         hint: what to do about it.
         node: node of the model that it is about.
@@ -506,7 +506,7 @@ class FindingFacts:
 
     Attributes:
         severity: errors are what a load refuses.
-        code: type of the finding, see docs/verify.md.
+        code: type of the finding, see `epctx docs verify`.
         message: the problem.
         node: node concerned.
         hint: the remedy; may be empty.
@@ -701,6 +701,36 @@ class CompletionResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """Page of the documentation.
+
+    Attributes:
+        name: its name for `epctx docs`.
+        title: its title.
+        summary: its first sentence.
+        address: its address on the site of the documentation.
+    """
+
+    name: str
+    title: str
+    summary: str
+    address: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocsResult:
+    """Result of `epctx docs`.
+
+    Attributes:
+        pages: all pages; the one that was named.
+        text: Markdown of that one, or of the part below the heading that was named.
+    """
+
+    pages: list[PageFacts]
+    text: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SchemaResult:
     """Result of `epctx schema`.
 
@@ -728,6 +758,7 @@ RESULTS = MappingProxyType(
         "plugins info": PluginsInfoResult,
         "plugins new": PluginsNewResult,
         "doctor": DoctorResult,
+        "docs": DocsResult,
         "completion": CompletionResult,
         "schema": SchemaResult,
     }
