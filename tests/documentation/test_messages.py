@@ -7,40 +7,39 @@ import re
 from pathlib import Path
 
 import pytest
-from epctx_cli.pages import read_pages
+from epctx_cli.pages import SITE, read_pages
 
 import epctx_core as epctx
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [*ROOT.glob("epctx_core/**/*.py"), *ROOT.glob("plugins/*/src/**/*.py")]
+SOURCES = [
+    path.read_text("utf-8")
+    for pattern in ("epctx_core/**/*.py", "plugins/*/src/**/*.py")
+    for path in ROOT.glob(pattern)
+]
+FILE = re.compile(r"docs/[\w-]+\.md")
 POINTER = re.compile(r"`epctx\s+docs\s+([a-z-]+)(?:#([\w-]+))?`")
 
 
-def list_texts(path):
-    """Return the texts of a module, and those of them that are docstrings."""
-    tree = ast.parse(path.read_bytes())
-    docstrings = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    texts = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+def list_messages(code):
+    """Return the texts of a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(code)))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in docstrings
     ]
-    return [(node.value, id(node) in docstrings) for node in texts]
 
 
 def test_no_message_names_a_file_of_the_repositorys_documentation():
-    found = {
-        f"{path.name}: {text}"
-        for path in SOURCES
-        for text, is_docstring in list_texts(path)
-        if not is_docstring and re.search(r"docs/[\w-]+\.md", text)
-    }
+    naming = [code for code in SOURCES if FILE.search(code)]
 
-    assert found == set()
+    assert [
+        text for code in naming for text in list_messages(code) if FILE.search(text)
+    ] == []
 
 
 def test_each_page_and_heading_that_the_code_points_to_is_there():
@@ -51,10 +50,7 @@ def test_each_page_and_heading_that_the_code_points_to_is_there():
     }
 
     pointers = {
-        (name, heading)
-        for path in SOURCES
-        for text, _ in list_texts(path)
-        for name, heading in POINTER.findall(text)
+        (name, heading) for code in SOURCES for name, heading in POINTER.findall(code)
     }
 
     assert {"options", "errors", "verify"} <= {name for name, _ in pointers}
@@ -63,6 +59,14 @@ def test_each_page_and_heading_that_the_code_points_to_is_there():
         for name, heading in pointers
         if heading not in headings.get(name, ())
     } == set()
+
+
+def test_the_site_is_built_for_the_address_that_messages_have():
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+
+    addresses = re.findall(r"^site_url: *(\S*)", settings, re.MULTILINE)
+
+    assert addresses == ([SITE] if SITE else [])
 
 
 @pytest.mark.parametrize(
