@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ to it while it is empty.
 """
 
 FOLDERS = (Path(__file__).parent / "docs", Path(__file__).parents[4] / "docs")
-"""Where pages may be: those of a wheel, those of the repository."""
+"""Folders in which pages may be: that of a wheel, that of the repository."""
 
 _LEFT_OUT = (
     # About the work on epctx itself.
@@ -36,6 +37,36 @@ _COMMENT = re.compile(r"^<!--.*?-->\n+", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[(?P<words>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 _SENTENCE = re.compile(r"(.+?)[.:](?=\s|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """Page of the documentation.
+
+    Attributes:
+        name: its name for `epctx docs`.
+        title: its title.
+        summary: its first sentence.
+        address: its address on the site of the documentation.
+    """
+
+    name: str
+    title: str
+    summary: str
+    address: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocsResult:
+    """Result of `epctx docs`.
+
+    Attributes:
+        pages: all pages; the one that was named.
+        text: Markdown of that one, or of the part below the heading that was named.
+    """
+
+    pages: list[PageFacts]
+    text: str | None = None
 
 
 class Page(NamedTuple):

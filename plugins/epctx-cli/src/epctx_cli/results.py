@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from epctx_cli.pages import DocsResult
 from epctx_cli.plugin_results import (
     DoctorResult,
     PluginsInfoResult,
@@ -698,36 +699,6 @@ class CompletionResult:
 
     shell: str
     script: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageFacts:
-    """Page of the documentation.
-
-    Attributes:
-        name: its name for `epctx docs`.
-        title: its title.
-        summary: its first sentence.
-        address: its address on the site of the documentation.
-    """
-
-    name: str
-    title: str
-    summary: str
-    address: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DocsResult:
-    """Result of `epctx docs`.
-
-    Attributes:
-        pages: all pages; the one that was named.
-        text: Markdown of that one, or of the part below the heading that was named.
-    """
-
-    pages: list[PageFacts]
-    text: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

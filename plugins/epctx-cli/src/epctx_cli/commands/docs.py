@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from epctx_cli import pages
 from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.results import DocsResult, PageFacts
+from epctx_cli.pages import DocsResult, PageFacts
 from epctx_core.errors import InvalidArgument, NotFound, suggestion
 
 if TYPE_CHECKING:
