@@ -91,7 +91,7 @@ def check_key(key: str) -> None:
             hint="Give it to set_ep_dynamic_options of the session.",
         )
     elif not re.fullmatch(r"ep\.[a-z0-9_.-]+\.(.+)", key):
-        hint = "docs/options.md lists the keys that epctx and onnxruntime know."
+        hint = "`epctx docs options` lists the keys that epctx and onnxruntime know."
         if key.startswith("ep."):
             hint = "Options of one EP are written ep.<lower-case EP name>.<key>."
         raise InvalidArgument(

@@ -69,7 +69,7 @@ def missing_attribute_error(
     except PackageMissing as missing:
         hint = f"epctx-onnxruntime has all names of onnxruntime: {missing.hint}"
     else:
-        hint = "More: docs/differences-from-onnxruntime.md."
+        hint = "More: `epctx docs differences-from-onnxruntime`."
         if reason := names.explain(name):
             # Many are a little like a name of ours that does something else.
             return UnsupportedNameError(

@@ -272,7 +272,7 @@ class Finding:
 
     Args:
         severity: see `Severity`.
-        code: type of the finding; docs/verify.md lists all. Those of EPs are
+        code: type of the finding; `epctx docs verify` lists all. Those of EPs are
             `CONTAINER_CODES`.
         message: the problem, its object and its consequence; one or two sentences.
         node: the node concerned, or None.

@@ -174,7 +174,7 @@ class Registry:
 
     def register_host_plugin(self, plugin: object) -> None:
         """Wrap hooks of EPs in all sessions and compiles that are made from now on; see
-        docs/host-plugins.md.
+        `epctx docs host-plugins`.
 
         Args:
             plugin: an object with methods named as hooks and marked with

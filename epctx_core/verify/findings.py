@@ -69,8 +69,8 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "not-checked": _INFO,
     }
 )
-"""Every code with its severity, in the order of the checks; docs/verify.md explains
-them.
+"""Every code with its severity, in the order of the checks; `epctx docs verify`
+explains them.
 """
 
 LISTED = 1000

@@ -141,6 +141,7 @@ def check_core(environment: Environment, extra: str = "") -> None:
     check_smoke(environment, SDK)
     environment.install(COMMANDS)
     assert environment.plugins() == {}
+    assert environment.run("epctx", "docs", "errors").startswith("# Errors\n")
     assert environment.python(
         "import epctx_core; print(epctx_core.get_available_providers())"
     ) == ("['CPUExecutionProvider']\n")

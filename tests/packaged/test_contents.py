@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import email
+import tarfile
 import tomllib
 import zipfile
 
 import pytest
+from epctx_cli.pages import list_files
 from packaged.distributions import (
     BATCH,
     BENCH,
@@ -63,6 +65,12 @@ def project(name):
     ]
 
 
+def pages():
+    """Return the pages for users by their paths in `docs`."""
+    docs = ROOT / "docs"
+    return [path.relative_to(docs).as_posix() for path in list_files(docs)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wheel_holds_its_package_whole_and_its_metadata_alone(wheels, name):
     package = PACKAGES[name]
@@ -71,6 +79,9 @@ def test_a_wheel_holds_its_package_whole_and_its_metadata_alone(wheels, name):
         for path in package.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
+
+    if name == COMMANDS:
+        source |= {f"epctx_cli/docs/{page}" for page in pages()}
 
     with zipfile.ZipFile(wheels[name]) as archive:
         names = set(archive.namelist())
@@ -84,6 +95,23 @@ def test_a_wheel_holds_its_package_whole_and_its_metadata_alone(wheels, name):
         "WHEEL",
         "licenses/LICENSE",
     }
+
+
+def test_the_pages_in_the_wheel_of_the_commands_are_the_repositorys(wheels):
+    assert len(pages()) > 30
+    with zipfile.ZipFile(wheels[COMMANDS]) as archive:
+        for page in pages():
+            text = archive.read(f"epctx_cli/docs/{page}")
+            assert text == (ROOT / "docs" / page).read_bytes()
+
+
+def test_the_sdist_of_the_core_has_all_pages(sdists):
+    docs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "docs").rglob("*.*")}
+
+    with tarfile.open(sdists[CORE]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert {name for name in names if name.startswith("docs/")} == docs
 
 
 @pytest.mark.parametrize("name", NAMES)

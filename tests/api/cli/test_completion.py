@@ -37,7 +37,7 @@ def script():
     ("words", "expected"),
     [
         (["epctx", "com"], {"compile", "compare", "completion"}),
-        (["epctx", "-v", "doc"], {"doctor"}),
+        (["epctx", "-v", "doc"], {"docs", "doctor"}),
         (["epctx", "--ver"], {"--version", "--verbose"}),
         (["epctx", "compile", "m.onnx", "--out"], {"--output"}),
         (
@@ -68,6 +68,7 @@ def script():
         (["epctx", "schema", "ca"], {"cache"}),
         (["epctx", "schema", "cache", "st"], {"stats"}),
         (["epctx", "schema", "err"], {"error"}),
+        (["epctx", "docs", "err"], {"errors"}),
         (["epctx", "plugins", "info", "Q"], {"QNN"}),
         (["epctx", "plugins", "info", "epctx-sim-q"], {"epctx-sim-qnn"}),
     ],
@@ -181,6 +182,7 @@ def type_into(command, *lines, folder):
         ("epctx compile -p Vit", ["VitisAI."]),
         ("epctx schema mer", ["merge"]),
         ("epctx schema mob", []),
+        ("epctx docs err", ["errors"]),
         ("epctx schema cache st", ["stats"]),
         ("epctx plugins info Q", ["QNN"]),
         ("epctx verify --str", ["--strict"]),

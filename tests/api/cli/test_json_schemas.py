@@ -246,6 +246,11 @@ def test_a_completion_and_the_list_of_schemas(check):
     assert check("schema", "verify")["commands"] == ["verify"]
 
 
+def test_the_pages_of_the_documentation(check):
+    assert len(check("docs")["pages"]) > 30
+    assert check("docs", "errors#notfound")["text"]
+
+
 def test_an_error_of_any_command(check, tmp_path):
     found = check("run", tmp_path / "none.onnx", code=2, schema="error")
 

@@ -240,7 +240,7 @@ def test_epctx_alone_says_how_to_start(epctx, arguments):
     assert (said.code, said.err) == (0, "")
     assert 4 <= len(re.findall(r"^  epctx ", said.out, re.MULTILINE)) <= 5
     assert "epctx --help" in said.out
-    assert "docs/" in said.out
+    assert "`epctx docs`" in said.out
     assert len(said.out.splitlines()) < 15
 
 

@@ -29,7 +29,7 @@ def run_batch(
     again, so a batch that was ended goes on when it is run again.
 
     Args:
-        path: the TOML file; docs/batch.md describes it.
+        path: the TOML file; `epctx docs batch` describes it.
         scheduler: address of a Dask scheduler, such as `tcp://host:8786`, whose workers
             take the tasks; None for processes of this machine.
         html: whether to write `index.html` into the folder of the results, a table

@@ -100,7 +100,7 @@ class _Target:
 
 
 def read_fleet(path: Path) -> Fleet:
-    """Return the fleet that a TOML file describes; docs/batch.md has the form.
+    """Return the fleet that a TOML file describes; `epctx docs batch` has the form.
 
     Raises:
         NoSuchFile: there is no such file, or no model of a path in it.

@@ -15,7 +15,7 @@ class TaskError:
     """Error of a task that failed.
 
     Attributes:
-        code: code of the error, as docs/errors.md lists them.
+        code: code of the error, as `epctx docs errors` lists them.
         message: what happened.
         hint: what to do; empty if that is not known.
     """

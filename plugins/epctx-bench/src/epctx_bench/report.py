@@ -49,7 +49,7 @@ class ColumnReport:
         name: its name, unique in the report.
         options: its EPs' options; secret values are left out.
         peer: name of the column of onnxruntime for the same model, or None.
-        rows: rows by name, see docs/benchmarking.md; empty after an error.
+        rows: rows by name, see `epctx docs benchmarking`; empty after an error.
         error: the reason for which the column has no rows, or None.
         notes: sentences about how it was measured.
         simulated: names of its EPs that are simulated.

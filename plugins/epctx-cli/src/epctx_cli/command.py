@@ -15,8 +15,9 @@ name is the command's, its value `module:function`. The function gets the comman
         console.result({"model": arguments.model, "bytes": 1 << 20})
         return ExitCode.DONE
 
-An error of `epctx_core.errors` becomes a message and the exit code in docs/errors.md;
-any other exception is reported as a fault of the package, with exit code 3.
+An error of `epctx_core.errors` becomes a message and the exit code that `epctx docs
+errors` lists; any other exception is reported as a fault of the package, with exit code
+3.
 """
 
 from __future__ import annotations

@@ -290,6 +290,11 @@ OWN = (
         "epctx_cli.commands.doctor:add_arguments",
     ),
     Command(
+        "docs",
+        "list the pages of the documentation, or print one",
+        "epctx_cli.commands.docs:add_arguments",
+    ),
+    Command(
         "schema",
         "print the JSON Schema of what a command prints with --json",
         "epctx_cli.commands.schema:add_arguments",

@@ -24,6 +24,7 @@ from epctx_cli import streams, text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from rich.console import RenderableType
 
     from epctx_cli.progress import Progress
     from epctx_cli.text import Cell
@@ -109,6 +110,21 @@ class Console:
                 "vendor's hardware."
             )
         return eps
+
+    def markdown(self, words: str) -> None:
+        """Write a page of the report: laid out on a terminal, elsewhere as it is."""
+        encoding = getattr(self._out, "encoding", None) or "utf-8"
+        is_shown = _is_terminal(self._out) and "utf" in encoding.lower()
+        if not is_shown or self.width is None:
+            self.say(words, wrap=False)
+        elif not self.as_json:
+            from rich.markdown import Markdown
+
+            # Addresses are written out: not every terminal shows hyperlinks.
+            page = Markdown(
+                text.printable(words), code_theme="ansi_dark", hyperlinks=False
+            )
+            self._report(_lay_out(page, self.width))
 
     def table(
         self, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, title: str = ""
@@ -354,14 +370,26 @@ def _style(stream: TextIO | None, words: str, style: str) -> str:
     """Return a line as a terminal shows it in a style of rich; elsewhere as it is."""
     if not _is_terminal(stream):
         return words
-    from rich.console import Console as Layout
     from rich.text import Text
 
+    return _lay_out(Text(words, style=style, end=""), _UNLIMITED)
+
+
+def _lay_out(page: RenderableType, width: int) -> str:
+    """Return what rich writes to a terminal."""
+    from rich.console import Console as Layout
+    from rich.theme import Theme
+
     written = io.StringIO()
-    options: dict[str, Any] = {"width": _UNLIMITED, "force_terminal": True}
+    options: dict[str, Any] = {
+        "width": width,
+        "force_terminal": True,
+        # rich's own has a black background, on light terminals, too.
+        "theme": Theme({"markdown.code": "bold cyan"}),
+    }
     if os.environ.get("NO_COLOR"):
         options["color_system"] = None
-    Layout(file=written, **options).print(Text(words, style=style), end="")
+    Layout(file=written, **options).print(page, end="")
     return written.getvalue()
 
 

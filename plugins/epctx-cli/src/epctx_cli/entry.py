@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
+from epctx_cli import pages
 from epctx_cli.arguments import CPU_EP, CommandParser, add_verbosity
 from epctx_cli.command_table import OWN, Command, added_commands
 from epctx_cli.console import Console
@@ -34,7 +35,6 @@ from epctx_core.errors import (
 _DESCRIPTION = (
     "Compile ONNX models into context models; inspect, verify, run and compare them."
 )
-_DOCUMENTATION = "docs/index.md in the repository of epctx"
 
 
 def run(argv: list[str]) -> int:
@@ -151,7 +151,9 @@ def _print_start(console: Console) -> None:
         "\n`epctx --help` lists all commands, `epctx COMMAND --help` the options of "
         "one."
     )
-    console.say(f"Documentation: {_DOCUMENTATION}")
+    console.say("`epctx docs` lists the pages of the documentation.")
+    if pages.SITE:
+        console.say(f"Documentation: {pages.SITE}")
 
 
 def make_parser() -> CommandParser:

@@ -35,7 +35,7 @@ class PluginFacts:
         vendor: vendor of the EP; null before it was imported.
         simulated: true if it is simulated; null before it was imported.
         finder: finder of an EP whose package has no entry point of epctx.
-        state: state of the plugin, see docs/plugins.md.
+        state: state of the plugin, see `epctx docs plugins`.
         reason: why it cannot be used, or empty.
         availability: availability by purpose: export, load and run.
     """

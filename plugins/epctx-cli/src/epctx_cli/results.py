@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from epctx_cli.pages import DocsResult
 from epctx_cli.plugin_results import (
     DoctorResult,
     PluginsInfoResult,
@@ -24,8 +25,8 @@ class ErrorFacts:
     """Error of a command.
 
     Attributes:
-        code: name of its error code, see docs/errors.md; INTERRUPTED if the user ended
-            the command.
+        code: name of its error code, see `epctx docs errors`; INTERRUPTED if the user
+            ended the command.
         message: what happened.
         hint: what to do about it.
         node: node of the model that it is about.
@@ -506,7 +507,7 @@ class FindingFacts:
 
     Attributes:
         severity: errors are what a load refuses.
-        code: type of the finding, see docs/verify.md.
+        code: type of the finding, see `epctx docs verify`.
         message: the problem.
         node: node concerned.
         hint: the remedy; may be empty.
@@ -728,6 +729,7 @@ RESULTS = MappingProxyType(
         "plugins info": PluginsInfoResult,
         "plugins new": PluginsNewResult,
         "doctor": DoctorResult,
+        "docs": DocsResult,
         "completion": CompletionResult,
         "schema": SchemaResult,
     }

@@ -27,7 +27,7 @@ def add_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx schema`."""
     parser.epilog = (
         f"`{ERROR}` is what any command prints if it fails. All keys are described in "
-        "docs/json.md."
+        "`epctx docs json`."
     )
     parser.add_argument(
         "words",

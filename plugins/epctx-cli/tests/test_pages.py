@@ -1,0 +1,186 @@
+"""`epctx docs`: the pages of the documentation, where epctx runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cli.fixtures import on_a_terminal
+from epctx_cli import pages
+
+ROOT = Path(__file__).parents[3]
+SITE = "https://epctx.example/"
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """The site, as if the owner had published it."""
+    monkeypatch.setattr(pages, "SITE", SITE)
+
+
+def test_the_list_names_each_page_for_users_with_title_and_first_sentence(epctx):
+    listed = epctx("docs")
+
+    assert listed.code == 0
+    assert re.search(
+        r"^  errors +Errors\. Every error .* is an `epctx.EpctxError`\.$",
+        listed.out,
+        re.MULTILINE,
+    )
+    assert re.search(
+        r"^  install +Installing\. How to install", listed.out, re.MULTILINE
+    )
+    assert "architecture" not in listed.out
+
+
+def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(epctx):
+    listed = {page["name"] for page in epctx("docs", "--json").json["pages"]}
+    written = [path.stem for path in (ROOT / "docs").rglob("*.md")]
+
+    assert len(written) == len(set(written))
+    assert set(written) - listed == {
+        "api",
+        "architecture",
+        "benchmarks",
+        "blocks",
+        "onnx-faults",
+        "plugin-api",
+        "stress",
+    }
+    assert listed < set(written)
+
+
+def test_a_page_is_printed_as_markdown_without_what_only_tests_read(epctx):
+    shown = epctx("docs", "options").out
+
+    assert shown.startswith("# Session options\n")
+    assert "| `ep.context_enable` |" in shown
+    assert "<!--" not in epctx("docs", "real-hardware").out
+
+
+def test_each_page_has_a_title_and_a_sentence_in_one_line(epctx):
+    for page in epctx("docs", "--json").json["pages"]:
+        assert re.fullmatch(r"[^\n`#]+", page["title"].replace("`", "")), page
+        assert re.fullmatch(r"[A-Z`e].{15,}\.", page["summary"]), page
+        assert "](" not in page["summary"], page
+
+
+def test_a_heading_gives_the_part_below_it(epctx):
+    by_anchor = epctx("docs", "errors#notfound").out
+    by_words = epctx("docs", "errors#NotFound").out
+
+    assert by_anchor == by_words
+    assert by_anchor.startswith("## `NotFound`\n")
+    assert "PackageMissing" not in by_anchor
+    assert by_anchor.rstrip().endswith("the hint lists the known ones.")
+
+
+def test_a_comment_in_a_block_of_code_is_no_heading(epctx):
+    part = epctx("docs", "serving#receipts-in-containers").out
+
+    assert "\n# In the container's definition: " in part
+    assert "has the rules of receipts." in part
+
+
+def test_links_to_pages_become_words_and_the_pages_are_named_at_the_end(epctx):
+    shown = epctx("docs", "errors#invalidargument").out
+
+    assert "See session options.\n" in shown
+    assert shown.endswith("\nSee also: `epctx docs options`\n")
+    assert "](" not in shown
+
+
+def test_links_to_other_hosts_stay(epctx):
+    _, shown = on_a_terminal("docs", "profiles")
+
+    assert "[Perfetto](https://ui.perfetto.dev)" in epctx("docs", "profiles").out
+    assert "https://ui.perfetto.dev" in shown
+
+
+def test_nothing_points_to_a_site_that_is_not_published(epctx):
+    said = [epctx("docs"), epctx("docs", "errors"), epctx()]
+
+    assert pages.SITE == ""
+    assert all("http" not in each.out for each in said)
+    assert "address" not in epctx("docs", "errors", "--json").json["pages"][0]
+    assert "`epctx docs` lists the pages of the documentation." in said[-1].out
+
+
+@pytest.mark.usefixtures("published")
+def test_a_published_site_is_named_and_linked(epctx):
+    assert f"Documentation: {SITE}\n" in epctx().out
+    assert f"{SITE}\n" in epctx("docs").out
+    shown = epctx("docs", "errors").out
+    assert f"[session options]({SITE}options/)" in shown
+    assert f"[custom operators]({SITE}hosts/#custom-operators)" in shown
+    facts = epctx("docs", "install", "--json").json["pages"]
+    assert [page["address"] for page in facts] == [f"{SITE}start/install/"]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_link_from_a_folder_of_pages_and_to_the_front_page_is_found(epctx):
+    shown = epctx("docs", "first-context-model").out
+
+    assert f"({SITE}start/install/)" in shown
+    assert f"({SITE}dynamic-shapes/)" in shown
+    assert epctx("docs", "index", "--json").json["pages"][0]["address"] == SITE
+
+
+@pytest.mark.parametrize(
+    ("argument", "said", "hint"),
+    [
+        (
+            "error",
+            "there is no page 'error'. Did you mean 'errors'?",
+            "`epctx docs` lists the pages.",
+        ),
+        (
+            "errors#plugin",
+            "the page 'errors' has no heading 'plugin'. Did you mean 'pluginerror'?",
+            "Headings: errors, epctxerror, ",
+        ),
+    ],
+)
+def test_an_unknown_page_or_heading_is_refused(epctx, argument, said, hint):
+    done = epctx("docs", argument)
+
+    assert done.code == 2
+    assert said in done.err
+    assert hint in done.err
+
+
+def test_an_installation_without_pages_says_so(epctx, monkeypatch, tmp_path):
+    monkeypatch.setattr(pages, "FOLDERS", (tmp_path / "none",))
+
+    done = epctx("docs")
+
+    assert done.code == 2
+    assert "this installation of epctx-cli has no pages" in done.err
+    assert "pip install --force-reinstall epctx-cli" in done.err
+
+
+def test_a_terminal_gets_a_page_laid_out_in_its_width():
+    code, shown = on_a_terminal("docs", "errors", width=60)
+
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.splitlines()]
+    assert code == 0
+    assert max(map(len, lines)) <= 60
+    assert "## `PluginError`" not in shown
+    assert any(line.strip() == "PluginError" for line in lines)
+
+
+def test_no_colour_and_dumb_terminals_are_honoured():
+    _, plain = on_a_terminal("docs", "errors", NO_COLOR="1")
+    _, dumb = on_a_terminal("docs", "errors", TERM="dumb")
+    _, ascii_only = on_a_terminal("docs", "errors", PYTHONIOENCODING="ascii")
+
+    assert "\x1b[" not in plain
+    assert "\x1b" not in dumb
+    assert "## `PluginError`" in ascii_only
+
+
+def test_the_list_keeps_the_names_whole_on_a_narrow_terminal():
+    _, shown = on_a_terminal("docs", width=60)
+
+    assert "differences-from-onnxruntime" in shown

@@ -1,0 +1,86 @@
+"""Messages point to pages that are there where epctx is installed from wheels."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from epctx_cli.pages import SITE, read_pages
+
+import epctx_core as epctx
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [
+    path.read_text("utf-8")
+    for pattern in ("epctx_core/**/*.py", "plugins/*/src/**/*.py")
+    for path in ROOT.glob(pattern)
+]
+FILE = re.compile(r"docs/[\w-]+\.md")
+POINTER = re.compile(r"`epctx\s+docs\s+([a-z-]+)(?:#([\w-]+))?`")
+
+
+def list_messages(code):
+    """Return the texts of a module that are no docstrings."""
+    nodes = list(ast.walk(ast.parse(code)))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in docstrings
+    ]
+
+
+def test_no_message_names_a_file_of_the_repositorys_documentation():
+    naming = [code for code in SOURCES if FILE.search(code)]
+
+    assert [
+        text for code in naming for text in list_messages(code) if FILE.search(text)
+    ] == []
+
+
+def test_each_page_and_heading_that_the_code_points_to_is_there():
+    pages = read_pages()
+    headings = {
+        name: {heading.anchor for heading in page.list_headings()} | {""}
+        for name, page in pages.items()
+    }
+
+    pointers = {
+        (name, heading) for code in SOURCES for name, heading in POINTER.findall(code)
+    }
+
+    assert {"options", "errors", "verify"} <= {name for name, _ in pointers}
+    assert {
+        (name, heading)
+        for name, heading in pointers
+        if heading not in headings.get(name, ())
+    } == set()
+
+
+def test_the_site_is_built_for_the_address_that_messages_have():
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+
+    addresses = re.findall(r"^site_url: *(\S*)", settings, re.MULTILINE)
+
+    assert addresses == ([SITE] if SITE else [])
+
+
+@pytest.mark.parametrize(
+    ("use", "page"),
+    [
+        (
+            lambda options: options.add_session_config_entry("session.nothing", "1"),
+            "options",
+        ),
+        (lambda options: options.nothing, "differences-from-onnxruntime"),
+    ],
+)
+def test_an_error_names_the_page_with_more(use, page):
+    with pytest.raises(epctx.EpctxError) as raised:
+        use(epctx.SessionOptions())
+
+    assert f"`epctx docs {page}`" in raised.value.hint
