@@ -82,7 +82,7 @@ class SharedCache:
 
         Raises:
             ModelLoadCanceled: the host canceled meanwhile.
-            OSError: the folder cannot be written.
+            OSError: the folder cannot be used.
         """
         inside = folder / _INSIDE
         inside.mkdir()
@@ -125,6 +125,8 @@ class SharedCache:
             record, digests = _parse_entry(data, key, limit)
             transfer.total = record.size
             for file, digest in zip(record.files, digests, strict=True):
+                # Whoever gave this up has removed the folder.
+                transfer.advance(0)
                 path = folder / file.path
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with path.open("xb") as target:
