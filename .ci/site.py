@@ -20,6 +20,7 @@ SOURCES = (
     "docs/**/*",
     "plugins/*/README.md",
     "examples/*.py",
+    "examples/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -32,6 +33,8 @@ def get_address(source: Path) -> Path:
     path = source.relative_to(ROOT)
     if path == Path("README.md"):
         return Path("index.md")
+    if path == Path("examples/README.md"):
+        return Path("examples.md")
     if path.parts[0] == "plugins":
         return Path("packages", f"{path.parts[1]}.md")
     return path.relative_to("docs") if path.parts[0] == "docs" else path

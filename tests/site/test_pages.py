@@ -40,7 +40,7 @@ def listed_in_navigation():
 def test_each_page_and_each_readme_of_a_package_is_in_the_navigation_once():
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
     readmes = [f"packages/{p.parent.name}.md" for p in ROOT.glob("plugins/*/README.md")]
-    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+    others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples.md"]
 
     assert sorted(listed_in_navigation()) == sorted([*pages, *readmes, *others])
 
