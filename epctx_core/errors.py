@@ -190,6 +190,11 @@ class NoSuchFile(EpctxError, FileNotFoundError):
         """The path."""
         return self.path
 
+    @filename.setter
+    def filename(self, path: str | os.PathLike[str] | None) -> None:
+        # tblib, which Dask installs, unpickles exceptions by setting what they have.
+        self.path = path
+
 
 class RuntimeException(EpctxError):
     """An EP or a kernel raised while a model was run."""

@@ -8,6 +8,8 @@ import errno
 import inspect
 import pickle
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -108,6 +110,23 @@ def test_an_error_survives_the_way_between_two_processes(cls):
 
     assert type(back) is cls
     assert (str(back), back.node, back.path) == (str(error), "n", "/p")
+
+
+def test_errors_survive_it_where_tblib_pickles_exceptions():
+    """Dask makes it do so for all of a process."""
+    script = (
+        "import pickle, sys\n"
+        "from epctx_core import errors\n"
+        "import tblib.pickling_support\n"
+        "tblib.pickling_support.install()\n"
+        "for name in sys.argv[1:]:\n"
+        "    error = getattr(errors, name)('it broke.', node='n', path='/p')\n"
+        "    back = pickle.loads(pickle.dumps(error))\n"
+        "    assert (str(back), back.node, back.path) == (str(error), 'n', '/p'), name\n"
+    )
+    names = [cls.__name__ for cls in CLASSES]
+
+    subprocess.run([sys.executable, "-c", script, *names], check=True)
 
 
 def test_what_python_programs_expect_to_catch_is_caught():

@@ -204,6 +204,27 @@ def test_a_damaged_model_fails_alone_and_its_log_says_why(folder):
     assert "the task failed" in log.read_text()
 
 
+def test_a_host_whose_callback_raises_ends_the_batch(folder):
+    class Enough(Exception):
+        """The host has seen what it wanted."""
+
+    for number in range(30):
+        shutil.copy(CONV, folder / f"more_{number}.onnx")
+    noted = []
+
+    def stop(task, _done, _total):
+        noted.append(task)
+        raise Enough
+
+    with pytest.raises(Enough):
+        run_batch(folder / "fleet.toml", progress=stop)
+
+    assert len(noted) == 1
+    results = len(list((folder / "fleet-results").glob("*/result.json")))
+    time.sleep(1)
+    assert len(list((folder / "fleet-results").glob("*/result.json"))) == results < 20
+
+
 def test_an_ep_that_ends_its_process_fails_alone_without_hurting_the_batch(
     folder, dying
 ):
@@ -330,6 +351,16 @@ def test_show_describes_a_task_by_the_begin_of_its_id(epctx, folder, monkeypatch
     assert several.code == none.code == 2
     assert "2 tasks have an ID that begins with 'one'" in several.err
     assert "there is no task 'three'" in none.err
+
+
+def test_the_folder_of_results_is_an_option_of_show_alone(epctx, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    said = epctx("batch", "fleet.toml", "--output", "other")
+
+    assert said.code == 2
+    assert "output in [batch]" in said.err
+    assert not (folder / "fleet-results").exists()
 
 
 @pytest.mark.parametrize("wanted", ["", "../one", "/etc"])

@@ -36,6 +36,7 @@ def make_task():
         config={},
         folder="a",
         cache_dir=None,
+        shared_cache=None,
         timeout=None,
         resources={},
     )

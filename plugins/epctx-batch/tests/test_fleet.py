@@ -93,10 +93,13 @@ def test_names_of_models_and_targets_name_no_other_folder(fleet):
         (f"{MODEL}[[target]]\nname = 't'\neps = []", "has no 'eps'"),
         (f"{MODEL}[[target]]\nname = 't'\neps = [1]", "'eps' of target 't'"),
         (f"{MODEL}{TARGET}{TARGET}", "two targets are called 't'"),
-        (f"{MODEL}{MODEL}{TARGET}", "listed twice"),
+        (f"{MODEL}{MODEL}{TARGET}", "the model '.*a.onnx' is listed twice"),
         (f"[batch]\ntimeout = 0\n{MODEL}{TARGET}", "expected more than 0"),
         (f"[batch]\nworkers = true\n{MODEL}{TARGET}", "'workers' of .* is True"),
-        (f"[batch]\nworkers = 1.5\n{MODEL}{TARGET}", "'workers' of .* is 1.5"),
+        (
+            f"[batch]\nworkers = 1.5\n{MODEL}{TARGET}",
+            r"'workers' of \[batch\] is 1.5, expected a whole number",
+        ),
         (f"{MODEL}{TARGET}options.VitisAI.x = 1", "none of its EPs: QNN"),
         (f"{MODEL}{TARGET}options.QNN.x = [[1]]", "expected a text or a number"),
         (f"{MODEL}{TARGET}config.x = {{}}", "expected a text or a number"),
@@ -109,7 +112,7 @@ def test_what_is_wrong_is_said_with_the_name_of_the_file(fleet, text, said):
     assert "fleet.toml" in str(raised.value)
 
 
-@pytest.mark.parametrize("pattern", ["none.onnx", "none/*.onnx"])
+@pytest.mark.parametrize("pattern", ["none.onnx", "none/*.onnx", "/"])
 def test_a_pattern_without_a_model_is_an_error(fleet, pattern):
     with pytest.raises(NoSuchFile, match="there is no model"):
         fleet(f'[[model]]\npath = "{pattern}"\n{TARGET}')

@@ -1,4 +1,4 @@
-"""A cache that machines share: two caches with folders of their own stand for two
+"""A cache that machines share: two caches with folders of their own are two
 machines, and the storage between them is a folder or memory.
 """
 
@@ -412,13 +412,14 @@ def test_no_record_names_a_file_outside(machines, storage, tmp_path):
     machines.path("a", str(storage))
     path = entry_of(storage)
     entry = json.loads(path.read_bytes())
-    for name in ("../../out", "/out", f"{tmp_path}/out", "a\\b", ""):
+    wrong = ("../../out", "/out", f"{tmp_path}/out", "a\\b", "", "hits", "x" * 400)
+    for number, name in enumerate(wrong):
         record = json.loads(parse_record(entry["record"].encode()).dump())
         record["files"][0]["path"] = name
         entry["record"] = resign(record)
         path.write_text(json.dumps(entry))
 
-        machines.path(f"b{len(name)}", str(storage), shared_push=False)
+        machines.path(f"b{number}", str(storage), shared_push=False)
 
         assert "is no name of a file in an entry" in machines.warnings[-1]
     assert not (tmp_path / "out").exists()

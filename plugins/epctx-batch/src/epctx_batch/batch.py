@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -63,10 +64,12 @@ def run_batch(
         results = run_on_cluster(fleet, scheduler)
 
     found = {}
-    for result in results:
-        found[result.id] = result
-        if progress is not None:
-            progress(result, len(found), len(fleet.tasks))
+    # A host whose callback raises has had enough.
+    with closing(results):
+        for result in results:
+            found[result.id] = result
+            if progress is not None:
+                progress(result, len(found), len(fleet.tasks))
     tasks = [found[task.id] for task in fleet.tasks]
     batch = BatchResult(
         fleet=str(path),

@@ -10,8 +10,8 @@ import itertools
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from epctx_batch.processes import Processes
@@ -20,6 +20,7 @@ from epctx_core.errors import Fail
 
 try:
     from distributed import (
+        CancelledError,
         Client,
         KilledWorker,
         Worker,
@@ -42,7 +43,7 @@ _IN_FLIGHT: Final = 10_000
 _log = logging.getLogger("epctx.batch")
 
 
-def run_on_cluster(fleet: Fleet, scheduler: str) -> Iterator[TaskResult]:
+def run_on_cluster(fleet: Fleet, scheduler: str) -> Generator[TaskResult, None, None]:
     """Yield the result of each task of a fleet when it ends.
 
     Workers see the files of the batch at the same paths as this process.
@@ -129,8 +130,16 @@ def _prepare(client: Client, name: str, scheduler: str) -> Iterator[None]:
         ) from error
     try:
         yield
+    except CancelledError as error:
+        raise Fail(
+            f"the scheduler {scheduler!r} was lost; results until then are in the "
+            "folder of the results.",
+            hint="Run the batch again: what the cache has is not compiled again.",
+        ) from error
     finally:
-        client.unregister_worker_plugin(name)
+        # Without a scheduler there is nobody who could.
+        with suppress(OSError):
+            client.unregister_worker_plugin(name)
 
 
 def _warn_of_missing(client: Client, fleet: Fleet) -> None:
@@ -164,5 +173,16 @@ def _get_result(future: Any, task: Task) -> TaskResult:
             "EP_FAIL",
             f"the workers that worked on it were lost: {' '.join(str(error).split())}",
             "Dask's setting distributed.scheduler.allowed-failures limits how often.",
+        )
+    except CancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a worker sends
+        # Such as one with another version of a package; the other tasks go on.
+        words = " ".join(str(error).split())
+        return make_failed(
+            task,
+            "FAIL",
+            f"its worker failed: {type(error).__name__}: {words}",
+            "Install the same packages on all workers as here.",
         )
     return result

@@ -69,6 +69,11 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Run a batch, or show a task."""
     if arguments.fleet == _SHOW:
         return _show(arguments.id, arguments.output, console)
+    if arguments.output is not None:
+        raise InvalidArgument(
+            "--output is an option of show alone.",
+            hint="The file says where its results go: output in [batch].",
+        )
     if arguments.id is not None:
         raise InvalidArgument(
             f"{arguments.id!r} is one argument too many.",

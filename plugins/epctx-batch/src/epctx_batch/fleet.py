@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,7 +34,13 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
     },
 }
 """Tables of the file, their keys and types."""
-_ID_DIGITS: Final = 8
+_FORMS: Final = {
+    str: "a text",
+    int: "a whole number",
+    dict: "a table",
+    list: "a list",
+}
+_ID_DIGITS: Final = 16
 _LONGEST_WORDS: Final = 80
 
 
@@ -163,7 +170,7 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
                 options=target.options,
                 config={**shared, **own, **target.config},
                 folder=str(output / task_id),
-                cache_dir=str(folder / batch["cache_dir"])
+                cache_dir=str(folder / Path(batch["cache_dir"]).expanduser())
                 if "cache_dir" in batch
                 else None,
                 shared_cache=batch.get("shared_cache"),
@@ -171,8 +178,10 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
                 resources=target.resources,
             )
             tasks.append(task)
-    if len({task.id for task in tasks}) < len(tasks):
-        raise _WrongValueError("a model is listed twice with other options.")
+    twice = [name for name, count in Counter(t.id for t in tasks).items() if count > 1]
+    if twice:
+        found = next(task.model for task in tasks if task.id == twice[0])
+        raise _WrongValueError(f"the model {found!r} is listed twice.")
     return Fleet(tasks=tasks, output=output, workers=batch.get("workers"))
 
 
@@ -188,13 +197,16 @@ def _check_table(name: str, table: object) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise _WrongValueError(f"{name!r} is no table; write [{name}] or [[{name}]].")
     known = _KEYS[name]
+    written = "[batch]" if name == "batch" else f"[[{name}]]"
     for key, value in table.items():
         if key not in known:
             raise _WrongValueError(
-                f"[[{name}]] has no key {key!r}; there are {', '.join(known)}."
+                f"{written} has no key {key!r}; there are {', '.join(known)}."
             )
         if not isinstance(value, known[key]) or isinstance(value, bool):
-            raise _WrongValueError(f"{key!r} of [[{name}]] is {value!r:.80}.")
+            raise _WrongValueError(
+                f"{key!r} of {written} is {value!r:.80}, expected {_FORMS[known[key]]}."
+            )
         if isinstance(value, int) and value <= 0:
             raise _WrongValueError(f"{key!r} is {value}, expected more than 0.")
     needed = {"model": ["path"], "target": ["name", "eps"]}.get(name, [])
@@ -271,7 +283,8 @@ def _find_models(
     for table in tables:
         pattern = table["path"]
         base = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
-        found = sorted(base.glob(str(Path(pattern).relative_to(Path(pattern).anchor))))
+        below = str(Path(pattern).relative_to(Path(pattern).anchor))
+        found = sorted(base.glob(below)) if below != "." else []
         if not found:
             raise NoSuchFile(
                 f"there is no model {pattern!r} in {str(base)!r}.", path=base / pattern

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, suppress
 from pathlib import Path
@@ -27,7 +27,7 @@ _GRACE_SECONDS: Final = 5.0
 """Seconds that a process without a task has to end."""
 
 
-def run_in_processes(fleet: Fleet) -> Iterator[TaskResult]:
+def run_in_processes(fleet: Fleet) -> Generator[TaskResult, None, None]:
     """Yield the result of each task of a fleet when it ends."""
     workers = min(fleet.workers or os.cpu_count() or 1, len(fleet.tasks))
     with (
@@ -72,7 +72,12 @@ class Processes:
             with self._lock:
                 if self._is_closed:
                     break
-                process = self._idle.pop() if self._idle else _Process()
+                try:
+                    process = self._idle.pop() if self._idle else _Process()
+                except OSError as error:
+                    return make_failed(
+                        task, "FAIL", f"no process could be started for it: {error}."
+                    )
                 self._busy.add(process)
 
             result = process.run(task)
@@ -124,7 +129,10 @@ class _Process:
         self._send(task.as_dict())
         answer = self._group.first.stdout
         line = b"" if answer is None else answer.readline()
-        return parse_result(line) if line.endswith(b"\n") else None
+        try:
+            return parse_result(line)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     def kill(self) -> None:
         """End the process and its children at once; `run` notices."""

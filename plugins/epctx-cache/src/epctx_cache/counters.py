@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from epctx_cache.store import EntryRecord, Stored
 
-_HITS = "hits"
+HITS = "hits"
 _LONGEST = 10 * 365 * 24 * 3600.0
 """Seconds that no compile takes, so that sums of durations stay finite."""
 
@@ -76,7 +76,7 @@ class CacheStatistics:
 def count_hit(entry: Path) -> None:
     """Count a use of the entry in a folder; a failure is ignored."""
     with suppress(OSError):
-        _append(entry / _HITS, b"+")
+        _append(entry / HITS, b"+")
 
 
 def count_miss(log: Path, eps: Sequence[str]) -> None:
@@ -162,7 +162,7 @@ def _add(usages: dict[tuple[str, ...], Usage], more: Usage) -> None:
 
 def _count_hits(entry: Path) -> int:
     try:
-        return (entry / _HITS).stat().st_size
+        return (entry / HITS).stat().st_size
     except FileNotFoundError:
         return 0
 

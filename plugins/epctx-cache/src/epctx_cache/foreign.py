@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from epctx_cache import key as keys
-from epctx_cache.counters import is_count, is_duration
+from epctx_cache.counters import HITS, is_count, is_duration
 from epctx_cache.store import (
     RECORD,
+    USED,
     CorruptEntryError,
     EntryFile,
     EntryRecord,
@@ -23,6 +24,9 @@ from epctx_core.errors import EpctxError
 
 MAX_RECORD: Final = 16 << 20
 """Bytes of a record that are read."""
+_MAX_FILES: Final = 1000
+_MAX_NAME: Final = 255
+"""Bytes of a name in most file systems."""
 _LATEST: Final = 253_402_300_800.0
 """The year 10000, in seconds since 1970: no date is later."""
 
@@ -44,10 +48,13 @@ def parse_foreign_record(data: bytes, key: str, limit: int) -> EntryRecord:
     if keys.key_of(record.ingredients) != key:
         raise CorruptEntryError("its key is not that of its record")
     paths = {file.path for file in record.files}
-    if len(paths) != len(record.files) or RECORD in paths:
+    if len(paths) != len(record.files):
         raise CorruptEntryError("its record names a file twice")
+    if len(paths) > _MAX_FILES:
+        raise CorruptEntryError(f"it has {len(paths):,} files")
     for path in paths:
-        if not is_inside(path):
+        # Some names are the cache's own.
+        if not is_inside(path) or path.split("/")[0] in {RECORD, USED, HITS}:
             raise CorruptEntryError(f"{path!r:.80} is no name of a file in an entry")
     if record.size > limit:
         raise CorruptEntryError(
@@ -58,8 +65,12 @@ def parse_foreign_record(data: bytes, key: str, limit: int) -> EntryRecord:
 
 def is_inside(path: str) -> bool:
     """Return whether a path can be that of a file in an entry's folder."""
+    parts = path.split("/")
     return (
-        all(part not in {"", ".", ".."} for part in path.split("/"))
+        all(
+            part not in {"", ".", ".."} and len(part.encode()) <= _MAX_NAME
+            for part in parts
+        )
         and path.isprintable()
         and "\\" not in path
     )

@@ -475,10 +475,14 @@ class Request:
 
 def _describe_share(record: store.EntryRecord) -> str:
     total = sum(record.assignments.values())
-    shares = [
-        f"{ep} runs {count} of {total} nodes ({count / total:.0%})"
-        for ep, count in record.assignments.items()
-    ]
+    shares = (
+        []
+        if not total
+        else [
+            f"{ep} runs {count} of {total} nodes ({count / total:.0%})"
+            for ep, count in record.assignments.items()
+        ]
+    )
     return f"{record.model}: {', '.join(shares) or 'it has no nodes'}"
 
 

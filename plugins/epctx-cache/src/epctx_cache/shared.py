@@ -119,7 +119,7 @@ class SharedCache:
     ) -> EntryRecord | None:
         try:
             data = self._read_small(self._entry_path(key))
-        except FileNotFoundError:
+        except (FileNotFoundError, KeyError):  # the second of archives in old fsspec
             return None
         try:
             record, digests = _parse_entry(data, key, limit)

@@ -226,7 +226,7 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
         ) from error
 
 
-_USED = "used"
+USED = "used"
 _STAMPED_EVERY = 60
 """Seconds between two stamps of an entry's use."""
 _HIDING = "secret"
@@ -364,7 +364,7 @@ class EntryStore:
         used one; failures are ignored.
         """
         count_hit(lease.folder)
-        stamp = lease.folder / _USED
+        stamp = lease.folder / USED
         with suppress(OSError):  # not more than once a minute
             if (
                 not stamp.exists()
@@ -453,7 +453,7 @@ class EntryStore:
     def _publish(self, staging: Path, record: EntryRecord) -> Lease:
         """Move a finished entry to its folder; it is locked from the start."""
         final = self.entry_folder(record.key)
-        (staging / _USED).touch()
+        (staging / USED).touch()
         (staging / RECORD).write_bytes(record.dump())
         for path in (staging / RECORD, staging):
             _sync(path)
@@ -591,7 +591,7 @@ def _describe_entry(folder: Path) -> Stored:
         record = read_record(folder)
     except CorruptEntryError:
         record = None
-    stamp = folder / _USED
+    stamp = folder / USED
     last_use = (stamp if stamp.exists() else folder).stat().st_mtime
     return Stored(
         folder=folder,
