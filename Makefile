@@ -54,7 +54,8 @@ test-browser: .venv/.browser
 	.venv/bin/python $(PYTEST) tests/browser
 
 test-docs: .venv-docs/.installed
-	.venv-docs/bin/python $(PYTEST) tests/site
+	@# In one process: the site is built once, in one folder.
+	.venv-docs/bin/python -m pytest tests/site
 
 ifeq ($(PLATFORM),Linux x86_64)
 test-vendors conformance-vendors stress-vendors: .venv-vendors/.installed
