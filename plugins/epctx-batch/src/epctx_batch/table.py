@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_batch.work import CPU_EP
+
 if TYPE_CHECKING:
     from epctx_batch.results import BatchResult, TaskResult
-
-_CPU_EP = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ def describe_nodes(task: TaskResult) -> str:
     """Return the EPContext nodes and other nodes, or the code of the error."""
     if task.error is not None:
         return f"failed: {task.error.code}"
-    contexts = sum(count for ep, count in task.nodes.items() if ep != _CPU_EP)
-    others = task.nodes.get(_CPU_EP, 0)
+    contexts = sum(count for ep, count in task.nodes.items() if ep != CPU_EP)
+    others = task.nodes.get(CPU_EP, 0)
     if not contexts:
         return "nothing compiled"
     return f"{contexts} + {others} CPU" if others else f"{contexts}"

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -34,7 +34,7 @@ LOG: Final = "log.txt"
 RESULT: Final = "result.json"
 PAGE: Final = "report.html"
 HTML: Final = "epctx batch --html"
-_CPU_EP: Final = "CPUExecutionProvider"
+CPU_EP: Final = "CPUExecutionProvider"
 
 
 def run_task(task: Task) -> TaskResult:
@@ -132,13 +132,13 @@ def _compile(task: Task, folder: Path) -> TaskResult:
         shared_cache=task.shared_cache,
         progress=lambda stage, _done, _total: stages.add(stage),
     )
-    output, size = _deliver(entry, folder)
-    info = inspect_model(output)
+    info = inspect_model(entry)
+    output, size = _deliver(entry, [*info.required_files, entry.name], folder)
     nodes: dict[str, int] = {}
     for node in info.ep_contexts:
         nodes[node.source] = nodes.get(node.source, 0) + 1
     if info.other_nodes:
-        nodes[_CPU_EP] = info.other_nodes
+        nodes[CPU_EP] = info.other_nodes
     return TaskResult(
         id=task.id,
         model=task.model,
@@ -154,11 +154,10 @@ def _compile(task: Task, folder: Path) -> TaskResult:
     )
 
 
-def _deliver(entry: Path, folder: Path) -> tuple[Path, int]:
+def _deliver(entry: Path, names: Sequence[str], folder: Path) -> tuple[Path, int]:
     """Put an entry's files into a folder, as links where the system can; return the
     model's path and the size of all.
     """
-    names = [*inspect_model(entry).required_files, entry.name]
     with Publication(folder) as publication:
         for name in names:
             if not publication.link(name, entry.parent / name):
