@@ -4,28 +4,33 @@ machines, and the storage between them is a folder or memory.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import threading
 import time
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
-from end_to_end.sim_eps import QNN, with_eps
+from end_to_end.sim_eps import QNN, VITISAI, with_eps
 from epctx_cache import cache_statistics, shared
 from epctx_cache.store import parse_record
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import epctx_core as epctx
 from epctx_core import InferenceSession
-from epctx_core.errors import InvalidArgument, ModelLoadCanceled
+from epctx_core.errors import Fail, InvalidArgument, ModelLoadCanceled
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
@@ -63,6 +68,51 @@ class Broken(MemoryFileSystem):
         if Broken.hangs.is_set():
             time.sleep(600)
         raise ConnectionError("no route to host")
+
+
+class Dripping(MemoryFileSystem):
+    """Storage that gives a byte of a blob at a time."""
+
+    protocol = "dripping"
+
+    def _open(self, path, mode="rb", **options):
+        file = super()._open(path, mode, **options)
+        if "/blobs/" in path:
+            read = file.read
+            file.read = lambda size=-1: (time.sleep(0.01), read(min(size, 1)))[1]
+        return file
+
+
+class Full(LocalFileSystem):
+    """Folder of a disk that takes no more than the beginning of a file."""
+
+    protocol = "full"
+
+    def _open(self, path, mode="rb", **options):
+        file = super()._open(path, mode, **options)
+        if "w" not in mode:
+            return file
+        write = file.write
+
+        def fail(data):
+            write(data[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        file.write = fail
+        return file
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Let this process write no file beyond a size, as on a full disk."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture
@@ -222,6 +272,14 @@ def test_keys_with_secrets_are_not_shared(machines, storage):
     machines.path("a", str(storage), options=options)
 
     assert not storage.exists()
+    assert "has secret options: its entry is not shared" in machines.caplog.text
+
+
+def test_an_ep_with_a_secret_option_that_nobody_set_is_shared(machines, storage):
+    for machine in ("a", "b"):
+        machines.path(machine, str(storage), options=with_eps(VITISAI))
+
+    assert machines.compiles == 1
 
 
 @pytest.mark.parametrize("wrong", [5, b"file:///x"])
@@ -261,7 +319,72 @@ def test_a_storage_that_hangs_is_given_up(machines, broken, monkeypatch):
     machines.path("a", "broken://x")
 
     assert machines.compiles == 1
-    assert "nothing happened for 0.3 seconds" in machines.warnings[0]
+    assert "it transferred 0 bytes in 0.3 seconds" in machines.warnings[0]
+
+
+def test_a_storage_that_drips_is_given_up(machines, monkeypatch):
+    """Each byte is progress, and a load would wait for days."""
+    MemoryFileSystem.store.clear()
+    fsspec.register_implementation("dripping", Dripping, clobber=True)
+    machines.path("a", "dripping://shared")
+    monkeypatch.setattr(shared, "STALLED_AFTER", 0.5)
+
+    machines.path("b", "dripping://shared")
+
+    assert machines.compiles == 2
+    (warning,) = machines.warnings
+    assert re.search(r"it transferred \d+ bytes in 0.5 seconds", warning)
+
+
+def test_the_user_of_an_address_is_in_no_log(machines, broken):
+    machines.path("a", "broken://me:a-password@host/x")
+
+    assert "broken://***@host/x" in machines.warnings[0]
+    assert "a-password" not in machines.caplog.text
+
+
+def test_nothing_is_left_of_a_push_that_fails(machines, storage):
+    fsspec.register_implementation("full", Full, clobber=True)
+
+    machines.path("a", f"full://{storage}")
+
+    assert "No space left" in machines.warnings[0]
+    assert not [path for path in storage.rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+def test_no_storage_is_blamed_for_a_folder_of_this_machine(
+    machines, storage, with_weights
+):
+    model = with_weights()
+    machines.path("a", str(storage), model=model)
+    machines.path("b", None)
+
+    with files_of_at_most(10_000), pytest.raises(Fail, match=r"the cache in .* cannot"):
+        machines.path("b", str(storage), model=model)
+
+    assert not machines.warnings
+    machines.path("b", str(storage), model=model)
+    assert len(machines.said("pulled ")) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+def test_a_link_in_a_shared_folder_is_replaced_and_not_followed(
+    machines, storage, tmp_path
+):
+    machines.path("a", str(storage))
+    mine = tmp_path / "mine.txt"
+    mine.write_text("precious")
+    for path in (blobs_of(storage)[0], entry_of(storage)):
+        path.unlink()
+        path.symlink_to(mine)
+
+    machines.path("b", str(storage))
+    machines.path("c", str(storage))
+
+    assert mine.read_text() == "precious"
+    assert machines.compiles == 2
+    assert not [path for path in storage.rglob("*") if path.is_symlink()]
 
 
 def test_a_wait_for_a_storage_can_be_canceled(machines, broken):

@@ -174,8 +174,12 @@ def _describe_provider(
     choice: ProviderChoice, seal: Callable[[bytes], str]
 ) -> dict[str, Any]:
     public = choice.public_options()
+    # A secret that nobody set hides nothing, and any machine has it.
+    defaults = {option.name: option.default for option in choice.cls.options}
     hidden = {
-        name: value for name, value in choice.options.items() if name not in public
+        name: value
+        for name, value in choice.options.items()
+        if name not in public and value != defaults.get(name)
     }
     file = getattr(sys.modules.get(choice.cls.__module__), "__file__", None)
     return {

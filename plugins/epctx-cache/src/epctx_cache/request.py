@@ -305,6 +305,10 @@ class Request:
             return self._store.secret()
 
         key, parts = self._make_key(self._content.digest, secret)
+        if is_private and self.settings.shared:
+            _log.info(
+                "%s has secret options: its entry is not shared.", self._source.name
+            )
         self._shared = None if is_private else self._open_shared()
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:

@@ -15,9 +15,12 @@ import hashlib
 import json
 import logging
 import os
+import re
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -37,19 +40,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STALLED_AFTER: Final = 30.0
-"""Seconds without any progress after which a storage is given up."""
+"""Seconds in which a storage must transfer `LEAST_BYTES`, or it is given up."""
+LEAST_BYTES: Final = 30_000
 LEFT_ALONE: Final = 60.0
 """Seconds in which a storage that failed is not asked again by this process."""
 _FORMAT: Final = {"format": "epctx-shared-cache", "version": 1}
 _CHUNK: Final = 1 << 20
+_BLOCK: Final = 5 << 20
+"""Bytes that a storage sends at a time: the least part of an upload to S3. Its default
+is ten times as many, in which nothing would seem to happen for long.
+"""
 _PAUSE: Final = 0.1
 _INSIDE: Final = "pulled"
 _log = logging.getLogger("epctx.cache")
 _failed: dict[str, float] = {}
 
 
+def hide_user(text: str) -> str:
+    """Return an address, or a text with addresses, without names and passwords of
+    users.
+    """
+    return re.sub(r"(?<=://)[^/\s]*@", "***@", text)
+
+
 class _GivenUpError(Exception):
     """The host does not wait for the storage any more."""
+
+
+class _LocalError(Exception):
+    """A file of this machine cannot be read or written; the cause says why."""
 
 
 class SharedCache:
@@ -68,6 +87,9 @@ class SharedCache:
         self._cancel = cancel
         self._progress = progress
         self._has_damage = False
+
+    def __str__(self) -> str:
+        return f"the shared cache {hide_user(self._address)}"
 
     def pull(self, key: str, folder: Path, limit: int) -> EntryRecord | None:
         """Put the files of an entry into a folder, and return its record.
@@ -105,11 +127,15 @@ class SharedCache:
         Raises:
             ModelLoadCanceled: the host canceled meanwhile.
         """
-        self._try(
-            f"entry {lease.record.key[:12]} cannot be written",
-            "push",
-            lambda transfer: self._push(lease, transfer),
-        )
+        key = lease.record.key[:12]
+        try:
+            self._try(
+                f"entry {key} cannot be written",
+                "push",
+                lambda transfer: self._push(lease, transfer),
+            )
+        except OSError as error:
+            _log.warning("entry %s is not put into %s: %s.", key, self, error)
 
     # -- one transfer
     # ---------------------------------------------------------------------------------
@@ -127,24 +153,15 @@ class SharedCache:
             for file, digest in zip(record.files, digests, strict=True):
                 # Whoever gave this up has removed the folder.
                 transfer.advance(0)
-                path = folder / file.path
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with path.open("xb") as target:
-                    self._read_blob(digest, file.bytes, target, transfer)
-            check_foreign_files(folder, record)
+                self._read_blob(digest, file.bytes, folder / file.path, transfer)
+            with _local():
+                check_foreign_files(folder, record)
         except CorruptEntryError as fault:
             # It is written anew when it was compiled.
             self._has_damage = True
-            _log.warning(
-                "entry %s of the shared cache %s is refused: %s.",
-                key[:12],
-                self._address,
-                fault,
-            )
+            _log.warning("entry %s of %s is refused: %s.", key[:12], self, fault)
             return None
-        _log.info(
-            "pulled %s from the shared cache %s: %s", record.model, self._address, key
-        )
+        _log.info("pulled %s from %s: %s", record.model, self, key)
         return record
 
     def _push(self, lease: Lease, transfer: _Transfer) -> None:
@@ -152,65 +169,60 @@ class SharedCache:
         transfer.total = record.size
         digests = []
         for file in record.files:
-            with (lease.folder / file.path).open("rb") as source:
+            path = lease.folder / file.path
+            with _local(), path.open("rb") as source:
                 digest = hashlib.file_digest(source, "sha256").hexdigest()
-                source.seek(0)
-                self._write_blob(digest, file.bytes, source, transfer)
+            self._write_blob(digest, file.bytes, path, transfer)
             digests.append(digest)
         entry = {**_FORMAT, "blobs": digests, "record": record.dump().decode()}
-        path = self._entry_path(record.key)
-        with self._create(path) as target:
+        with self._writing(self._entry_path(record.key)) as target:
             target.write(json.dumps(entry).encode())
-        _log.info(
-            "pushed %s to the shared cache %s: %s",
-            record.model,
-            self._address,
-            record.key,
-        )
+        _log.info("pushed %s to %s: %s", record.model, self, record.key)
 
     def _read_blob(
-        self, digest: str, size: int, target: IO[bytes], transfer: _Transfer
+        self, digest: str, size: int, path: Path, transfer: _Transfer
     ) -> None:
-        """Copy a blob whose length and digest are known.
+        """Copy a blob whose length and digest are known into a new file.
 
         Raises:
             CorruptEntryError: it is missing or different.
         """
-        seen = hashlib.sha256()
-        left = size
         try:
-            with self._storage.open(self._blob_path(digest), "rb") as source:
-                # One byte more than expected shows that it is longer.
-                while chunk := source.read(min(_CHUNK, left + 1)):
-                    transfer.advance(len(chunk))
-                    left -= len(chunk)
-                    if left < 0:
-                        break
-                    seen.update(chunk)
-                    target.write(chunk)
+            source = self._storage.open(self._blob_path(digest), "rb")
         except FileNotFoundError:
             raise CorruptEntryError(f"blob {digest[:12]} is missing") from None
+
+        with source, _creating(path) as target:
+            seen = hashlib.sha256()
+            left = size
+            # One byte more than expected shows that it is longer.
+            while chunk := source.read(min(_CHUNK, left + 1)):
+                transfer.advance(len(chunk))
+                left -= len(chunk)
+                if left < 0:
+                    break
+                seen.update(chunk)
+                with _local():
+                    target.write(chunk)
         if left:
             raise CorruptEntryError(f"blob {digest[:12]} has another length")
         if seen.hexdigest() != digest:
             raise CorruptEntryError(f"blob {digest[:12]} has another digest")
-        target.flush()
-        os.fsync(target.fileno())
 
     def _write_blob(
-        self, digest: str, size: int, source: IO[bytes], transfer: _Transfer
+        self, digest: str, size: int, path: Path, transfer: _Transfer
     ) -> None:
-        path = self._blob_path(digest)
+        blob = self._blob_path(digest)
         try:
             # One that was refused may have the right length.
-            is_there = not self._has_damage and self._storage.size(path) == size
+            is_there = not self._has_damage and self._storage.size(blob) == size
         except FileNotFoundError:
             is_there = False
         if is_there:
             transfer.advance(size)
             return
-        with self._create(path) as target:
-            while chunk := source.read(_CHUNK):
+        with self._writing(blob) as target:
+            for chunk in _read_local(path):
                 target.write(chunk)
                 transfer.advance(len(chunk))
 
@@ -234,18 +246,57 @@ class SharedCache:
     def _blob_path(self, digest: str) -> str:
         return f"{self._located[1]}/v1/blobs/{digest[:2]}/{digest}"
 
-    def _create(self, path: str) -> Any:
-        """Return a file to write; its folder is made where the storage has folders."""
-        try:
-            return self._storage.open(path, "wb")
-        except FileNotFoundError:
-            self._storage.makedirs(path.rpartition("/")[0], exist_ok=True)
-            return self._storage.open(path, "wb")
-
     def _read_small(self, path: str) -> bytes:
         with self._storage.open(path, "rb") as file:
             data: bytes = file.read(MAX_RECORD + 1)
         return data
+
+    @contextmanager
+    def _writing(self, path: str) -> Iterator[IO[bytes]]:
+        """Open a file to write, which is there only when it is whole.
+
+        An object store shows an object once it is closed. Where there are folders, a
+        file would be seen while it grows, and a link in its place would be followed:
+        there another file takes its name at the end.
+        """
+        rename = self._rename
+        if rename is None:
+            with self._create(path) as target:
+                yield target
+            return
+
+        part = f"{path}.{secrets.token_hex(8)}.part"
+        try:
+            with self._create(part) as target:
+                yield target
+            rename(part, path)
+        except BaseException:
+            with suppress(Exception):
+                self._storage.rm_file(part)
+            raise
+
+    @cached_property
+    def _rename(self) -> Callable[[str, str], None] | None:
+        """What renames a file of the storage, over another one; None if it has no
+        folders, and would copy it.
+        """
+        from fsspec import AbstractFileSystem
+        from fsspec.implementations.local import LocalFileSystem
+
+        if isinstance(self._storage, LocalFileSystem):
+            return os.replace  # some versions of fsspec copy
+        if type(self._storage).mv is AbstractFileSystem.mv:
+            return None
+        rename: Callable[[str, str], None] = self._storage.mv
+        return rename
+
+    def _create(self, path: str) -> Any:
+        """Return a file to write; its folder is made where the storage has folders."""
+        try:
+            return self._storage.open(path, "wb", block_size=_BLOCK)
+        except FileNotFoundError:
+            self._storage.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return self._storage.open(path, "wb", block_size=_BLOCK)
 
     # -- whatever happens
     # ---------------------------------------------------------------------------------
@@ -253,7 +304,12 @@ class SharedCache:
     def _try(
         self, failure: str, stage: str, work: Callable[[_Transfer], T]
     ) -> T | None:
-        """Return the result of a transfer; None if the storage cannot be used."""
+        """Return the result of a transfer; None if the storage cannot be used.
+
+        Raises:
+            ModelLoadCanceled: the host canceled meanwhile.
+            OSError: a file of this machine cannot be used.
+        """
         if time.monotonic() < _failed.get(self._address, 0):
             return None
         transfer = _Transfer(work)
@@ -263,13 +319,15 @@ class SharedCache:
         if transfer.error is None:
             result: T = transfer.result
             return result
+        if isinstance(transfer.error, _LocalError):
+            raise transfer.error.__cause__ or transfer.error
 
         _failed[self._address] = time.monotonic() + LEFT_ALONE
         _log.warning(
-            "%s in the shared cache %s: %s. It is left alone for %d seconds.",
+            "%s in %s: %s. It is left alone for %d seconds.",
             failure,
-            self._address,
-            _describe(transfer.error),
+            self,
+            hide_user(_describe(transfer.error)),
             LEFT_ALONE,
         )
         return None
@@ -286,7 +344,6 @@ class _Transfer:
         self.total = 0
         self._done = 0
         self._work = work
-        self._last = time.monotonic()
         self._is_given_up = False
         self._ended = threading.Event()
 
@@ -299,27 +356,34 @@ class _Transfer:
         if self._is_given_up:
             raise _GivenUpError
         self._done += count
-        self._last = time.monotonic()
 
     def watch(self, cancel: Cancellation) -> Iterator[tuple[int, int]]:
-        """Do the work; yield the bytes that are transferred and all, now and then.
+        """Do the work; yield the bytes that are transferred and all, now and then and
+        at the end.
 
         Raises:
             ModelLoadCanceled: the host canceled meanwhile.
         """
         # A daemon: a storage that hangs must not keep the process.
         threading.Thread(target=self._run, name="epctx-shared", daemon=True).start()
+        begun, before = time.monotonic(), 0
         try:
             while not self._ended.wait(_PAUSE):
                 cancel.raise_if_requested()
-                if time.monotonic() - self._last > STALLED_AFTER:
+                # One that drips would hold a load for as long as it likes.
+                if self._done - before >= LEAST_BYTES:
+                    begun, before = time.monotonic(), self._done
+                elif time.monotonic() - begun > STALLED_AFTER:
                     self.error = TimeoutError(
-                        f"nothing happened for {STALLED_AFTER:g} seconds"
+                        f"it transferred {self._done - before:,} bytes in "
+                        f"{STALLED_AFTER:g} seconds"
                     )
                     return
                 yield self._done, self.total
         finally:
             self._is_given_up = True
+        if self.error is None:
+            yield self.total, self.total
 
     def _run(self) -> None:
         try:
@@ -328,6 +392,34 @@ class _Transfer:
             self.error = self.error or error
         finally:
             self._ended.set()
+
+
+@contextmanager
+def _local() -> Iterator[None]:
+    """Mark errors of this machine's files: no storage is to blame for them."""
+    try:
+        yield
+    except OSError as error:
+        raise _LocalError from error
+
+
+@contextmanager
+def _creating(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file of this machine to write; it is on the disk at the end."""
+    with _local():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = path.open("xb")
+    with target:
+        yield target
+        with _local():
+            target.flush()
+            os.fsync(target.fileno())
+
+
+def _read_local(path: Path) -> Iterator[bytes]:
+    with _local(), path.open("rb") as source:
+        while chunk := source.read(_CHUNK):
+            yield chunk
 
 
 def _parse_entry(data: bytes, key: str, limit: int) -> tuple[EntryRecord, list[str]]:
