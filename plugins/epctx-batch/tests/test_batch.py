@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ import pytest
 from cli.fixtures import on_a_terminal
 from epctx_batch import run_batch
 from epctx_batch.work import read_result
-from installed import install_distribution
+from fleets import wait_until
 
 from epctx_core import InferenceSession
 
@@ -40,52 +39,6 @@ eps = ["QNN"]
 name = "laptop"
 eps = ["OpenVINO"]
 """
-DYING = """
-import os
-import time
-
-from epctx_core.plugin import (
-    CompiledPartition, EPContextNode, ExecutionProvider, Purpose, hookimpl,
-    supported_partitions,
-)
-
-
-class Provider(ExecutionProvider):
-    name = "DyingExecutionProvider"
-
-    @hookimpl
-    def get_capability(self, graph):
-        return supported_partitions(graph, lambda node: True)
-
-    @hookimpl
-    def compile(self, partitions):
-        print("about to end", flush=True)
-        os.write(1, b"from native code\\n")
-        marker = os.environ["MARKER"]
-        while marker == "hang":
-            open("hanging", "w").close()
-            time.sleep(0.1)
-        if marker == "slow":
-            time.sleep(0.7)
-        elif marker == "always" or not os.path.exists(marker):
-            open(marker, "w").close() if marker != "always" else None
-            os._exit(9)
-        self.partitions = partitions
-        return [CompiledPartition(None) for _ in partitions]
-
-    @hookimpl
-    def get_ep_context_nodes(self, writer):
-        nodes = []
-        for partition in self.partitions:
-            payload = writer.payload(partition.name)
-            payload.write(b"made")
-            nodes.append(EPContextNode(partition, payload))
-        return nodes
-
-    @hookimpl
-    def load_context(self, nodes, reader):
-        return [CompiledPartition(None) for _ in nodes]
-"""
 
 
 @pytest.fixture
@@ -98,24 +51,13 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def dying(tmp_path, monkeypatch):
-    """Install an EP whose compile ends its process, and add it to a fleet."""
-    site = tmp_path / "site"
-    site.mkdir()
-    entries = {
-        "epctx.execution_providers": {"DyingExecutionProvider": "dying:Provider"}
-    }
-    install_distribution(site, "epctx-dying", entries)
-    (site / "dying.py").write_text(DYING)
-    # The pool's processes have this one's path, those of isolated EPs the variable.
-    monkeypatch.syspath_prepend(site)
-    before = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), before])))
+def dying(installed, monkeypatch):
+    """Add the EP whose compile ends as a test wants to a fleet."""
 
-    def add(folder, marker, isolate):
-        monkeypatch.setenv("MARKER", str(marker))
+    def add(folder, ending, isolate):
+        monkeypatch.setenv("ENDING", str(ending))
         text = (folder / "fleet.toml").read_text()
-        target = '[[target]]\nname = "dying"\neps = ["Dying"]\n'
+        target = '[[target]]\nname = "dying"\neps = ["Made"]\n'
         entries = f'"ep.isolate" = "{isolate}", "ep.compile_timeout" = ""'
         config = f"config = {{{entries}}}\n"
         (folder / "fleet.toml").write_text(text + target + config)
@@ -132,14 +74,6 @@ def count_workers():
         with suppress(OSError):  # it has ended meanwhile
             count += b"epctx_batch/worker.py" in path.read_bytes()
     return count
-
-
-def wait_until(holds, seconds=60):
-    """Wait until a function returns a true value."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def by_target(result, target):
@@ -235,9 +169,9 @@ def test_an_ep_that_ends_its_process_fails_alone_without_hurting_the_batch(
     assert all(task.state == "done" for task in by_target(result, "phone"))
     lost = by_target(result, "dying")
     assert {task.state for task in lost} == {"failed"}
-    assert "DyingExecutionProvider" in lost[0].error.message
+    assert "MadeExecutionProvider" in lost[0].error.message
     log = (folder / "fleet-results" / lost[0].id / "log.txt").read_text()
-    assert "about to end" in log
+    assert "compiling" in log
     assert "from native code" in log
 
 
@@ -275,6 +209,48 @@ def test_a_task_whose_process_always_dies_has_failed_and_no_other(folder, dying)
     assert [task.state for task in by_target(result, "laptop")] == ["done"]
     (lost,) = by_target(result, "dying")
     assert "ended with exit code 9, and so did one before" in lost.error.message
+
+
+def test_a_folder_of_results_tells_no_secret(folder, installed):
+    (folder / "two.onnx").unlink()
+    text = (folder / "fleet.toml").read_text()
+    shared = f'shared_cache = "file://me:a-password@{folder}/shared"'
+    text = text.replace("[batch]", f"[batch]\n{shared}")
+    made = """
+[[target]]
+name = "made"
+eps = ["Made"]
+options = {Made = {level = 3, token = "a-licence"}}
+config = {"vendor.token" = "a-word", "ep.context_embed_mode" = "1"}
+"""
+    (folder / "fleet.toml").write_text(text + made)
+
+    result = run_batch(folder / "fleet.toml")
+
+    (task,) = by_target(result, "made")
+    facts = json.loads((folder / "fleet-results" / task.id / "task.json").read_text())
+    assert task.state == "done", task.error
+    assert facts["options"] == {"Made": {"level": "3", "token": "(hidden)"}}
+    assert facts["config"] == {"vendor.token": "(hidden)", "ep.context_embed_mode": "1"}
+    assert facts["shared_cache"].startswith("file://***@")
+    for path in (folder / "fleet-results").rglob("*"):
+        if path.is_file():
+            assert not re.search(rb"a-password|a-licence|a-word", path.read_bytes())
+
+
+def test_an_entry_that_the_cache_removes_meanwhile_is_compiled_again(
+    folder, monkeypatch
+):
+    """Each task alone needs more than the limit, so one removes the entry of another."""
+    monkeypatch.setenv("EPCTX_CACHE_SIZE", "1")
+    for number in range(4):
+        model = onnx.load(CONV)
+        model.graph.name = f"another {number}"
+        onnx.save(model, folder / f"more_{number}.onnx")
+
+    result = run_batch(folder / "fleet.toml")
+
+    assert result.ok, [task.error for task in result.tasks if task.error]
 
 
 # -- the command

@@ -10,24 +10,25 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import cloudpickle
 import dask
 import distributed
 import numpy as np
 import onnx
 import pytest
+from epctx_batch import cluster as cluster_module
 from epctx_batch import run_batch
-from installed import install_distribution
+from fleets import wait_until
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.errors import Fail
 
-KILLED_EVERY = 1.5
-"""Seconds between two kills of a worker."""
+KILLED_EVERY = 8
+"""Compiles between two kills of a worker, about."""
 FLEET = """
 [batch]
 cache_dir = "cache"
@@ -37,69 +38,9 @@ config = {"ep.isolate" = "", "ep.compile_timeout" = ""}
 path = "models/*.onnx"
 
 [[target]]
-name = "counted"
-eps = ["Counting"]
+name = "made"
+eps = ["Made"]
 """
-COUNTING = """
-import os
-import time
-
-from epctx_core.plugin import (
-    CompiledPartition, EPContextNode, ExecutionProvider, ProviderOption, hookimpl,
-    supported_partitions,
-)
-
-
-class Provider(ExecutionProvider):
-    name = "CountingExecutionProvider"
-    options = (ProviderOption("level", int, default=0, doc="Number of the target."),)
-
-    @hookimpl
-    def get_capability(self, graph):
-        return supported_partitions(graph, lambda node: True)
-
-    @hookimpl
-    def compile(self, partitions):
-        # One write of a short line is whole, whatever else writes.
-        line = f"{partitions[0].name}\\n".encode()
-        file = os.open(os.environ["COUNTED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(file, line)
-        os.close(file)
-        time.sleep(0.05)
-        self.partitions = partitions
-        return [CompiledPartition(None) for _ in partitions]
-
-    @hookimpl
-    def get_ep_context_nodes(self, writer):
-        nodes = []
-        for partition in self.partitions:
-            payload = writer.payload(partition.name)
-            for name, weight in partition.weights.items():
-                payload.write_tensor(weight)
-            nodes.append(EPContextNode(partition, payload))
-        return nodes
-
-    @hookimpl
-    def load_context(self, nodes, reader):
-        return [CompiledPartition(None) for _ in nodes]
-"""
-
-
-@pytest.fixture(scope="module")
-def counted(tmp_path_factory):
-    """Install an EP that writes a line for each compile, and return its file."""
-    site = tmp_path_factory.mktemp("site")
-    entries = {
-        "epctx.execution_providers": {"CountingExecutionProvider": "counting:Provider"}
-    }
-    install_distribution(site, "epctx-counting", entries)
-    (site / "counting.py").write_text(COUNTING)
-    with pytest.MonkeyPatch.context() as patch:
-        before = os.environ.get("PYTHONPATH", "")
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), before])))
-        patch.setenv("COUNTED", str(site / "compiles"))
-        patch.syspath_prepend(site)
-        yield site / "compiles"
 
 
 class Cluster:
@@ -108,6 +49,7 @@ class Cluster:
     def __init__(self, folder, held):
         self.folder = folder
         self.held = held
+        self.processes = []
         self.file = folder / "scheduler.json"
         self.begin("scheduler", "--port", "0")
         for resources in ("NPU=1", "other=1"):
@@ -132,6 +74,7 @@ class Cluster:
         process = subprocess.Popen(
             command, env=env, cwd=self.folder, stdout=log, stderr=log
         )
+        self.processes.append(process)
         self.held.callback(process.wait)
         self.held.callback(process.terminate)
 
@@ -149,12 +92,9 @@ def cluster(tmp_path_factory, counted):
         yield Cluster(tmp_path_factory.mktemp("cluster"), held)
 
 
-def wait_until(holds, seconds=60):
-    """Wait until a function returns a true value."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
+def count_lines(path):
+    """Return the number of lines of a file, 0 if there is none."""
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def make_models(folder, count):
@@ -187,7 +127,7 @@ def read_outputs(result):
     }
 
 
-def run_while_workers_are_killed(cluster, fleet, seed):
+def run_while_workers_are_killed(cluster, fleet, counted, seed):
     """Return the result of a batch, and the number of workers that were killed."""
     chance = random.Random(seed)  # noqa: S311 - for a test
     kills = 0
@@ -195,8 +135,11 @@ def run_while_workers_are_killed(cluster, fleet, seed):
 
     def kill():
         nonlocal kills
-        while not is_over.wait(chance.uniform(0.5, 1.5) * KILLED_EVERY):
-            kills += cluster.kill_one(chance)
+        compiles = chance.uniform(0.5, 1.5) * KILLED_EVERY
+        while not is_over.wait(0.02):
+            if count_lines(counted) >= compiles:
+                kills += cluster.kill_one(chance)
+                compiles += chance.uniform(0.5, 1.5) * KILLED_EVERY
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -219,9 +162,9 @@ def test_each_model_is_compiled_once_and_once_more_for_each_killed_worker_at_mos
 
     counted.unlink(missing_ok=True)
     result, kills = run_while_workers_are_killed(
-        cluster, tmp_path / "killed" / "fleet.toml", seed=count
+        cluster, tmp_path / "killed" / "fleet.toml", counted, seed=count
     )
-    compiles = len(counted.read_text().splitlines())
+    compiles = count_lines(counted)
     alone = run_batch(tmp_path / "alone" / "fleet.toml")
 
     assert result.ok, [task.error for task in result.tasks if task.error]
@@ -243,6 +186,57 @@ def test_what_the_cache_has_is_not_compiled_on_a_cluster_either(
     assert all(task.was_cached for task in again.tasks)
     assert not counted.exists()
     assert read_outputs(again) == read_outputs(first)
+
+
+def test_workers_make_the_report_pages(cluster, tmp_path):
+    make_models(tmp_path, 2)
+
+    result = run_batch(tmp_path / "fleet.toml", scheduler=cluster.address, html=True)
+
+    page = Path(result.page).read_text("utf-8")
+    for task in result.tasks:
+        assert Path(task.output).with_name("report.html").stat().st_size > 10_000
+        assert f"{task.id}/report.html" in page
+
+
+def test_whatever_goes_wrong_on_a_worker_fails_one_task(cluster, tmp_path, monkeypatch):
+    """Such as a result that this process cannot read."""
+    make_models(tmp_path, 3)
+
+    def run_on_worker(task, plugin, run=cluster_module.run_on_worker):
+        if task.model.endswith("001.onnx"):
+            raise RuntimeError("a surprise")
+        return run(task, plugin)
+
+    monkeypatch.setattr(cluster_module, "run_on_worker", run_on_worker)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        result = run_batch(tmp_path / "fleet.toml", scheduler=cluster.address)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+    assert [task.state for task in result.tasks] == ["done", "failed", "done"]
+    error = result.tasks[1].error
+    assert error.message == "its worker failed: RuntimeError: a surprise"
+
+
+def test_a_batch_ends_with_a_typed_error_when_the_scheduler_is_lost(counted, tmp_path):
+    make_models(tmp_path, 50)
+    counted.unlink(missing_ok=True)
+
+    with ExitStack() as held:
+        # How long a client looks for a scheduler that was lost.
+        held.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "1s"}))
+        lost = Cluster(tmp_path, held)
+        thread = held.enter_context(ThreadPoolExecutor(1))
+        fleet = tmp_path / "fleet.toml"
+        batch = thread.submit(run_batch, fleet, scheduler=lost.address)
+        wait_until(lambda: count_lines(counted) > 1)
+        lost.processes[0].kill()
+        with pytest.raises(Fail, match=r"the scheduler .* was lost") as raised:
+            batch.result(120)
+
+    assert "Run the batch again" in raised.value.hint
 
 
 def test_a_task_runs_where_its_resources_are(cluster, tmp_path, caplog):
@@ -305,12 +299,10 @@ def test_what_one_machine_compiled_another_takes_from_the_shared_cache(
         text = (folder / "fleet.toml").read_text()
         shared = f'shared_cache = "file://{tmp_path}/shared"'
         text = text.replace("[batch]", f"[batch]\n{shared}")
-        (folder / "fleet.toml").write_text(f"{text}options.Counting.level = {levels}\n")
+        (folder / "fleet.toml").write_text(f"{text}options.Made.level = {levels}\n")
         counted.unlink(missing_ok=True)
         results.append(run_batch(folder / "fleet.toml"))
-        compiles.append(
-            len(counted.read_text().splitlines()) if counted.exists() else 0
-        )
+        compiles.append(count_lines(counted))
 
     assert all(result.ok for result in results)
     assert len(results[1].tasks) == models * len(levels)

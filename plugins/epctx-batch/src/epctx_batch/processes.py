@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,10 +35,20 @@ def run_in_processes(fleet: Fleet) -> Generator[TaskResult, None, None]:
         ThreadPoolExecutor(workers, thread_name_prefix="epctx-batch") as threads,
         closing(Processes()) as processes,
     ):
+        waiting = iter(fleet.tasks)
+
+        def submit(count: int) -> set[Future[TaskResult]]:
+            some = itertools.islice(waiting, count)
+            return {threads.submit(processes.run, task) for task in some}
+
         try:
-            futures = [threads.submit(processes.run, task) for task in fleet.tasks]
-            for future in as_completed(futures):
-                yield future.result()
+            # Twice as many as work, so that none waits while the host looks at results.
+            futures = submit(2 * workers)
+            while futures:
+                ended, futures = wait(futures, return_when=FIRST_COMPLETED)
+                futures |= submit(len(ended))
+                for future in ended:
+                    yield future.result()
         finally:
             # What was waiting is not begun when the host has had enough.
             threads.shutdown(wait=False, cancel_futures=True)
@@ -67,11 +78,13 @@ class Processes:
         with suppress(OSError):  # working on the task says so
             (folder / RESULT).unlink(missing_ok=True)
 
-        ending = "was not begun"
+        ending = ""
         for _ in range(_ATTEMPTS):
             with self._lock:
                 if self._is_closed:
-                    break
+                    return make_failed(
+                        task, "MODEL_LOAD_CANCELED", "the batch was ended before it."
+                    )
                 try:
                     process = self._idle.pop() if self._idle else _Process()
                 except OSError as error:

@@ -11,20 +11,23 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from epctx_cache.shared import hide_user
+
 from epctx_batch.results import TaskError, TaskResult
-from epctx_core import SessionOptions, inspect_model
-from epctx_core.errors import EpctxError
-from epctx_core.ext import Publication, import_installed
+from epctx_core import SessionOptions, default_registry, inspect_model
+from epctx_core.errors import EpctxError, Fail, NoSuchFile
+from epctx_core.ext import SESSION_OPTIONS, Publication, import_installed
 
 if TYPE_CHECKING:
     from epctx_batch.fleet import Task
@@ -34,7 +37,10 @@ LOG: Final = "log.txt"
 RESULT: Final = "result.json"
 PAGE: Final = "report.html"
 HTML: Final = "epctx batch --html"
+HIDDEN: Final = "(hidden)"
 CPU_EP: Final = "CPUExecutionProvider"
+_ATTEMPTS: Final = 3
+"""Compiles of a model whose entry the cache removes before its files are taken."""
 
 
 def run_task(task: Task) -> TaskResult:
@@ -48,10 +54,9 @@ def run_task(task: Task) -> TaskResult:
     start = time.monotonic()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (RESULT, PAGE):
-            (folder / name).unlink(missing_ok=True)
-        _write_json(folder / TASK, task.as_dict())
+        (folder / PAGE).unlink(missing_ok=True)
         with _logged(folder / LOG):
+            _write_json(folder / TASK, _hide_secrets(task))
             result = _try_to_compile(task, folder)
             result = replace(result, seconds=time.monotonic() - start)
             # Before the page: the compile counts if making that ends the process.
@@ -103,6 +108,28 @@ def _try_to_compile(task: Task, folder: Path) -> TaskResult:
         return make_failed(task, error.code.name, error.message, error.hint or "")
 
 
+def _hide_secrets(task: Task) -> dict[str, Any]:
+    """Return the task as JSON, without values of EPs' secret options and of session
+    options that epctx does not know, and without the users of addresses.
+    """
+    facts = task.as_dict()
+    for ep, values in facts["options"].items():
+        try:
+            options = default_registry.load(default_registry.resolve(ep)).options
+        except EpctxError:
+            options = ()  # the compile says why
+        shown = {option.name for option in options if not option.secret}
+        facts["options"][ep] = _hide_others(values, shown)
+    facts["config"] = _hide_others(task.config, SESSION_OPTIONS)
+    if task.shared_cache is not None:
+        facts["shared_cache"] = hide_user(task.shared_cache)
+    return facts
+
+
+def _hide_others(values: Mapping[str, str], shown: Container[str]) -> dict[str, str]:
+    return {name: value if name in shown else HIDDEN for name, value in values.items()}
+
+
 def _try_to_write_page(model: str, path: Path) -> None:
     """Write a report page; the compile is worth as much without it."""
     try:
@@ -125,15 +152,26 @@ def _compile(task: Task, folder: Path) -> TaskResult:
         options.add_session_config_entry(key, value)
 
     stages: set[str] = set()
-    entry = compile_cached(
-        task.model,
-        options,
-        task.cache_dir,
-        shared_cache=task.shared_cache,
-        progress=lambda stage, _done, _total: stages.add(stage),
-    )
-    info = inspect_model(entry)
-    output, size = _deliver(entry, [*info.required_files, entry.name], folder)
+    for _ in range(_ATTEMPTS):
+        entry = compile_cached(
+            task.model,
+            options,
+            task.cache_dir,
+            shared_cache=task.shared_cache,
+            progress=lambda stage, _done, _total: stages.add(stage),
+        )
+        # Other processes may need the room meanwhile.
+        with suppress(NoSuchFile, FileNotFoundError):
+            info = inspect_model(entry)
+            output, size = _deliver(entry, [*info.required_files, entry.name], folder)
+            break
+    else:
+        raise Fail(
+            f"the cache removed the entry of {task.model!r} {_ATTEMPTS} times before "
+            "it could be taken from there.",
+            hint="Raise the limit of the cache (EPCTX_CACHE_SIZE).",
+        )
+
     nodes: dict[str, int] = {}
     for node in info.ep_contexts:
         nodes[node.source] = nodes.get(node.source, 0) + 1
@@ -206,6 +244,7 @@ def _logged(path: Path) -> Iterator[None]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a file that is whole whenever it is there."""
-    part = path.with_suffix(".part")
+    # On a network drive a lost worker may still write, too.
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     part.write_text(f"{json.dumps(value, indent=2)}\n", "utf-8")
     part.replace(path)
