@@ -109,6 +109,7 @@ differential: .venv/.installed
 
 tables: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
+	PYTHONPATH=tests .venv/bin/python -m documentation.command_line
 	.venv/bin/python tests/documentation/schemas.py
 	.venv/bin/python tests/drop_in/table.py
 

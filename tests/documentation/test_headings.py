@@ -10,9 +10,9 @@ import re
 from importlib.metadata import entry_points
 
 import pytest
+from documentation import command_line
 from documentation.blocks import DOCS, sections
 from documentation.tables import with_tables
-from epctx_cli.command_table import OWN
 
 from epctx_core import PluginState, errors, plugin
 from epctx_core.plugin import ExecutionProvider
@@ -209,16 +209,10 @@ def test_each_group_of_checks_is_described():
     assert [group for group in GROUPS if f"`{group}`" not in text] == []
 
 
-def test_each_command_is_named_in_the_readme():
-    text = (DOCS.parent / "README.md").read_text("utf-8")
+def test_each_command_is_described_with_its_arguments():
+    page = command_line.PAGE.read_text("utf-8")
 
-    commands = [command.name.partition(" ")[0] for command in OWN]
-
-    assert [
-        c
-        for c in commands
-        if not re.search(rf"^\| .*`(epctx )?{c}\b.*\|", text, re.MULTILINE)
-    ] == []
+    assert command_line.fill_page(page) == page, "run: make tables"
 
 
 def test_links_between_documents_lead_somewhere():
