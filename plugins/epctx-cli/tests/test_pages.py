@@ -44,6 +44,7 @@ def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(ep
         "architecture",
         "benchmarks",
         "blocks",
+        "command-line",
         "onnx-faults",
         "plugin-api",
         "stress",

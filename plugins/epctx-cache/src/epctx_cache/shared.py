@@ -277,8 +277,8 @@ class SharedCache:
 
     @cached_property
     def _rename(self) -> Callable[[str, str], None] | None:
-        """What renames a file of the storage, over another one; None if it has no
-        folders, and would copy it.
+        """Function that renames a file of the storage over another one; None if it has
+        no folders, and would copy it.
         """
         from fsspec import AbstractFileSystem
         from fsspec.implementations.local import LocalFileSystem
