@@ -1,5 +1,5 @@
 # make install make .venv with every package of epctx, from this clone
-# make demo    set up, compile real networks, one of them for two EPs, run them, and say what happened
+# make demo    set up without test tools, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
 # make test-vendors  the tests with real vendors' EPs, in an environment of their own (200 MB of wheels, Linux x86-64)
 # make test-browser  the report page in Chromium (apt-get install chromium), driven by playwright
@@ -29,7 +29,8 @@ PROJECTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 # Without epctx-openvino: an installed EP of a vendor goes before the simulated one of its name. Its tests find it in its folder.
 PLUGINS := $(filter-out plugins/epctx-openvino,$(patsubst %/pyproject.toml,%,$(filter plugins/%,$(PROJECTS))))
 # On one command line: the plugins pin epctx-core, which pip must find here and not on an index.
-EDITABLE = --editable ".[all,test]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
+EXTRAS = all,test
+EDITABLE = --editable ".[$(EXTRAS)]" $(foreach plugin,$(PLUGINS),--editable ./$(plugin))
 # A worker that dies ends the run: pytest-xdist 3.8 waits for ever after it has replaced one of loadfile's.
 PYTEST = -m pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 NETWORK_REPORTS = $(patsubst %,benchmarks/data/reports/network_%.json,resnet50 bert shufflenet_int8)
@@ -44,8 +45,11 @@ PLATFORM := $(shell uname -sm)
 
 install: .venv/.installed
 
-demo: .venv/.installed
-	.venv/bin/python examples/demo.py
+# With what the demo needs alone, unless there is an environment with all.
+DEMO := $(if $(wildcard .venv/.installed),.venv,.venv-demo)
+
+demo: $(DEMO)/.installed
+	$(DEMO)/bin/python examples/demo.py
 
 test: lint
 	.venv/bin/python $(PYTEST)
@@ -126,7 +130,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST) $(if $(DRAWN),--drawn $(DRAWN))
 
 clean:
-	rm -rf build/pages dist site .venv .venv-min .venv-docs .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf build/pages dist site .venv .venv-min .venv-demo .venv-docs .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Drawing needs no part of epctx, nor does Model Explorer; groups are read from pyproject.toml by pip 25.1 and newer.
@@ -143,14 +147,16 @@ clean:
 	.venv/bin/python -m pip install --quiet --group viewers || echo "Model Explorer was not installed; its test is skipped."
 	@touch $@
 
-.venv/.installed .venv-min/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+.venv-demo/.installed: EXTRAS = all
+
+.venv/.installed .venv-min/.installed .venv-demo/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $*
 	@echo '*' > $*/.gitignore
 	@# Any pip that installs several editable projects together will do; a failed upgrade is no reason to stop.
-	$*/bin/python -m pip install --quiet --upgrade pip || echo "pip was not upgraded; going on with the one there is."
+	$*/bin/python -m pip install -qq --upgrade pip || echo "pip was not upgraded; going on with the one there is."
 	@if test "$*" = .venv-min; then $*/bin/python .ci/minimums.py; fi > $*/constraints.txt
-	$*/bin/python -m pip install --quiet --constraint $*/constraints.txt $(EDITABLE)
+	$*/bin/python -m pip install -qq --constraint $*/constraints.txt $(EDITABLE)
 	if test "$*" = .venv-docs; then $*/bin/python -m pip install --quiet --group docs; fi
 	if test "$*" = .venv-fuzz; then $*/bin/python -m pip install --quiet 'atheris>=3.0'; fi
 	if test "$*" = .venv-vendors; then $*/bin/python -m pip install --quiet $(VENDORS); fi

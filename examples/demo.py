@@ -50,7 +50,7 @@ def main() -> int:
     real, simulated = find_eps()
     if not real:
         print(
-            "No vendor's EP works here, so all below is simulated. The README says "
+            "No vendor's EP works here, so all below is simulated. docs/real-hardware.md says "
             "how to install one."
         )
     results = [

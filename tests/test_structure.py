@@ -434,6 +434,7 @@ def repository_files() -> list[Path]:
         hidden = {
             ".git",
             ".venv",
+            ".venv-demo",
             ".venv-min",
             ".venv-vendors",
             "__pycache__",
