@@ -20,7 +20,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from end_to_end.sim_eps import QNN, VITISAI, with_eps
+from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from epctx_cache import cache_statistics, shared
 from epctx_cache.store import parse_record
 from fsspec.implementations.local import LocalFileSystem
@@ -83,25 +83,6 @@ class Dripping(MemoryFileSystem):
         return file
 
 
-class Full(LocalFileSystem):
-    """Folder of a disk that takes no more than the beginning of a file."""
-
-    protocol = "full"
-
-    def _open(self, path, mode="rb", **options):
-        file = super()._open(path, mode, **options)
-        if "w" not in mode:
-            return file
-        write = file.write
-
-        def fail(data):
-            write(data[:10])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        file.write = fail
-        return file
-
-
 @contextmanager
 def files_of_at_most(size):
     """Let this process write no file beyond a size, as on a full disk."""
@@ -129,7 +110,7 @@ def files_of(folder):
     return {
         path.relative_to(folder): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in {"used", "hits"}
+        if path.is_file() and path.name not in {"used", "hits", "pushed"}
     }
 
 
@@ -312,6 +293,45 @@ def test_a_storage_that_failed_is_asked_again_later(machines, broken, monkeypatc
     assert broken.asked == 2
 
 
+def test_an_entry_that_the_storage_lost_is_put_there_again(machines, storage):
+    """By a machine that may push and uses it, once a day."""
+    entry = machines.path("a", str(storage)).parent
+    shutil.rmtree(storage)
+
+    machines.path("a", str(storage))
+    assert not storage.exists()
+
+    yesterday = time.time() - 100_000
+    os.utime(entry / "pushed", (yesterday, yesterday))
+    machines.path("a", str(storage))
+
+    machines.path("b", str(storage))
+    assert machines.compiles == 1
+
+
+def test_a_local_address_has_a_whole_path(machines):
+    """`file://mnt` would be a folder in that of each process."""
+    with pytest.raises(InvalidArgument, match="no whole path") as raised:
+        machines.path("a", "file://mnt/team")
+
+    assert "file:///mnt" in raised.value.hint
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are read in /proc")
+def test_a_push_that_is_canceled_keeps_no_entry_locked(machines, broken):
+    machines.path("a", None)
+    broken.hangs.set()
+    options = with_eps(QNN)
+    threading.Timer(0.5, options.set_load_cancellation_flag, [True]).start()
+
+    with pytest.raises(ModelLoadCanceled):
+        machines.path("a", "broken://x", options=options)
+
+    opened = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir()
+              if path.is_symlink()]  # fmt: skip
+    assert not [path for path in opened if path.startswith(str(machines.folder))]
+
+
 def test_a_storage_that_hangs_is_given_up(machines, broken, monkeypatch):
     monkeypatch.setattr(shared, "STALLED_AFTER", 0.3)
     broken.hangs.set()
@@ -343,11 +363,29 @@ def test_the_user_of_an_address_is_in_no_log(machines, broken):
     assert "a-password" not in machines.caplog.text
 
 
-def test_nothing_is_left_of_a_push_that_fails(machines, storage):
-    fsspec.register_implementation("full", Full, clobber=True)
+def test_nothing_is_left_of_a_push_that_fails(machines, storage, monkeypatch):
+    opened = []
+    open_file = LocalFileSystem._open
 
-    machines.path("a", f"full://{storage}")
+    def open_full(self, path, mode="rb", **options):
+        """Open a file of a disk that takes no more than the beginning of it."""
+        file = open_file(self, path, mode, **options)
+        if "w" in mode:
+            opened.append(path)
+            write = file.write
 
+            def fail(data):
+                write(data[:10])
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            file.write = fail
+        return file
+
+    monkeypatch.setattr(LocalFileSystem, "_open", open_full)
+
+    machines.path("a", str(storage))
+
+    assert opened[0].startswith(str(storage))
     assert "No space left" in machines.warnings[0]
     assert not [path for path in storage.rglob("*") if path.is_file()]
 
@@ -535,7 +573,10 @@ def test_no_record_names_a_file_outside(machines, storage, tmp_path):
     machines.path("a", str(storage))
     path = entry_of(storage)
     entry = json.loads(path.read_bytes())
-    wrong = ("../../out", "/out", f"{tmp_path}/out", "a\\b", "", "hits", "x" * 400)
+    wrong = (
+        "../../out", "/out", f"{tmp_path}/out", "a\\b", "", "hits", "Pulled", "x" * 400,
+        "/".join(["x" * 200] * 30), "\ud800",
+    )  # fmt: skip
     for number, name in enumerate(wrong):
         record = json.loads(parse_record(entry["record"].encode()).dump())
         record["files"][0]["path"] = name
@@ -547,6 +588,57 @@ def test_no_record_names_a_file_outside(machines, storage, tmp_path):
         assert "is no name of a file in an entry" in machines.warnings[-1]
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.rglob("out"))
+
+
+@pytest.mark.parametrize(
+    "names", [("a", "a"), ("a", "A"), ("a/b", "a"), ("\xe9", "e\u0301")]
+)
+def test_no_record_names_a_file_twice(machines, storage, names):
+    """Also not for a file system that does not tell two names apart."""
+    machines.path("a", str(storage))
+    path = entry_of(storage)
+    entry = json.loads(path.read_bytes())
+    record = json.loads(parse_record(entry["record"].encode()).dump())
+    for file, name in zip(record["files"], names, strict=True):
+        file["path"] = name
+    entry["record"] = resign(record)
+    path.write_text(json.dumps(entry))
+
+    machines.path("b", str(storage), shared_push=False)
+
+    assert "its record names a file twice" in machines.warnings[-1]
+
+
+@pytest.mark.parametrize(
+    "other", [newer, lambda: with_eps(OPENVINO)], ids=["other target", "other EP"]
+)
+def test_an_entry_that_its_ep_refuses_is_compiled_and_replaced(
+    machines, storage, other
+):
+    """All digests and the key are right, and the files are those of other options."""
+    machines.path("a", str(storage), options=other())
+    strange = json.loads(entry_of(storage).read_bytes())
+    strange_record = json.loads(strange["record"])
+    shutil.rmtree(storage / "v1" / "entries")
+    machines.path("a2", str(storage))
+    own = json.loads(entry_of(storage).read_bytes())
+    record = json.loads(own["record"])
+    record["files"] = strange_record["files"]
+    swapped = {**own, "blobs": strange["blobs"], "record": resign(record)}
+    entry_of(storage).write_text(json.dumps(swapped))
+
+    for machine in ("b", "c"):
+        with epctx.load_or_compile(
+            machines.model,
+            with_eps(QNN),
+            machines.folder / machine,
+            shared_cache=str(storage),
+        ) as session:
+            assert session.run(None, {"x": X})[0].shape == X.shape
+
+    assert machines.compiles == 3
+    (warning,) = machines.warnings
+    assert "cannot be loaded and is removed" in warning
 
 
 def resign(record):

@@ -90,6 +90,13 @@ def cache_settings(
         )
     if shared is not None and not isinstance(shared, str):
         raise InvalidArgument(f"shared_cache is {shared!r:.80}, not a text.")
+    address = environment.get(SHARED_VARIABLE, "") if shared is None else shared
+    if re.match(r"(file|local)://[^/]", address) and sys.platform != "win32":
+        # Others that have the same address would have another folder.
+        raise InvalidArgument(
+            f"the shared cache {address!r:.80} is no whole path.",
+            hint="Write three slashes before a path: file:///mnt/team/epctx.",
+        )
     if folder is not None and (
         not isinstance(folder, (str, os.PathLike))
         or not isinstance(os.fspath(folder), str)
@@ -109,7 +116,7 @@ def cache_settings(
         else get_user_folder(sys.platform, environment),
         size=size,
         trust_stat=_choose("trust_stat", trust_stat, TRUST_VARIABLE, environment),
-        shared=environment.get(SHARED_VARIABLE, "") if shared is None else shared,
+        shared=address,
         push=_choose("shared_push", push, PUSH_VARIABLE, environment),
     )
 

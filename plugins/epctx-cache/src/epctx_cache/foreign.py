@@ -5,12 +5,14 @@ They are taken for hostile, and published only when every byte was checked.
 
 from __future__ import annotations
 
-from pathlib import Path
+import unicodedata
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from epctx_cache import key as keys
 from epctx_cache.counters import HITS, is_count, is_duration
 from epctx_cache.store import (
+    PUSHED,
     RECORD,
     USED,
     CorruptEntryError,
@@ -25,8 +27,13 @@ from epctx_core.errors import EpctxError
 MAX_RECORD: Final = 16 << 20
 """Bytes of a record that are read."""
 _MAX_FILES: Final = 1000
+PULLED: Final = "pulled"
+"""Folder in that of an entry, while it is pulled."""
 _MAX_NAME: Final = 255
 """Bytes of a name in most file systems."""
+_MAX_PATH: Final = 1000
+"""Bytes of a path in an entry: a system takes some 4,000, with the cache's folder."""
+_OWN: Final = {RECORD, USED, HITS, PUSHED, PULLED}
 _LATEST: Final = 253_402_300_800.0
 """The year 10000, in seconds since 1970: no date is later."""
 
@@ -47,15 +54,18 @@ def parse_foreign_record(data: bytes, key: str, limit: int) -> EntryRecord:
         raise CorruptEntryError("its record has fields of another form")
     if keys.key_of(record.ingredients) != key:
         raise CorruptEntryError("its key is not that of its record")
-    paths = {file.path for file in record.files}
-    if len(paths) != len(record.files):
-        raise CorruptEntryError("its record names a file twice")
+    paths = [file.path for file in record.files]
     if len(paths) > _MAX_FILES:
         raise CorruptEntryError(f"it has {len(paths):,} files")
     for path in paths:
         # Some names are the cache's own.
-        if not is_inside(path) or path.split("/")[0] in {RECORD, USED, HITS}:
+        if not is_inside(path) or path.split("/")[0].lower() in _OWN:
             raise CorruptEntryError(f"{path!r:.80} is no name of a file in an entry")
+    # Not every file system tells upper case from lower case, or forms of letters.
+    names = {unicodedata.normalize("NFC", path).casefold() for path in paths}
+    folders = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    if len(names) != len(paths) or names & folders:
+        raise CorruptEntryError("its record names a file twice")
     if record.size > limit:
         raise CorruptEntryError(
             f"it has {record.size:,} bytes, and the limit of the cache is {limit:,}"
@@ -65,14 +75,15 @@ def parse_foreign_record(data: bytes, key: str, limit: int) -> EntryRecord:
 
 def is_inside(path: str) -> bool:
     """Return whether a path can be that of a file in an entry's folder."""
-    parts = path.split("/")
+    # What cannot be encoded is not printable.
     return (
-        all(
-            part not in {"", ".", ".."} and len(part.encode()) <= _MAX_NAME
-            for part in parts
-        )
-        and path.isprintable()
+        path.isprintable()
         and "\\" not in path
+        and len(path.encode()) <= _MAX_PATH
+        and all(
+            part not in {"", ".", ".."} and len(part.encode()) <= _MAX_NAME
+            for part in path.split("/")
+        )
     )
 
 

@@ -35,6 +35,12 @@ INITIALIZERS = "model.weights"
 
 _ATTEMPTS = 3
 """Attempts of a request whose model or entry changes meanwhile."""
+_FAULTS_OF_ENTRIES = (
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.NoSuchFile,
+    errors.NotImplementedByProvider,
+)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOAD_OPTIONS = (
     "graph_optimization_level", "execution_mode", "intra_op_num_threads",
@@ -123,6 +129,8 @@ class Request:
             # It says what is wrong.
             self._compiler  # noqa: B018 - made for its checks
         self._source = Source(self.model, self.options)
+        self._has_pulled = False
+        self._has_refused = False
 
     @cached_property
     def _compiler(self) -> ModelCompiler:
@@ -152,8 +160,9 @@ class Request:
         Args:
             entry: loads an entry, which is not removed meanwhile. An entry that an
                 earlier call compiled and whose load raises InvalidGraph,
-                InvalidProtobuf or NoSuchFile, or any error if its bytes are damaged, is
-                removed and compiled again.
+                InvalidProtobuf, NoSuchFile or NotImplementedByProvider, or any error if
+                its bytes are damaged or it was just pulled, is removed and compiled
+                again.
             source: loads the model as it is: where the cache cannot be used, or has
                 nothing to offer.
 
@@ -173,6 +182,8 @@ class Request:
                     except errors.EpctxError as error:
                         if self.compiled or not self._is_fault_of_entry(lease, error):
                             raise
+                        # The shared cache would only give the same once more.
+                        self._has_refused = self._has_pulled
                         key = lease.record.key[:12]
                         _log.warning(
                             "the cache entry %s cannot be loaded and is removed: %s",
@@ -312,6 +323,7 @@ class Request:
         self._shared = None if is_private else self._open_shared()
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
+                self._push(lease)
                 return lease
         return self._make_entry(key, parts, state)
 
@@ -334,10 +346,11 @@ class Request:
         def write(folder: Path) -> store.EntryRecord | None:
             from epctx_core import inspect_model
 
-            if self._shared is not None and (
-                pulled := self._shared.pull(key, folder, self.settings.size)
-            ):
-                return pulled
+            if self._shared is not None and not self._has_refused:
+                pulled = self._shared.pull(key, folder, self.settings.size)
+                if pulled is not None:
+                    self._has_pulled = True
+                    return pulled
 
             begun = time.monotonic()
             self._check_may_compile()
@@ -371,6 +384,8 @@ class Request:
         lease = self._store.create(
             key, model=self._source.name, cancel=cancel, write=write
         )
+        if self._has_pulled and not self.compiled and lease is not None:
+            self._store.note_push(lease)
         if self.compiled and lease is not None:
             _log.info(
                 "compiled %s into the cache in %s s: %s",
@@ -387,9 +402,25 @@ class Request:
                     folder,
                     error,
                 )
-            if self._shared is not None and self.settings.push:
-                self._shared.push(lease)
+            self._push(lease)
         return lease
+
+    def _push(self, lease: store.Lease) -> None:
+        """Put an entry into the shared cache, once a day: the storage may have lost it.
+
+        Raises:
+            ModelLoadCanceled: the host canceled meanwhile.
+        """
+        if self._shared is None or not self.settings.push:
+            return
+        if self._store.is_pushed(lease):
+            return
+        try:
+            if self._shared.push(lease, rewriting=self._has_refused):
+                self._store.note_push(lease)
+        except BaseException:
+            lease.held.close()
+            raise
 
     def _open_shared(self) -> SharedCache | None:
         if not self.settings.shared:
@@ -406,10 +437,11 @@ class Request:
         """Return whether an entry that was compiled earlier may be the cause of an
         error.
         """
-        if isinstance(
-            error, (errors.InvalidGraph, errors.InvalidProtobuf, errors.NoSuchFile)
-        ):
-            return True  # also of an EP that refuses a payload of an older driver
+        # Also of an EP that refuses a payload of an older driver, or of another EP.
+        if isinstance(error, _FAULTS_OF_ENTRIES):
+            return True
+        if self._has_pulled:
+            return not isinstance(error, errors.ModelLoadCanceled)
         strict = self.options.get_session_config_entry(
             "session.fail_on_suboptimal_compiled_model"
         )

@@ -27,10 +27,17 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from epctx_cache.foreign import (
     MAX_RECORD,
+    PULLED,
     check_foreign_files,
     parse_foreign_record,
 )
-from epctx_cache.store import CorruptEntryError, EntryRecord, Lease, is_key
+from epctx_cache.store import (
+    CorruptEntryError,
+    EntryFile,
+    EntryRecord,
+    Lease,
+    is_key,
+)
 from epctx_core.ext import remove_tree
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ T = TypeVar("T")
 
 STALLED_AFTER: Final = 30.0
 """Seconds in which a storage must transfer `LEAST_BYTES`, or it is given up."""
-LEAST_BYTES: Final = 30_000
+LEAST_BYTES: Final = 1_000_000
 LEFT_ALONE: Final = 60.0
 """Seconds in which a storage that failed is not asked again by this process."""
 _FORMAT: Final = {"format": "epctx-shared-cache", "version": 1}
@@ -51,7 +58,6 @@ _BLOCK: Final = 5 << 20
 is ten times as many, in which nothing would seem to happen for long.
 """
 _PAUSE: Final = 0.1
-_INSIDE: Final = "pulled"
 _log = logging.getLogger("epctx.cache")
 _failed: dict[str, float] = {}
 
@@ -60,7 +66,8 @@ def hide_user(text: str) -> str:
     """Return an address, or a text with addresses, without names and passwords of
     users.
     """
-    return re.sub(r"(?<=://)[^/\s]*@", "***@", text)
+    # To the last @: a password may have any letters.
+    return re.sub(r"(?<=://).*@", "***@", text)
 
 
 class _GivenUpError(Exception):
@@ -86,7 +93,7 @@ class SharedCache:
         self._address = address
         self._cancel = cancel
         self._progress = progress
-        self._has_damage = False
+        self._is_rewriting = False
 
     def __str__(self) -> str:
         return f"the shared cache {hide_user(self._address)}"
@@ -106,7 +113,7 @@ class SharedCache:
             ModelLoadCanceled: the host canceled meanwhile.
             OSError: the folder cannot be used.
         """
-        inside = folder / _INSIDE
+        inside = folder / PULLED
         inside.mkdir()
         try:
             record = self._try(
@@ -121,21 +128,32 @@ class SharedCache:
             remove_tree(inside)
         return record
 
-    def push(self, lease: Lease) -> None:
+    def push(self, lease: Lease, *, rewriting: bool = False) -> bool:
         """Put an entry there; a warning says why if it cannot.
+
+        Args:
+            lease: the entry.
+            rewriting: true to write files that seem to be there, too. So does an entry
+                whose pull found damage.
+
+        Returns:
+            True if it is there.
 
         Raises:
             ModelLoadCanceled: the host canceled meanwhile.
         """
+        self._is_rewriting |= rewriting
         key = lease.record.key[:12]
         try:
-            self._try(
+            is_there = self._try(
                 f"entry {key} cannot be written",
                 "push",
                 lambda transfer: self._push(lease, transfer),
             )
         except OSError as error:
             _log.warning("entry %s is not put into %s: %s.", key, self, error)
+            return False
+        return is_there is not None
 
     # -- one transfer
     # ---------------------------------------------------------------------------------
@@ -151,26 +169,24 @@ class SharedCache:
             record, digests = _parse_entry(data, key, limit)
             transfer.total = record.size
             for file, digest in zip(record.files, digests, strict=True):
-                # Whoever gave this up has removed the folder.
-                transfer.advance(0)
-                self._read_blob(digest, file.bytes, folder / file.path, transfer)
-            with _local():
+                self._read_blob(digest, file, folder, transfer)
+            with transfer.local():
                 check_foreign_files(folder, record)
         except CorruptEntryError as fault:
             # It is written anew when it was compiled.
-            self._has_damage = True
+            self._is_rewriting = True
             _log.warning("entry %s of %s is refused: %s.", key[:12], self, fault)
             return None
         _log.info("pulled %s from %s: %s", record.model, self, key)
         return record
 
-    def _push(self, lease: Lease, transfer: _Transfer) -> None:
+    def _push(self, lease: Lease, transfer: _Transfer) -> bool:
         record = lease.record
         transfer.total = record.size
         digests = []
         for file in record.files:
             path = lease.folder / file.path
-            with _local(), path.open("rb") as source:
+            with transfer.local(), path.open("rb") as source:
                 digest = hashlib.file_digest(source, "sha256").hexdigest()
             self._write_blob(digest, file.bytes, path, transfer)
             digests.append(digest)
@@ -178,11 +194,12 @@ class SharedCache:
         with self._writing(self._entry_path(record.key)) as target:
             target.write(json.dumps(entry).encode())
         _log.info("pushed %s to %s: %s", record.model, self, record.key)
+        return True
 
     def _read_blob(
-        self, digest: str, size: int, path: Path, transfer: _Transfer
+        self, digest: str, file: EntryFile, folder: Path, transfer: _Transfer
     ) -> None:
-        """Copy a blob whose length and digest are known into a new file.
+        """Copy a blob whose length and digest are known into a new file of a folder.
 
         Raises:
             CorruptEntryError: it is missing or different.
@@ -192,9 +209,11 @@ class SharedCache:
         except FileNotFoundError:
             raise CorruptEntryError(f"blob {digest[:12]} is missing") from None
 
-        with source, _creating(path) as target:
+        # Whoever gave this up has removed the folder.
+        transfer.advance(0)
+        with source, _creating(folder, file.path, transfer) as target:
             seen = hashlib.sha256()
-            left = size
+            left = file.bytes
             # One byte more than expected shows that it is longer.
             while chunk := source.read(min(_CHUNK, left + 1)):
                 transfer.advance(len(chunk))
@@ -202,7 +221,7 @@ class SharedCache:
                 if left < 0:
                     break
                 seen.update(chunk)
-                with _local():
+                with transfer.local():
                     target.write(chunk)
         if left:
             raise CorruptEntryError(f"blob {digest[:12]} has another length")
@@ -215,14 +234,14 @@ class SharedCache:
         blob = self._blob_path(digest)
         try:
             # One that was refused may have the right length.
-            is_there = not self._has_damage and self._storage.size(blob) == size
+            is_there = not self._is_rewriting and self._storage.size(blob) == size
         except FileNotFoundError:
             is_there = False
         if is_there:
             transfer.advance(size)
             return
         with self._writing(blob) as target:
-            for chunk in _read_local(path):
+            for chunk in _read_local(path, transfer):
                 target.write(chunk)
                 transfer.advance(len(chunk))
 
@@ -327,7 +346,7 @@ class SharedCache:
             "%s in %s: %s. It is left alone for %d seconds.",
             failure,
             self,
-            hide_user(_describe(transfer.error)),
+            _describe(transfer.error),
             LEFT_ALONE,
         )
         return None
@@ -344,6 +363,7 @@ class _Transfer:
         self.total = 0
         self._done = 0
         self._work = work
+        self._is_local = False
         self._is_given_up = False
         self._ended = threading.Event()
 
@@ -356,6 +376,19 @@ class _Transfer:
         if self._is_given_up:
             raise _GivenUpError
         self._done += count
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        """Work with files of this machine: no storage is to blame for what that takes,
+        or for errors.
+        """
+        self._is_local = True
+        try:
+            yield
+        except OSError as error:
+            raise _LocalError from error
+        finally:
+            self._is_local = False
 
     def watch(self, cancel: Cancellation) -> Iterator[tuple[int, int]]:
         """Do the work; yield the bytes that are transferred and all, now and then and
@@ -371,7 +404,7 @@ class _Transfer:
             while not self._ended.wait(_PAUSE):
                 cancel.raise_if_requested()
                 # One that drips would hold a load for as long as it likes.
-                if self._done - before >= LEAST_BYTES:
+                if self._is_local or self._done - before >= LEAST_BYTES:
                     begun, before = time.monotonic(), self._done
                 elif time.monotonic() - begun > STALLED_AFTER:
                     self.error = TimeoutError(
@@ -395,30 +428,30 @@ class _Transfer:
 
 
 @contextmanager
-def _local() -> Iterator[None]:
-    """Mark errors of this machine's files: no storage is to blame for them."""
-    try:
-        yield
-    except OSError as error:
-        raise _LocalError from error
-
-
-@contextmanager
-def _creating(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file of this machine to write; it is on the disk at the end."""
-    with _local():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _creating(folder: Path, name: str, transfer: _Transfer) -> Iterator[IO[bytes]]:
+    """Open a new file in a folder to write; it is on the disk at the end."""
+    path = folder / name
+    with transfer.local():
+        # The folder itself is not made: it is removed when a transfer is given up.
+        for parent in reversed(Path(name).parents[:-1]):
+            (folder / parent).mkdir(mode=0o700, exist_ok=True)
         target = path.open("xb")
     with target:
         yield target
-        with _local():
+        with transfer.local():
             target.flush()
             os.fsync(target.fileno())
 
 
-def _read_local(path: Path) -> Iterator[bytes]:
-    with _local(), path.open("rb") as source:
-        while chunk := source.read(_CHUNK):
+def _read_local(path: Path, transfer: _Transfer) -> Iterator[bytes]:
+    with transfer.local():
+        source = path.open("rb")
+    with source:
+        while True:
+            with transfer.local():
+                chunk = source.read(_CHUNK)
+            if not chunk:
+                return
             yield chunk
 
 
@@ -447,5 +480,5 @@ def _describe(error: Exception) -> str:
     if isinstance(error, ImportError) and error.name in {None, "fsspec"}:
         named = "pip install 'epctx-cache[shared]'"
         return f"{error}; {named}" if error.name else f"{error}"
-    words = " ".join(str(error).split()) or type(error).__name__
+    words = " ".join(hide_user(str(error)).split()) or type(error).__name__
     return f"{type(error).__name__}: {words}"[:300]

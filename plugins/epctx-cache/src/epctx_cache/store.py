@@ -3,7 +3,8 @@
 Entries are added and removed whole, and a lock keeps them while they are in use.
 
     <folder>/v1/<aa>/<key>/     an entry: context model, binaries, `entry.json`, `used`
-                                (whose time is the last use), `hits` (their number)
+                                (whose time is the last use), `hits` (their number),
+                                `pushed` (when it was put into a shared cache)
     <folder>/v1/index/          content of files by their state
     <folder>/v1/locks/<key>     description of the process that compiles
     <folder>/v1/staging/        entries that are being added or removed
@@ -227,7 +228,10 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
 
 
 USED = "used"
+PUSHED = "pushed"
 _STAMPED_EVERY = 60
+_PUSHED_EVERY = 86_400
+"""Seconds: a storage may remove what is old."""
 """Seconds between two stamps of an entry's use."""
 _HIDING = "secret"
 _SECRET_BYTES = 32
@@ -371,6 +375,19 @@ class EntryStore:
                 or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
             ):
                 stamp.touch()
+
+    def is_pushed(self, lease: Lease) -> bool:
+        """Return whether an entry was put into a shared cache less than a day ago."""
+        try:
+            pushed = (lease.folder / PUSHED).stat().st_mtime
+        except OSError:
+            return False
+        return abs(time.time() - pushed) < _PUSHED_EVERY
+
+    def note_push(self, lease: Lease) -> None:
+        """Note that an entry was put into a shared cache; failures are ignored."""
+        with suppress(OSError):
+            (lease.folder / PUSHED).touch()
 
     def count_miss(self, eps: Sequence[str]) -> None:
         """Count a compile for EPs into the cache."""
