@@ -50,8 +50,8 @@ def main() -> int:
     real, simulated = find_eps()
     if not real:
         print(
-            "No vendor's EP works here, so all below is simulated. docs/real-hardware.md says "
-            "how to install one."
+            "No vendor's EP works here, so all below is simulated. "
+            "docs/real-hardware.md says how to install one."
         )
     results = [
         tour(

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
 
@@ -16,7 +16,8 @@ import jsonschema
 import onnx
 import pytest
 from cli.fixtures import on_a_terminal
-from epctx_batch import run_batch
+from epctx_batch import processes, run_batch
+from epctx_batch.fleet import read_fleet
 from epctx_batch.work import read_result
 from fleets import wait_until
 
@@ -209,12 +210,49 @@ def test_a_task_whose_process_always_dies_has_failed_and_no_other(folder, dying)
     assert [task.state for task in by_target(result, "laptop")] == ["done"]
     (lost,) = by_target(result, "dying")
     assert "ended with exit code 9, and so did one before" in lost.error.message
+    assert read_result(folder / "fleet-results" / lost.id) == lost
+
+
+def test_the_folder_of_a_task_that_fails_has_no_earlier_context_model(folder):
+    first = run_batch(folder / "fleet.toml")
+    (folder / "one.onnx").write_bytes(b"no model any more")
+
+    again = run_batch(folder / "fleet.toml")
+
+    failed = [task for task in again.tasks if task.state == "failed"]
+    assert len(failed) == 2
+    for task in failed:
+        left = {path.name for path in (folder / "fleet-results" / task.id).iterdir()}
+        assert left == {"task.json", "log.txt", "result.json"}
+    assert Path(first.tasks[-1].output).exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def test_a_process_without_a_task_for_long_ends_and_another_takes_its_place(
+    folder, monkeypatch
+):
+    """As on a Dask worker, which does not notice that a batch was killed."""
+    script = Path(processes.__file__).with_name("worker.py")
+    hasty = folder / "worker.py"
+    hasty.write_text(
+        script.read_text().replace(
+            "_IDLE_SECONDS: Final = 300.0", "_IDLE_SECONDS = 0.2"
+        )
+    )
+    monkeypatch.setattr(processes, "_SCRIPT", hasty)
+    first, second = read_fleet(folder / "fleet.toml").tasks[:2]
+
+    with closing(processes.Processes()) as running:
+        assert running.run(first).state == "done"
+        (process,) = running._idle
+        wait_until(lambda: not process.is_alive)
+        assert running.run(second).state == "done"
 
 
 def test_a_folder_of_results_tells_no_secret(folder, installed):
     (folder / "two.onnx").unlink()
     text = (folder / "fleet.toml").read_text()
-    shared = f'shared_cache = "file://me:a-password@{folder}/shared"'
+    shared = 'shared_cache = "nowhere://me:a-password@host/shared"'
     text = text.replace("[batch]", f"[batch]\n{shared}")
     made = """
 [[target]]
@@ -232,7 +270,9 @@ config = {"vendor.token" = "a-word", "ep.context_embed_mode" = "1"}
     assert task.state == "done", task.error
     assert facts["options"] == {"Made": {"level": "3", "token": "(hidden)"}}
     assert facts["config"] == {"vendor.token": "(hidden)", "ep.context_embed_mode": "1"}
-    assert facts["shared_cache"].startswith("file://***@")
+    assert facts["shared_cache"] == "nowhere://***@host/shared"
+    logs = [path.read_text() for path in (folder / "fleet-results").glob("*/log.txt")]
+    assert "the shared cache nowhere://***@host/shared" in "".join(logs)
     for path in (folder / "fleet-results").rglob("*"):
         if path.is_file():
             assert not re.search(rb"a-password|a-licence|a-word", path.read_bytes())

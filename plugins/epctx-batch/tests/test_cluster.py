@@ -4,6 +4,7 @@ tests begin and kill; and on machines with a shared cache between them.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -277,6 +278,16 @@ def test_an_address_without_a_scheduler_is_a_typed_error(tmp_path):
         run_batch(tmp_path / "fleet.toml", scheduler="tcp://127.0.0.1:9")
 
     assert "dask scheduler" in raised.value.hint
+
+
+@pytest.mark.parametrize("address", ["nonsense", "nothing://host:1", "tcp://host"])
+def test_an_address_that_is_none_is_refused_at_once(tmp_path, address):
+    make_models(tmp_path, 1)
+
+    with pytest.raises(Fail, match=f"there is no Dask scheduler at '{address}'"):
+        run_batch(tmp_path / "fleet.toml", scheduler=address)
+
+    gc.collect()  # a client that was half made would wait for a minute
 
 
 # -- machines without a cluster, with a cache between them

@@ -103,6 +103,10 @@ def test_names_of_models_and_targets_name_no_other_folder(fleet):
         (f"{MODEL}{TARGET}options.VitisAI.x = 1", "none of its EPs: QNN"),
         (f"{MODEL}{TARGET}options.QNN.x = [[1]]", "expected a text or a number"),
         (f"{MODEL}{TARGET}config.x = {{}}", "expected a text or a number"),
+        (
+            f"{MODEL}{TARGET}options.QNN.x = []",
+            "option 'x' of target 't' has no values",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_the_name_of_the_file(fleet, text, said):
@@ -116,6 +120,45 @@ def test_what_is_wrong_is_said_with_the_name_of_the_file(fleet, text, said):
 def test_a_pattern_without_a_model_is_an_error(fleet, pattern):
     with pytest.raises(NoSuchFile, match="there is no model"):
         fleet(f'[[model]]\npath = "{pattern}"\n{TARGET}')
+
+
+def test_a_pattern_finds_nothing_that_the_batch_wrote(fleet, tmp_path):
+    for folder in ("out/task", "cache/v1"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "model_ctx.onnx").touch()
+
+    found = fleet(
+        '[batch]\noutput = "out"\ncache_dir = "cache"\n'
+        f'[[model]]\npath = "**/*.onnx"\n{TARGET}'
+    )
+    assert [task.model.rpartition("/")[2] for task in found.tasks] == [
+        "a.onnx",
+        "b.onnx",
+    ]
+
+    with pytest.raises(NoSuchFile, match="there is no model"):
+        fleet(f'[batch]\noutput = "."\n[[model]]\npath = "*.onnx"\n{TARGET}')
+
+
+def test_a_name_that_looks_like_a_pattern_is_a_name(fleet, tmp_path):
+    (tmp_path / "a[1].onnx").touch()
+
+    (task,) = fleet(f'[[model]]\npath = "a[1].onnx"\n{TARGET}').tasks
+
+    assert task.model == str(tmp_path / "a[1].onnx")
+
+
+def test_paths_begin_in_the_folder_of_the_file_or_at_home(fleet, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    (task,) = fleet(
+        '[batch]\noutput = "~/out"\ncache_dir = "cache"\nshared_cache = "shared"\n'
+        f"{MODEL}{TARGET}"
+    ).tasks
+
+    assert task.folder == str(tmp_path / "home" / "out" / task.id)
+    assert task.cache_dir == str(tmp_path / "cache")
+    assert task.shared_cache == str(tmp_path / "shared")
 
 
 def test_a_missing_file_is_an_error(tmp_path):

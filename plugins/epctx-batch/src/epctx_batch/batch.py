@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from epctx_batch.fleet import Fleet, read_fleet
 from epctx_batch.results import BatchResult, TaskResult
-from epctx_batch.work import HTML
+from epctx_batch.work import HTML, store_failure
 from epctx_core.ext import check_folder, import_installed
 
 Progress: TypeAlias = Callable[[TaskResult, int, int], None]
@@ -63,11 +63,16 @@ def run_batch(
 
         results = run_on_cluster(fleet, scheduler)
 
+    folders = {task.id: Path(task.folder) for task in fleet.tasks}
     found = {}
     # A host whose callback raises has had enough.
     with closing(results):
         for result in results:
             found[result.id] = result
+            if result.state == "failed":
+                # Also of one whose process was lost, which has left none.
+                with suppress(OSError):
+                    store_failure(folders[result.id], result)
             if progress is not None:
                 progress(result, len(found), len(fleet.tasks))
     tasks = [found[task.id] for task in fleet.tasks]

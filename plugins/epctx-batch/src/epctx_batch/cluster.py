@@ -28,6 +28,7 @@ try:
         as_completed,
         get_worker,
     )
+    from distributed.comm.addressing import resolve_address
 except ImportError as error:
     raise Fail(
         f"a scheduler needs Dask, which cannot be imported: {error}.",
@@ -108,6 +109,8 @@ class _TaskProcesses(WorkerPlugin):
 @contextmanager
 def _connect(scheduler: str) -> Iterator[Client]:
     try:
+        # A client of an address that cannot be resolved would wait for itself.
+        resolve_address(scheduler)
         client = Client(scheduler, set_as_default=False)
     except (OSError, ValueError) as error:
         raise Fail(

@@ -104,7 +104,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> ExitCode:
                 seconds_left=counts.estimate_seconds(total - done),
             )
             if result.error is not None:
-                console.warn(f"{result.id}: {one_line(result.error.message)}")
+                words = f"{result.error.message} {result.error.hint}".strip()
+                console.warn(f"{result.id}: {one_line(words)}")
 
         result = run_batch(
             arguments.fleet,
@@ -139,7 +140,7 @@ def _print_sums(table: Table, output: str, console: Console) -> None:
     )
     console.say("EPContext nodes + nodes of the CPU EP, by model and target.")
     if table.failed:
-        console.say("epctx batch show ID has the log of a task.")
+        console.say(f"epctx batch show ID --output {output} has the log of a task.")
 
 
 # -- a task

@@ -154,10 +154,19 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
 
     # Workers of other machines work in other folders.
     folder = path.parent.absolute()
-    output = folder / batch.get("output", f"{path.stem}-results")
+    output = folder / Path(batch.get("output", f"{path.stem}-results")).expanduser()
+    cache = (
+        folder / Path(batch["cache_dir"]).expanduser() if "cache_dir" in batch else None
+    )
+    address = batch.get("shared_cache")
+    if address and ":" not in address:
+        address = str(folder / Path(address).expanduser())
     shared = _to_texts("batch.config", batch.get("config", {}))
     tasks = []
     for model, own in _find_models(models, folder):
+        # A pattern may find what the batch itself has written.
+        if any(model.is_relative_to(made) for made in (output, cache) if made):
+            continue
         # The same wherever the folder of the file lies.
         named = model.relative_to(folder) if model.is_relative_to(folder) else model
         for target in targets:
@@ -170,14 +179,17 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
                 options=target.options,
                 config={**shared, **own, **target.config},
                 folder=str(output / task_id),
-                cache_dir=str(folder / Path(batch["cache_dir"]).expanduser())
-                if "cache_dir" in batch
-                else None,
-                shared_cache=batch.get("shared_cache"),
+                cache_dir=None if cache is None else str(cache),
+                shared_cache=address,
                 timeout=batch.get("timeout"),
                 resources=target.resources,
             )
             tasks.append(task)
+    if not tasks:
+        raise NoSuchFile(
+            f"there is no model in {str(folder)!r} but what the batch itself wrote.",
+            path=folder,
+        )
     twice = [name for name, count in Counter(t.id for t in tasks).items() if count > 1]
     if twice:
         found = next(task.model for task in tasks if task.id == twice[0])
@@ -231,7 +243,7 @@ def _expand_target(table: Mapping[str, Any]) -> Iterator[_Target]:
             )
         for key, value in options.items():
             pairs.append((ep, key))
-            choices.append(value if isinstance(value, list) else [value])
+            choices.append(_list_choices(f"{key!r} of target {table['name']!r}", value))
 
     config = _to_texts("target.config", table.get("config", {}))
     resources = table.get("resources", {})
@@ -259,6 +271,12 @@ def _expand_target(table: Mapping[str, Any]) -> Iterator[_Target]:
         )
 
 
+def _list_choices(option: str, value: object) -> list[object]:
+    if value == []:
+        raise _WrongValueError(f"option {option} has no values.")
+    return value if isinstance(value, list) else [value]
+
+
 def _to_texts(where: str, table: Mapping[str, object]) -> dict[str, str]:
     return {key: _to_text(f"{where}.{key}", value) for key, value in table.items()}
 
@@ -281,13 +299,20 @@ def _find_models(
         NoSuchFile: a pattern has no file.
     """
     for table in tables:
-        pattern = table["path"]
-        base = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
-        below = str(Path(pattern).relative_to(Path(pattern).anchor))
-        found = sorted(base.glob(below)) if below != "." else []
+        pattern = Path(table["path"]).expanduser()
+        base = Path(pattern.anchor) if pattern.is_absolute() else folder
+        below = str(pattern.relative_to(pattern.anchor))
+        try:
+            if (base / below).is_file():  # its name may have brackets
+                found = [base / below]
+            else:
+                found = sorted(base.glob(below)) if below != "." else []
+        except ValueError as error:
+            raise _WrongValueError(f"'path' is {str(pattern)!r}: {error}.") from error
         if not found:
             raise NoSuchFile(
-                f"there is no model {pattern!r} in {str(base)!r}.", path=base / pattern
+                f"there is no model {str(pattern)!r} in {str(base)!r}.",
+                path=base / pattern,
             )
         for path in found:
             yield path, _to_texts("model.config", table.get("config", {}))

@@ -86,7 +86,7 @@ class Processes:
                         task, "MODEL_LOAD_CANCELED", "the batch was ended before it."
                     )
                 try:
-                    process = self._idle.pop() if self._idle else _Process()
+                    process = self._take_idle() or _Process()
                 except OSError as error:
                     return make_failed(
                         task, "FAIL", f"no process could be started for it: {error}."
@@ -109,6 +109,17 @@ class Processes:
             f"the process that worked on it {ending}, and so did one before it.",
             "Its log may say why; a system that lacks memory ends processes, too.",
         )
+
+    def _take_idle(self) -> _Process | None:
+        """Return a process that waits for a task; those that have waited for too long
+        have ended.
+        """
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_alive:
+                return process
+            process.close()
+        return None
 
     def close(self) -> None:
         """End all processes; tasks that they are working on fail."""
@@ -137,6 +148,11 @@ class _Process:
         )
         self._send({"path": [os.fspath(folder) for folder in sys.path]})
 
+    @property
+    def is_alive(self) -> bool:
+        """True if the process has not ended."""
+        return self._group.first.poll() is None
+
     def run(self, task: Task) -> TaskResult | None:
         """Return the result of a task, None if the process died."""
         self._send(task.as_dict())
@@ -144,7 +160,7 @@ class _Process:
         line = b"" if answer is None else answer.readline()
         try:
             return parse_result(line)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except ValueError:
             return None
 
     def kill(self) -> None:

@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ from epctx_cache.shared import hide_user
 
 from epctx_batch.results import TaskError, TaskResult
 from epctx_core import SessionOptions, default_registry, inspect_model
-from epctx_core.errors import EpctxError, Fail, NoSuchFile
+from epctx_core.errors import EpctxError, Fail
 from epctx_core.ext import SESSION_OPTIONS, Publication, import_installed
 
 if TYPE_CHECKING:
@@ -85,19 +85,53 @@ def make_failed(task: Task, code: str, message: str, hint: str = "") -> TaskResu
     )
 
 
+def store_failure(folder: Path, result: TaskResult) -> None:
+    """Leave the result of a task that failed in its folder, and no context model of an
+    earlier one that might be taken for its own.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.name not in {TASK, LOG, RESULT} and path.is_file():
+            path.unlink()
+    _write_json(folder / RESULT, result.as_dict())
+
+
 def read_result(folder: Path) -> TaskResult | None:
     """Return the result in a task's folder, None if there is none, or no whole one."""
     try:
         return parse_result((folder / RESULT).read_bytes())
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError):
         return None
 
 
 def parse_result(data: bytes) -> TaskResult:
-    """Return a result from its JSON."""
-    facts = json.loads(data)
-    error = facts.pop("error")
-    return TaskResult(**facts, error=None if error is None else TaskError(**error))
+    """Return a result from its JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        facts = json.loads(data)
+        error = facts.pop("error")
+        result = TaskResult(
+            **facts, error=None if error is None else TaskError(**error)
+        )
+        is_sound = (
+            all(type(count) is int for count in result.nodes.values())
+            and all(isinstance(text, str) for text in result.versions.values())
+            and isinstance(result.seconds, float | int)
+            and type(result.bytes) is int
+            and (result.state == "done") == (error is None)
+            and isinstance(result.output, str) == (error is None)
+        )
+    except (TypeError, KeyError, AttributeError, RecursionError) as fault:
+        raise ValueError(f"it is no result: {fault!r}") from fault
+    if not is_sound:
+        raise ValueError("it is no result")
+    return result
 
 
 def _try_to_compile(task: Task, folder: Path) -> TaskResult:
@@ -160,11 +194,14 @@ def _compile(task: Task, folder: Path) -> TaskResult:
             shared_cache=task.shared_cache,
             progress=lambda stage, _done, _total: stages.add(stage),
         )
-        # Other processes may need the room meanwhile.
-        with suppress(NoSuchFile, FileNotFoundError):
+        try:
             info = inspect_model(entry)
             output, size = _deliver(entry, [*info.required_files, entry.name], folder)
             break
+        except (EpctxError, OSError):
+            # Other processes may need the room meanwhile.
+            if entry.exists():
+                raise
     else:
         raise Fail(
             f"the cache removed the entry of {task.model!r} {_ATTEMPTS} times before "

@@ -11,7 +11,10 @@ import os
 import queue
 import sys
 import threading
-from typing import IO
+from typing import IO, Final
+
+_IDLE_SECONDS: Final = 300.0
+"""Seconds without a task after which the process ends; a later one gets another."""
 
 
 def main() -> None:
@@ -35,11 +38,21 @@ def main() -> None:
     from epctx_batch.fleet import Task
     from epctx_batch.work import run_task
 
-    while order := waiting.get():
+    while order := _wait_for(waiting):
         result = run_task(Task(**json.loads(order)))
         is_busy.clear()
         answers.write(json.dumps(result.as_dict()).encode() + b"\n")
         answers.flush()
+
+
+def _wait_for(waiting: queue.SimpleQueue[bytes]) -> bytes:
+    """Return the next order; none if there are no more, or none for long, as on a Dask
+    worker whose batch was lost.
+    """
+    try:
+        return waiting.get(timeout=_IDLE_SECONDS)
+    except queue.Empty:
+        return b""
 
 
 def _read(
