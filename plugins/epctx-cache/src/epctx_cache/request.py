@@ -344,41 +344,12 @@ class Request:
         self, key: str, parts: Mapping[str, Any], state: str
     ) -> store.Lease | None:
         def write(folder: Path) -> store.EntryRecord | None:
-            from epctx_core import inspect_model
-
             if self._shared is not None and not self._has_refused:
                 pulled = self._shared.pull(key, folder, self.settings.size)
                 if pulled is not None:
                     self._has_pulled = True
                     return pulled
-
-            begun = time.monotonic()
-            self._check_may_compile()
-            self.compiled = True
-            report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
-            self._store.count_miss([choice.name for choice in self.choices])
-            nodes = inspect_model(
-                folder / store.CONTEXT_MODEL,
-                registry=self.registry,
-                budget=self.options.input_budget,
-            ).ep_contexts
-            if self._source.identity() != state or not self._source.has_files(
-                self._content.files
-            ):
-                return None  # the key may be of another content
-            return store.EntryRecord(
-                key=key,
-                model=self._source.name,
-                created=time.time(),
-                seconds=round(time.monotonic() - begun, 3),
-                partitions=len(report.partitions),
-                assignments=report.assignments,
-                node_attributes=tuple(sorted({a for n in nodes for a in n.attributes})),
-                files=tuple(
-                    store.EntryFile(**file.as_dict()) for file in report.outputs
-                ),
-                ingredients=parts,
-            )
+            return self._compile(folder, key, parts, state)
 
         cancel = self.options.cancellation
         lease = self._store.create(
@@ -404,6 +375,40 @@ class Request:
                 )
             self._push(lease)
         return lease
+
+    def _compile(
+        self, folder: Path, key: str, parts: Mapping[str, Any], state: str
+    ) -> store.EntryRecord | None:
+        """Compile the model into a folder; return the record of its entry, or None if
+        it changed meanwhile.
+        """
+        from epctx_core import inspect_model
+
+        begun = time.monotonic()
+        self._check_may_compile()
+        self.compiled = True
+        report = self._compiler.compile_to_file(folder / store.CONTEXT_MODEL)
+        self._store.count_miss([choice.name for choice in self.choices])
+        nodes = inspect_model(
+            folder / store.CONTEXT_MODEL,
+            registry=self.registry,
+            budget=self.options.input_budget,
+        ).ep_contexts
+        if self._source.identity() != state or not self._source.has_files(
+            self._content.files
+        ):
+            return None  # the key may be of another content
+        return store.EntryRecord(
+            key=key,
+            model=self._source.name,
+            created=time.time(),
+            seconds=round(time.monotonic() - begun, 3),
+            partitions=len(report.partitions),
+            assignments=report.assignments,
+            node_attributes=tuple(sorted({a for n in nodes for a in n.attributes})),
+            files=tuple(store.EntryFile(**file.as_dict()) for file in report.outputs),
+            ingredients=parts,
+        )
 
     def _push(self, lease: store.Lease) -> None:
         """Put an entry into the shared cache, once a day: the storage may have lost it.
