@@ -114,8 +114,9 @@ def test_a_published_site_is_named_and_linked(epctx):
     assert f"{SITE}\n" in epctx("docs").out
     shown = epctx("docs", "errors").out
     assert f"[session options]({SITE}options/)" in shown
-    assert f"[custom operators]({SITE}custom-operators/)" in shown
-    assert f"[took too long]({SITE}isolation/#a-time-limit-for-a-compile)" in shown
+    assert f"[took too long]({SITE}compile-timeout/)" in shown
+    reader = f"{SITE}unknown-origin/#payloads-that-could-crash-their-reader"
+    assert f"[that could crash its reader]({reader})" in shown
     facts = epctx("docs", "install", "--json").json["pages"]
     assert [page["address"] for page in facts] == [f"{SITE}start/install/"]
 
