@@ -5,12 +5,14 @@ no local paths.
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import re
 import runpy
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import epctx_blobs
 import epctx_sim_openvino
 import epctx_sim_qnn
 import epctx_sim_vitisai
+import pytest
 
 import epctx_core
 from epctx_core import backend, errors, ext, plugin, testing
@@ -62,13 +65,44 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes(), filename=str(path))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from going through millions of nodes of syntax trees
+    again and again: that took more time than parsing them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    for kept in (parsed, statements, definitions, docstrings):
+        kept.cache_clear()
+    gc.enable()
+    gc.unfreeze()
+
+
+@cache
+def statements(path: Path) -> list[ast.stmt]:
+    """Return the statements of a module, those in others too.
+
+    Not by `ast.walk`: expressions are ten times as many, and hold no statement.
+    """
+    found: list[ast.stmt] = []
+    blocks: list[ast.AST] = [parsed(path)]
+    for outer in blocks:
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(outer, part, [])
+            blocks += inner
+            found += [node for node in inner if isinstance(node, ast.stmt)]
+    return found
+
+
 @cache
 def definitions(
     path: Path,
 ) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     """Return the functions and classes of a module, those in others too."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return [node for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
+    return [node for node in statements(path) if isinstance(node, kinds)]
 
 
 def imported(tree: ast.Module, package: list[str]) -> set[str]:
@@ -136,11 +170,12 @@ def lines_of_code(path: Path, first: int, last: int) -> int:
 @cache
 def docstrings(path: Path) -> list[ast.Expr]:
     """Return the statements of a module that are a string alone."""
-    statements = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Expr)]
     return [
         s
-        for s in statements
-        if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)
+        for s in statements(path)
+        if isinstance(s, ast.Expr)
+        and isinstance(s.value, ast.Constant)
+        and isinstance(s.value.value, str)
     ]
 
 
