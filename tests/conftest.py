@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Protocol
@@ -20,6 +20,7 @@ from networks.catalog import Catalog, Network
 from networks.matrix import Compile, Matrix
 from written_models import Observer, paths_of_this_machine
 
+from epctx_core.context import digests
 from epctx_core.verify import subject
 
 FOLDER_VARIABLE = "EPCTX_RECEIPTS"
@@ -127,3 +128,20 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def settle_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[float | None], float]:
+    """Set the seconds without a change after which a load leaves a receipt of a file;
+    None is the core's own time. Return the seconds.
+    """
+    real = digests.SETTLED_NS / 1e9
+
+    def settle(seconds: float | None) -> float:
+        chosen = real if seconds is None else seconds
+        monkeypatch.setattr(digests, "SETTLED_NS", int(chosen * 1e9))
+        return chosen
+
+    return settle

@@ -220,13 +220,22 @@ class Decay:
             pytest.skip("the system wrote the page to disk meanwhile")
 
 
-def aged(*paths):
-    """Give files another mtime, and wait until they rested for two seconds: of younger
-    ones no load leaves a receipt.
+SETTLED_SECONDS = 0.3
+
+
+@pytest.fixture(autouse=True)
+def settled(settle_after):
+    """Have files count as settled soon: nearly every test waits for that."""
+    settle_after(SETTLED_SECONDS)
+
+
+def aged(*paths, seconds=SETTLED_SECONDS):
+    """Give files another mtime, and wait until they settled: of younger ones no load
+    leaves a receipt.
     """
     for path in paths:
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    time.sleep(2.1)
+    time.sleep(seconds + 0.1)
 
 
 # --- what is found --------------------------------------------------------------------
@@ -624,8 +633,9 @@ def test_a_receipt_holds_for_the_digest_that_was_expected_and_no_other(small, tm
 
 
 def test_a_file_that_was_just_written_gets_no_receipt_as_its_times_would_not_show_another_write(
-    small, tmp_path, receipts
+    small, tmp_path, receipts, settle_after
 ):
+    seconds = settle_after(None)
     model, binary = put(small, tmp_path / "m")
 
     answer(model)
@@ -634,7 +644,7 @@ def test_a_file_that_was_just_written_gets_no_receipt_as_its_times_would_not_sho
     answer(model)
     assert not receipts.exists(), "its ctime is as recent as before"
 
-    aged(binary)
+    aged(binary, seconds=seconds)
     answer(model)
     assert [path.stat().st_size for path in receipts.iterdir()] == [0]
     assert receipts.stat().st_mode & 0o777 == 0o700
@@ -723,10 +733,10 @@ def test_a_folder_that_cannot_be_trusted_is_not_used_and_receipts_are_kept_in_me
         answer(model)
 
 
-def test_the_number_of_receipts_is_bounded_and_other_files_stay(
-    small, tmp_path, receipts
-):
-    pairs = [put(small, tmp_path / f"m{number}") for number in range(100)]
+def test_the_number_of_receipts_is_bounded_and_other_files_stay(tmp_path, receipts):
+    tiny = with_answer(compiled(tmp_path / "tiny", layers(1, 64)))
+    shutil.rmtree(receipts, ignore_errors=True)
+    pairs = [put(tiny, tmp_path / f"m{number}") for number in range(100)]
     aged(*(binary for _, binary in pairs))
     receipts.mkdir(mode=0o700)
     for number in range(4096):
