@@ -15,7 +15,7 @@ from fuzz.one_operator import list_schemas, make_model
 from fuzz.seeds import INDEX
 from fuzz.worker import OPERATOR
 
-CASES = 1_000
+CASES = 300
 STRESS_SECONDS = float(os.environ.get("ONE_OPERATOR_SECONDS", "1200"))
 
 
@@ -57,6 +57,6 @@ def test_a_number_is_the_same_model_every_time():
 
 
 def test_every_operator_of_onnx_is_drawn():
-    drawn = {make_model(number).graph.node[0].op_type for number in range(20_000)}
+    drawn = {make_model(number).graph.node[0].op_type for number in range(8_000)}
 
     assert {schema.name for schema in list_schemas()} <= drawn
