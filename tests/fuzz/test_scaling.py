@@ -162,8 +162,13 @@ EXTENT = pytest.mark.parametrize(
 )
 
 
-@EXTENT
+@pytest.mark.parametrize(
+    "used",
+    [USED[3:], pytest.param(USED[:3], marks=pytest.mark.stress)],
+    ids=["daily", "more"],
+)
 def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(used, tmp_path):
+    """Every day for a load, which reads as a verification does."""
     assert not multiplying(
         tmp_path, steps, [(field,) for field in FIELDS], 2 * COUNT, used=used
     )
