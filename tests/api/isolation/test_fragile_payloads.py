@@ -219,10 +219,10 @@ def digested(monkeypatch):
 
 @pytest.mark.parametrize(("name", "models"), [("file", 0), ("embedded", 1)])
 def test_the_second_load_on_a_machine_relies_on_the_receipt_of_the_first(
-    make, name, models, monkeypatch
+    make, name, models, monkeypatch, settle_after
 ):
     path, lengths = make(name), digested(monkeypatch)
-    time.sleep(2.1)  # a younger file gets no receipt
+    time.sleep(settle_after(0.3) + 0.1)  # a younger file gets no receipt
     load(path).close()
     assert sum(lengths) > (models + 1) * PART
     lengths.clear()
