@@ -105,9 +105,8 @@ def compiled(folder, proto, *, embedded=False, initializers=None):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """A model with a binary of about 2.5 MiB, and what it answers."""
-    return with_answer(
-        compiled(tmp_path_factory.mktemp("small") / "m", layers(10, 256))
-    )
+    folder = tmp_path_factory.mktemp("small") / "m"
+    return with_answer(compiled(folder, layers(10, 256)))
 
 
 @pytest.fixture(scope="module")
@@ -220,19 +219,14 @@ class Decay:
             pytest.skip("the system wrote the page to disk meanwhile")
 
 
-SETTLED_SECONDS = 0.3
-
-
 @pytest.fixture(autouse=True)
 def settled(settle_after):
     """Have files count as settled soon: nearly every test waits for that."""
-    settle_after(SETTLED_SECONDS)
+    settle_after(0.3)
 
 
-def aged(*paths, seconds=SETTLED_SECONDS):
-    """Give files another mtime, and wait until they settled: of younger ones no load
-    leaves a receipt.
-    """
+def aged(*paths, seconds=0.3):
+    """Give files another mtime, and wait until they settled and get receipts."""
     for path in paths:
         os.utime(path, (1_700_000_000, 1_700_000_000))
     time.sleep(seconds + 0.1)
@@ -513,9 +507,8 @@ class Careless(Reader):
     @hookimpl
     def load_context(self, nodes, reader):
         path = Path(reader.payload(nodes[0]).mapped.path)
-        time.sleep(
-            0.3
-        )  # a check that has not read it yet finds it, which is right, too
+        # A check that has not read it yet finds it, which is right, too.
+        time.sleep(0.3)
         overwrite(path, path.stat().st_size - MIB, b"\x55")
         aged(path)
         return super().load_context(nodes, reader)
