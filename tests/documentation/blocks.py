@@ -25,17 +25,21 @@ _BLOCK = re.compile(
 )
 
 
-def blocks(page: str) -> list[re.Match[str]]:
-    """Return the blocks of a page with `adds`, `file`, `kind` and `text`."""
-    return list(_BLOCK.finditer((DOCS / page).read_text("utf-8")))
+def blocks(*pages: str) -> list[re.Match[str]]:
+    """Return the blocks of pages, in order, with `adds`, `file`, `kind` and `text`."""
+    return [
+        block
+        for page in pages
+        for block in _BLOCK.finditer((DOCS / page).read_text("utf-8"))
+    ]
 
 
-def files(page: str) -> dict[str, str]:
-    """Return the files that a reader ends with; "Add to the class in" means at the end,
-    moved to the right.
+def files(*pages: str) -> dict[str, str]:
+    """Return the files that a reader of pages ends with; "Add to the class in" means at
+    the end, moved to the right.
     """
     found: dict[str, str] = {}
-    for block in blocks(page):
+    for block in blocks(*pages):
         if block["file"]:
             text = block["text"]
             if block["adds"]:
@@ -53,9 +57,9 @@ def snippets(page: str) -> list[str]:
     ]
 
 
-def commands(page: str) -> list[str]:
-    """Return the commands of a page, in order."""
-    consoles = [block["text"] for block in blocks(page) if block["kind"] == "console"]
+def commands(*pages: str) -> list[str]:
+    """Return the commands of pages, in order."""
+    consoles = [block["text"] for block in blocks(*pages) if block["kind"] == "console"]
     return [
         line[2:]
         for text in consoles

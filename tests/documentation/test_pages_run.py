@@ -14,8 +14,9 @@ import pytest
 from documentation.blocks import PAGES
 from documentation.page_files import write_page_files
 from documentation.run_page import differs, read_blocks
+from documentation.test_write_an_ep import PAGES as PAGES_OF_EPS
 
-RUN_BY_THEIR_OWN_TESTS = {"host-plugins.md", "write-an-ep.md"}
+RUN_BY_THEIR_OWN_TESTS = {"host-plugins.md", *PAGES_OF_EPS}
 # 2,024 tests of ONNX's backend interface are made.
 SLOW = {"conformance.md"}
 NOT_RUN = 21

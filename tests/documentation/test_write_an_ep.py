@@ -1,5 +1,5 @@
-"""docs/write-an-ep.md: its code does what the page says, and its EPs keep the
-contract.
+"""docs/write-an-ep.md and the pages after it: their code does what they say, and their
+EPs keep the contract.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module, invalidate_caches
+from textwrap import indent
 
 import numpy as np
 import onnx
@@ -20,7 +21,15 @@ from installed import install_distribution
 import epctx_core as epctx
 from epctx_core.testing import Requirements, check_provider
 
-PAGE = "write-an-ep.md"
+STEPS = ("write-an-ep.md", "ep-payloads.md", "ep-declarations.md", "ep-package.md")
+"""The pages that make one EP, in order."""
+
+PAGES = (
+    *STEPS,
+    "ep-compiler-command.md",
+    "ep-static-shapes.md",
+    "ep-checklist.md",
+)
 NETWORK = """
 <ir_version: 9, opset_import: ["" : 17]>
 network (float[2,4] x) => (float[2,3] y) <float[4,3] w = {0,1,2,3,4,5,6,7,8,9,10,11}> {
@@ -34,12 +43,12 @@ Y = np.maximum(X @ np.arange(12, dtype=np.float32).reshape(4, 3), 0)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with all files of the page, and a network."""
+    """A folder with all files of the pages, and a network."""
     made = tmp_path_factory.mktemp("page")
-    for name, text in files(PAGE).items():
+    for name, text in files(*PAGES).items():
         (made / name).write_text(text)
     (made / "npuc").write_text(
-        f"#!{sys.executable}\n{files(PAGE)['npuc'].partition(chr(10))[2]}"
+        f"#!{sys.executable}\n{files(*PAGES)['npuc'].partition(chr(10))[2]}"
     )
     (made / "npuc").chmod(0o755)
     onnx.save(onnx.parser.parse_model(NETWORK), made / "network.onnx")
@@ -48,7 +57,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def provider(folder):
-    """Import an EP of the page; forgotten afterwards."""
+    """Import an EP of the pages; forgotten afterwards."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(folder))
     patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
@@ -59,9 +68,9 @@ def provider(folder):
         sys.modules.pop(module, None)
 
 
-def test_every_block_of_the_page_is_of_a_kind_that_is_run_here():
-    assert {block["kind"] for block in blocks(PAGE)} == {"console", "python", "toml"}
-    assert set(files(PAGE)) == {
+def test_every_block_of_the_pages_is_of_a_kind_that_is_run_here():
+    assert {block["kind"] for block in blocks(*PAGES)} == {"console", "python", "toml"}
+    assert set(files(*PAGES)) == {
         "acme.py",
         "test_acme.py",
         "pyproject.toml",
@@ -71,8 +80,8 @@ def test_every_block_of_the_page_is_of_a_kind_that_is_run_here():
     }
 
 
-def test_the_eps_of_the_page_pass_mypy_strict_as_they_are_pasted(folder, tmp_path):
-    names = [name for name in files(PAGE) if name.endswith(".py")]
+def test_the_eps_of_the_pages_pass_mypy_strict_as_they_are_pasted(folder, tmp_path):
+    names = [name for name in files(*PAGES) if name.endswith(".py")]
 
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, *names],
@@ -91,23 +100,23 @@ def test_the_snippets_run_the_network_and_compile_it(
 ):
     provider("acme", "AcmeProvider")
     monkeypatch.chdir(folder)
-    names = {"x": X}
 
-    try:
-        for text in snippets(PAGE):
+    for page in STEPS:
+        names = {"x": X}
+        for text in snippets(page):
             exec(text, names)  # noqa: S102 - the page's own code
-    finally:
-        epctx.unregister_execution_provider("AcmeExecutionProvider")
+            epctx.unregister_execution_provider("AcmeExecutionProvider")
+            report = names.get("report")
 
     assert capsys.readouterr().out == f"{[Y]}\n" * 2
-    assert [file.path for file in names["report"].outputs] == [
+    assert [file.path for file in report.outputs] == [
         "network_acme.bin",
         "network_ctx.onnx",
     ]
 
 
-def test_two_hooks_alone_are_enough_to_run(tmp_path, monkeypatch):
-    first = next(block["text"] for block in blocks(PAGE) if block["file"] == "acme.py")
+def test_the_first_page_alone_has_an_ep_that_runs(tmp_path, monkeypatch):
+    first = files(STEPS[0])["acme.py"]
     names = {"__name__": "first_step"}
     exec(first, names)  # noqa: S102 - the page's own code
     registry = epctx.Registry(entry_points=False)
@@ -248,6 +257,13 @@ network (float[2,4] x, int64[2] shape) => (float[4,2] y) <float[4,2] reshaped> {
 }
 """
 """Only the declarations know the shapes of `reshaped` and `y`."""
+
+
+def test_the_predicate_for_static_shapes_is_a_part_of_its_ep():
+    (predicate,) = snippets("ep-static-shapes.md")
+    code = files("ep-static-shapes.md")["fixed.py"].splitlines()
+
+    assert set(indent(predicate, " " * 12).splitlines()) <= set(code)
 
 
 @pytest.fixture
@@ -529,7 +545,7 @@ def test_a_context_model_of_the_vendors_own_tool_is_routed_by_the_second_group(
 ):
     groups = [
         tomllib.loads(block["text"])["project"]["entry-points"]
-        for block in blocks(PAGE)
+        for block in blocks("ep-package.md")
         if block["kind"] == "toml" and "entry-points" in block["text"]
     ]
     entries = {
@@ -550,7 +566,7 @@ def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
     install_distribution(folder, "epctx-acme", entries, version="0.1.0")
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
-    after = commands(PAGE)[commands(PAGE).index("epctx plugins info acme") :]
+    after = commands("ep-package.md")
     outcomes = {
         command: subprocess.run(
             [sys.executable, "-m", "epctx_core", *shlex.split(command)[1:]],
