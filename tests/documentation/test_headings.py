@@ -20,7 +20,15 @@ from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
 from epctx_core.registry.importing import find_problems
 from epctx_core.testing import GROUPS
 
-REFERENCE = sections("hooks.md")
+PAGES_OF_HOOKS = ("hooks.md", "context-hooks.md", "optional-hooks.md")
+PAGES_OF_CLASSES = ("ep-class-methods.md", "ep-class-attributes.md")
+PAGES_OF_OBJECTS = ("graph-objects.md", "context-objects.md", "provider-context.md")
+REFERENCE = {
+    heading: text
+    for page in (*PAGES_OF_HOOKS, *PAGES_OF_CLASSES, *PAGES_OF_OBJECTS)
+    for heading, text in sections(page).items()
+}
+HELPERS = {"supported_partitions", "number_nodes", "write_blobs"}
 OBJECTS = [
     "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader",
     "ContextWriter", "EPContextNode", "Extent", "GraphView", "NodeView", "Partition",
@@ -44,20 +52,34 @@ SHIPPED = sorted(
 )
 
 
-def test_the_reference_has_a_heading_for_each_hook_class_method_and_attribute_and_no_other():
-    assert set(REFERENCE) == {*HOOKS, *CLASS_METHODS, *ATTRIBUTES}
+def test_the_reference_has_a_heading_for_each_name_of_the_contract_and_no_other():
+    headings = [
+        heading
+        for page in (*PAGES_OF_HOOKS, *PAGES_OF_CLASSES, *PAGES_OF_OBJECTS)
+        for heading in sections(page)
+    ]
+
+    assert sorted(headings) == sorted(
+        [*HOOKS, *CLASS_METHODS, *ATTRIBUTES, *OBJECTS, *HELPERS]
+    )
 
 
-def test_the_overview_of_hooks_is_the_table_of_the_contract():
-    text, _, _ = (DOCS / "hooks.md").read_text("utf-8").partition("\n# Objects\n")
+def test_the_overviews_are_the_tables_of_the_contract():
+    hooks, methods = (
+        re.findall(r"^\| `\w+` \|.*$", introduction(page), re.MULTILINE)
+        for page in ("hooks.md", "ep-class-methods.md")
+    )
 
-    rows = re.findall(r"^\| `\w+` \|.*$", text, re.MULTILINE)
-
-    of_the_class = [
+    assert hooks == [overview_row(hook) for hook in HOOKS.values()]
+    assert methods == [
         f"| `{method.name}` | {answer_in_words(method)} |"
         for method in CLASS_METHODS.values()
     ]
-    assert rows == [*(overview_row(hook) for hook in HOOKS.values()), *of_the_class]
+
+
+def introduction(page):
+    """Return the text before the first heading below the title."""
+    return (DOCS / page).read_text("utf-8").partition("\n## ")[0]
 
 
 def answer_in_words(hook):
@@ -127,11 +149,11 @@ def test_an_example_of_the_reference_keeps_the_contract(name):
 
 
 def test_each_member_of_what_hooks_are_given_and_give_is_described():
-    texts = sections("hooks.md", level=3)
-
     described = {
         name: sorted(
-            re.findall(r"^\| `(\w+)(?:\(.*\))?` \| .+ \|$", texts[name], re.MULTILINE)
+            re.findall(
+                r"^\| `(\w+)(?:\(.*\))?` \| .+ \|$", REFERENCE[name], re.MULTILINE
+            )
         )
         for name in OBJECTS
     }
