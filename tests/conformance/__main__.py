@@ -114,8 +114,8 @@ def _parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument(
         "--write-docs",
-        metavar="BLOCK",
-        help="write the numbers into this block of docs/conformance.md",
+        choices=documented_numbers.PAGES,
+        help="write the numbers into this block of the documentation",
     )
     return parser, parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Numbers of a conformance run, as docs/conformance.md has them between two markers."""
+"""Numbers of a run, as a page of docs/ has them between two markers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from epctx_campaigns.routes import Result
     from epctx_conformance.cases.case import Case
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "conformance": DOCS / "conformance-results.md",
+    "zoo": DOCS / "zoo.md",
+    "hosts": DOCS / "programs-of-others.md",
+}
+"""The page of each block."""
+
 LIBRARIES = ("onnx", "onnxruntime", "numpy", "onnxruntime-qnn", "openvino")
 COLUMNS = {
     "passed": ("passed",),
@@ -39,7 +46,7 @@ node.
 def write(
     results: Sequence[Result], suites: Mapping[str, Mapping[str, Case]], *, block: str
 ) -> None:
-    """Replace the numbers of a block of the page.
+    """Replace the numbers of a block of its page.
 
     Args:
         results: of a run.
@@ -53,18 +60,21 @@ def write(
 
 
 def write_block(block: str, text: str) -> None:
-    """Replace the text of a block of the page.
+    """Replace the text of a block of its page.
 
     Raises:
         ValueError: the page does not have the block.
     """
     begin, end = f"<!-- {block}: begin -->\n", f"<!-- {block}: end -->"
-    page = PAGE.read_text("utf-8")
+    if block not in PAGES:
+        raise ValueError(f"no page has the block {block!r}")
+    path = PAGES[block]
+    page = path.read_text("utf-8")
     before, begin, rest = page.partition(begin)
     _, end, after = rest.partition(end)
     if not end:
-        raise ValueError(f"{PAGE.name} lacks the block {block!r}")
-    PAGE.write_text(f"{before}{begin}{text}\n{end}{after}", "utf-8")
+        raise ValueError(f"{path.name} lacks the block {block!r}")
+    path.write_text(f"{before}{begin}{text}\n{end}{after}", "utf-8")
 
 
 def describe(

@@ -51,7 +51,7 @@ def test_numbers_replace_those_between_their_markers_and_nothing_else(
     tmp_path, monkeypatch
 ):
     page = tmp_path / "page.md"
-    monkeypatch.setattr(documented_numbers, "PAGE", page)
+    monkeypatch.setitem(documented_numbers.PAGES, "here", page)
     page.write_text(
         "before\n<!-- here: begin -->\nold\n<!-- here: end -->\nafter\n<!-- there: "
         "begin -->\n<!-- there: end -->"
@@ -75,3 +75,20 @@ def test_numbers_replace_those_between_their_markers_and_nothing_else(
     assert "old" not in once
     with pytest.raises(ValueError, match="nowhere"):
         write(RESULTS, SUITES, block="nowhere")
+
+
+@pytest.mark.parametrize(("block", "page"), documented_numbers.PAGES.items())
+def test_each_block_is_on_its_page(block, page):
+    text = page.read_text("utf-8")
+
+    assert f"<!-- {block}: begin -->" in text
+    assert f"<!-- {block}: end -->" in text
+
+
+def test_a_page_without_the_markers_of_its_block_is_refused(tmp_path, monkeypatch):
+    page = tmp_path / "page.md"
+    page.write_text("no markers")
+    monkeypatch.setitem(documented_numbers.PAGES, "here", page)
+
+    with pytest.raises(ValueError, match=r"page\.md lacks the block 'here'"):
+        write(RESULTS, SUITES, block="here")

@@ -18,7 +18,7 @@ from documentation.test_write_an_ep import PAGES as PAGES_OF_EPS
 
 RUN_BY_THEIR_OWN_TESTS = {"host-plugins.md", *PAGES_OF_EPS}
 # 2,024 tests of ONNX's backend interface are made.
-SLOW = {"conformance.md"}
+SLOW = {"onnx-backend.md"}
 NOT_RUN = 21
 TESTS = Path(__file__).parent.parent
 

@@ -45,9 +45,13 @@ def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(ep
         "benchmarks",
         "blocks",
         "command-line",
+        "conformance-results",
+        "conformance-suites",
         "onnx-faults",
         "plugin-api",
+        "programs-of-others",
         "stress",
+        "zoo",
     }
     assert listed < set(written)
 

@@ -26,8 +26,12 @@ _LEFT_OUT = (
     "architecture.md",
     "benchmarks.md",
     "blocks.md",
+    "conformance-results.md",
+    "conformance-suites.md",
     "onnx-faults.md",
+    "programs-of-others.md",
     "stress.md",
+    "zoo.md",
     # Only a site shows these: they are made of docstrings.
     "reference",
 )
