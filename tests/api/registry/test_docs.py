@@ -1,4 +1,6 @@
-"""docs/plugins.md says all that the code has, and its examples run."""
+"""docs/plugins.md says all that the code has; its examples and those of
+docs/registering-eps.md run.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import epctx_core as epctx
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+REGISTERING = (ROOT / "docs" / "registering-eps.md").read_text(encoding="utf-8")
 
 
 def test_each_state_has_a_heading_and_nothing_else_has():
@@ -57,7 +60,10 @@ def test_each_variable_that_chooses_plugins_or_the_engine_is_in_the_table_and_no
 
 
 @pytest.mark.parametrize(
-    "code", re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE)
+    "code",
+    re.findall(
+        r"^```python\n(.*?)^```$", TEXT + REGISTERING, flags=re.DOTALL | re.MULTILINE
+    ),
 )
 def test_each_example_runs(code, tmp_path, monkeypatch):
     saved(chain(["Relu"]), tmp_path / "model.onnx")
