@@ -1,4 +1,6 @@
-"""docs/host-plugins.md: its three plugins do what the page says."""
+"""docs/host-plugins.md and docs/host-plugin-examples.md: their plugins do what the
+pages say.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ from isolation.test_payloads_without_manifest import convolution, from_other_pro
 import epctx_core as epctx
 
 PAGE = "host-plugins.md"
+EXAMPLES = "host-plugin-examples.md"
 MODULES = ("hook_trace", "keep_off", "hook_metrics")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with the files of the page, its package installed, and the model."""
+    """A folder with the files of the pages, the package installed, and the model."""
     install(PAGE, tmp_path)
+    for name, text in files(EXAMPLES).items():
+        (tmp_path / name).write_text(text)
     saved(convolution(), tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -37,18 +42,26 @@ def without_times(text):
     return re.sub(r"\d+\.\d ms", "0.0 ms", text)
 
 
-def test_every_block_of_the_page_is_run_here():
-    assert {block["kind"] for block in blocks(PAGE)} == {"console", "python", "toml"}
-    assert set(files(PAGE)) == {"pyproject.toml", *(f"{name}.py" for name in MODULES)}
+def test_every_block_of_the_pages_is_run_here():
+    assert {block["kind"] for block in blocks(PAGE, EXAMPLES)} == {
+        "console",
+        "python",
+        "toml",
+    }
+    assert set(files(PAGE, EXAMPLES)) == {
+        "pyproject.toml",
+        *(f"{name}.py" for name in MODULES),
+    }
 
 
+@pytest.mark.parametrize("page", [PAGE, EXAMPLES])
 @pytest.mark.usefixtures("folder")
-def test_each_example_prints_what_the_page_says(capsys):
-    text = (DOCS / PAGE).read_text("utf-8")
+def test_each_example_prints_what_the_page_says(page, capsys):
+    text = (DOCS / page).read_text("utf-8")
     outputs = re.findall(r"\n\n```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     names = {}
 
-    for snippet, output in zip(snippets(PAGE), outputs, strict=True):
+    for snippet, output in zip(snippets(page), outputs, strict=True):
         exec(snippet, names)  # noqa: S102 - the page's own code
 
         assert without_times(capsys.readouterr().out) == without_times(output)
@@ -58,7 +71,7 @@ def test_each_example_prints_what_the_page_says(capsys):
 
 @pytest.mark.usefixtures("folder")
 def test_the_trace_is_the_same_for_isolated_eps(capsys):
-    trace, *_ = snippets(PAGE)
+    _, trace = snippets(PAGE)
     before, mark, work = trace.partition('print("compile")')
     names = {}
     exec(trace, names)  # noqa: S102 - the page's own code

@@ -16,7 +16,11 @@ from documentation.page_files import write_page_files
 from documentation.run_page import differs, read_blocks
 from documentation.test_write_an_ep import PAGES as PAGES_OF_EPS
 
-RUN_BY_THEIR_OWN_TESTS = {"host-plugins.md", *PAGES_OF_EPS}
+RUN_BY_THEIR_OWN_TESTS = {
+    "host-plugins.md",
+    "host-plugin-examples.md",
+    *PAGES_OF_EPS,
+}
 # 2,024 tests of ONNX's backend interface are made.
 SLOW = {"onnx-backend.md"}
 NOT_RUN = 21
