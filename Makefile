@@ -16,7 +16,8 @@
 # make release build every wheel into dist/ and check them where nothing else is installed
 # make tables  write the tables of docs/ that come from the code
 # make docs    the same, then build the documentation site into site/; warnings are errors
-# make test-docs  build the site, and check its pages, links and search
+# make notebooks  execute docs/notebooks and store what their cells show
+# make test-docs  build the site, check its pages, links and search, and execute the notebooks
 # make size    expressions, modules, classes, and expressions in a line of code, of the core and of each package
 # make clean   remove what these made
 
@@ -41,7 +42,7 @@ VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxrunti
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs size clean
+.PHONY: install demo test test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
 
 install: .venv/.installed
 
@@ -119,6 +120,9 @@ tables: .venv/.installed
 
 docs: tables .venv-docs/.installed
 	.venv-docs/bin/python .ci/site.py site
+
+notebooks: .venv-docs/.installed
+	PYTHONPATH=tests .venv-docs/bin/python -m documentation.notebooks
 
 release: .venv/.installed
 	.venv/bin/python tests/packaged/release.py
