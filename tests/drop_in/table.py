@@ -1,5 +1,5 @@
-"""The table of docs/drop-in.md, made by a run of `every_name.py` under onnxruntime and
-under the drop-in; `make docs` writes it.
+"""The table of docs/drop-in-names.md, made by a run of `every_name.py` under onnxruntime
+and under the drop-in; `make docs` writes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from drop_in.differences import DIFFERENCES  # noqa: E402 - found by the path
 
-PAGE = HERE.parent.parent / "docs" / "drop-in.md"
+PAGE = HERE.parent.parent / "docs" / "drop-in-names.md"
 BEGIN, END = "<!-- names: begin -->\n", "<!-- names: end -->"
 DROP_IN = ("-m", "epctx_onnxruntime")
 SAME, DIFFERS, UNSUPPORTED = "same", "differs", "not supported"
