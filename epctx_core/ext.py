@@ -32,7 +32,8 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `SESSION_OPTIONS`:
     the part of each in a key; the same options of onnxruntime; those that another
-    process knows (epctx-cache, epctx-isolation, epctx-onnxruntime).
+    process knows; those that are no secret (epctx-batch, epctx-cache, epctx-isolation,
+    epctx-onnxruntime).
 `types_of`:
     that copy's types (epctx-isolation).
 `Weight`:
