@@ -2,20 +2,26 @@
 
 MkDocs reads one folder, but pages link to READMEs of packages and to other files of the
 repository, by paths that a code host follows. The pages and these files are copied to
-`build/pages` with their links adapted; mkdocs.yml names that folder.
+`build/pages` with their links adapted; mkdocs.yml names that folder. A notebook is
+converted to a page, so that MkDocs needs no plugin for it, and copied for downloads.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build/pages"
+# Guides answer what a search asks for; notebooks repeat their words.
+NOTEBOOK_SEARCH = "---\nsearch:\n  boost: 0.3\n---"
 SOURCES = (
     "docs/**/*",
     "plugins/*/README.md",
@@ -37,10 +43,34 @@ def get_address(source: Path) -> Path:
         return Path("examples.md")
     if path.parts[0] == "plugins":
         return Path("packages", f"{path.parts[1]}.md")
+    if path.suffix == ".ipynb":
+        path = path.with_suffix(".md")
     return path.relative_to("docs") if path.parts[0] == "docs" else path
 
 
-def adapt_links(page: Path) -> str:
+def convert_notebook(notebook: Path) -> str:
+    """Return a notebook as a page: its texts, its code, and what its cells show."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    return "\n\n".join(block for cell in cells for block in convert_cell(cell))
+
+
+def convert_cell(cell: dict[str, Any]) -> Iterator[str]:
+    """Yield the blocks of a cell: its source, and each output as readers see it."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] != "code":
+        yield source
+        return
+    yield f"```python\n{source}\n```"
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "text/html" in data:
+            yield "".join(data["text/html"])
+        else:
+            text = "".join(output.get("text") or data["text/plain"])
+            yield f"```\n{text.rstrip()}\n```"
+
+
+def adapt_links(page: Path, text: str) -> str:
     """Return a page's text with links to files as they lie below the site's pages."""
     folder = get_address(page).parent
 
@@ -51,7 +81,18 @@ def adapt_links(page: Path) -> str:
             return link[0]
         return Path(os.path.relpath(get_address(target), folder)).as_posix()
 
-    return _LINK.sub(adapt, page.read_text("utf-8"))
+    return _LINK.sub(adapt, text)
+
+
+def make_page(source: Path) -> str:
+    """Return a page or a notebook as MkDocs reads it."""
+    if source.suffix == ".md":
+        return adapt_links(source, source.read_text("utf-8"))
+
+    title, _, text = adapt_links(source, convert_notebook(source)).partition("\n")
+    # A link in the notebook's own text would lead to its page.
+    download = f"This page is a notebook: [download it]({source.name})."
+    return f"{NOTEBOOK_SEARCH}\n\n{title}\n\n{download}\n{text}\n"
 
 
 def copy_pages() -> None:
@@ -62,10 +103,10 @@ def copy_pages() -> None:
     for path in filter(Path.is_file, files):
         copy = PAGES / get_address(path)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".md":
-            copy.write_text(adapt_links(path), "utf-8")
-        else:
-            shutil.copyfile(path, copy)
+        if path.suffix in {".md", ".ipynb"}:
+            copy.write_text(make_page(path), "utf-8")
+        if path.suffix != ".md":
+            shutil.copyfile(path, copy.with_name(path.name))
 
 
 def main(arguments: list[str]) -> int:

@@ -37,8 +37,9 @@ def listed_in_navigation():
     return re.findall(r": (\S+\.md)$", text, re.MULTILINE)
 
 
-def test_each_page_and_each_readme_of_a_package_is_in_the_navigation_once():
+def test_each_page_notebook_and_readme_of_a_package_is_in_the_navigation_once():
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
+    pages += [f"notebooks/{n.stem}.md" for n in DOCS.glob("notebooks/*.ipynb")]
     readmes = [f"packages/{p.parent.name}.md" for p in ROOT.glob("plugins/*/README.md")]
     others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples.md"]
 
@@ -54,6 +55,19 @@ def test_each_page_of_the_navigation_is_built(site):
         if address != "index" and not (site / address / "index.html").is_file()
     ] == []
     assert (site / "index.html").is_file()
+
+
+def test_the_page_of_a_notebook_has_its_texts_code_and_tables_and_the_notebook(site):
+    page = site / "notebooks/compile-look-measure/index.html"
+    text = page.read_text("utf-8")
+
+    assert re.search(r'<h2 id="compile">Compile<', text)
+    assert "compile_to_file" in text
+    assert "QNN does not take float here" in text
+    assert "<tr><th>name</th><th>ep</th><th>nodes</th></tr>" in text
+    assert 'src="../../images/report.png"' in text
+    (link,) = re.findall(r'href="([^"]+)">download it<', text)
+    assert (page.parent / link).is_file()
 
 
 def test_no_page_requests_anything_of_another_host(site):
