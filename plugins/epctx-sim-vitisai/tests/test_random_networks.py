@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import epctx_core as epctx
@@ -72,6 +72,7 @@ STEPS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS, embed=st.booleans())
+@example(steps=[("add", 0, 0)] * 4 + [("conv", 0, 0)] * 2, embed=False)
 def test_original_compiled_and_loaded_agree_whatever_is_taken(bench, steps, embed):
     model = grown(bench.net(), steps)
     inputs = bench.x_for(model)
