@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -81,13 +82,19 @@ def main() -> int:
     show_savings([*(f"bert_on_{name.lower()}" for name in real), *networks])
     page = write_page("shufflenet_int8", several)
     print(f"\nHow the last one is cut, and why, as a page for a browser:\n  {page}")
+    command = shutil.which("epctx", path=str(Path(sys.executable).parent)) or "epctx"
+    with suppress(ValueError):  # it is elsewhere
+        command = str(Path(command).relative_to(Path.cwd()))
     print("\nThe same from the command line:")
-    print("  epctx plugins list")
+    print(f"  {command} plugins list")
     print(
-        "  epctx compile tests/models/bert/model.onnx --ep OpenVINO -o demo-output/ "
-        "--check"
+        f"  {command} compile tests/models/bert/model.onnx --ep OpenVINO "
+        "-o demo-output/ --check"
     )
-    print("  epctx inspect demo-output/shufflenet_int8-moved/shufflenet_int8_ctx.onnx")
+    print(
+        f"  {command} inspect "
+        "demo-output/shufflenet_int8-moved/shufflenet_int8_ctx.onnx"
+    )
     return 0 if all(results) else 1
 
 
