@@ -19,7 +19,7 @@ MORE = {
     "batch": "../batch.md",
     "bench": "../benchmarking.md",
     "cache": "../cache.md",
-    "convert": "../hosts.md#models-in-onnx-runtimes-own-format",
+    "convert": "../ort-format.md",
     "diff": "../files.md",
     "embed": "../files.md",
     "explain": "../look-at-models.md#looking-at-a-partitioning",
@@ -30,7 +30,7 @@ MORE = {
     "plugins": "../plugins.md",
     "report": "../report.md",
     "schema": "../json.md",
-    "seal": "../verify.md#sealing",
+    "seal": "../sealing.md",
     "share": "../weight-sharing.md",
     "verify": "../verify.md",
 }
