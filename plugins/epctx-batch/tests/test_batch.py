@@ -19,7 +19,7 @@ from cli.fixtures import on_a_terminal
 from epctx_batch import processes, run_batch
 from epctx_batch.fleet import read_fleet
 from epctx_batch.work import read_result
-from fleets import wait_until
+from isolation.harness import wait_for
 
 from epctx_core import InferenceSession
 
@@ -194,10 +194,10 @@ def test_a_batch_that_is_ended_takes_its_processes_with_it(folder, dying, tmp_pa
     before = count_workers()
 
     with subprocess.Popen([sys.executable, "-c", script], cwd=folder) as batch:
-        wait_until((folder / "hanging").exists)
+        assert wait_for((folder / "hanging").exists, seconds=60)
         batch.kill()
 
-    wait_until(lambda: count_workers() <= before)
+    assert wait_for(lambda: count_workers() <= before, seconds=60)
 
 
 def test_a_task_whose_process_always_dies_has_failed_and_no_other(folder, dying):
@@ -245,7 +245,7 @@ def test_a_process_without_a_task_for_long_ends_and_another_takes_its_place(
     with closing(processes.Processes()) as running:
         assert running.run(first).state == "done"
         (process,) = running._idle
-        wait_until(lambda: not process.is_alive)
+        assert wait_for(lambda: not process.is_alive, seconds=60)
         assert running.run(second).state == "done"
 
 

@@ -23,7 +23,7 @@ import onnx
 import pytest
 from epctx_batch import cluster as cluster_module
 from epctx_batch import run_batch
-from fleets import wait_until
+from isolation.harness import wait_for
 from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.errors import Fail
@@ -56,7 +56,7 @@ class Cluster:
         for resources in ("NPU=1", "other=1"):
             self.begin_worker(resources)
 
-        wait_until(self.file.exists)
+        assert wait_for(self.file.exists, seconds=60)
         self.address = json.loads(self.file.read_text())["address"]
         self.client = distributed.Client(self.address, set_as_default=False)
         held.callback(self.client.close)
@@ -232,7 +232,7 @@ def test_a_batch_ends_with_a_typed_error_when_the_scheduler_is_lost(counted, tmp
         thread = held.enter_context(ThreadPoolExecutor(1))
         fleet = tmp_path / "fleet.toml"
         batch = thread.submit(run_batch, fleet, scheduler=lost.address)
-        wait_until(lambda: count_lines(counted) > 1)
+        assert wait_for(lambda: count_lines(counted) > 1, seconds=60)
         lost.processes[0].kill()
         with pytest.raises(Fail, match=r"the scheduler .* was lost") as raised:
             batch.result(120)
@@ -260,7 +260,7 @@ def test_a_task_waits_for_a_worker_that_has_its_resource(cluster, tmp_path, capl
         batch = thread.submit(
             run_batch, tmp_path / "fleet.toml", scheduler=cluster.address
         )
-        wait_until(lambda: caplog.records or batch.done())
+        assert wait_for(lambda: caplog.records or batch.done(), seconds=60)
         cluster.begin_worker("TPU=2")
         result = batch.result(60)
 
