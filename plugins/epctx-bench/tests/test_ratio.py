@@ -153,6 +153,15 @@ def test_a_slower_column_is_described_the_other_way_round():
     assert text == "runs 12.3 ± 0.2 times slower than openvino"
 
 
+def test_a_wide_interval_on_one_side_is_described_by_its_ends():
+    ratio = estimate_ratio([4.0, 16.0, 6.0, 12.0, 8.0], [1.0] * 5)
+
+    assert ratio.low > 1
+    assert describe_ratio(ratio, "runs", "openvino") == (
+        "runs 2.73 to 25.4 times slower than openvino"
+    )
+
+
 def test_columns_that_do_not_differ_are_as_fast_as_each_other():
     text = describe_ratio(estimate_ratio([1.0, 1.02, 0.98, 1.01, 0.99], [1.0] * 5))
 
