@@ -29,7 +29,6 @@ from epctx_core.compiling.report import (
     count_nodes,
     describe_partition,
     describe_refusal,
-    warn_of_plain_model,
 )
 from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
@@ -50,6 +49,7 @@ from epctx_core.options import (
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
+from epctx_core.sessions.assignment import explain_unused_eps
 from epctx_core.sessions.optimise import choose_transformers
 from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import (
@@ -499,7 +499,13 @@ class Compile:
             contradictions=tuple(work.model.types.contradictions.values()),
         )
         if not report.compiled:
-            warn_of_plain_model(report)
+            _log.warning(
+                "nothing was compiled (%s): %s is a plain model, which runs on the CPU "
+                "EP.%s",
+                ", ".join(work.providers.choices) or "no EP was asked for",
+                "the model" if report.output is None else repr(report.output.name),
+                explain_unused_eps(work.assignment, work.model),
+            )
         return report
 
     def _stop_if_cancelled(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:

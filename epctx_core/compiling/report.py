@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, RefusalRecord
     from epctx_core.sessions.providers import SkippedProvider, TransformerReport
-
-_log = logging.getLogger("epctx.compile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,33 +212,4 @@ def describe_refusal(refusal: RefusalRecord) -> RefusalReport:
         nodes=tuple(map(name, refusal.nodes)),
         operators=tuple(map(refusal.graph.op_types.__getitem__, refusal.nodes)),
         follows={name(node): name(cause) for node, cause in refusal.follows.items()},
-    )
-
-
-def warn_of_plain_model(report: CompileReport) -> None:
-    """Log a warning that nothing was compiled, with a reason for all nodes, or else the
-    one for the most nodes; those left out because of others do not count.
-    """
-    asked = (
-        ", ".join(record.name for record in report.providers) or "no EP was asked for"
-    )
-    model = "the model" if report.output is None else repr(report.output.name)
-    why = next(
-        (
-            f" {r.ep} says: {r.reason.rstrip('.')}."
-            for r in sorted(
-                report.refusals,
-                key=lambda refusal: (
-                    len(refusal.follows) - (len(refusal.nodes) or sys.maxsize)
-                ),
-            )
-        ),
-        "",
-    )
-
-    _log.warning(
-        "nothing was compiled (%s): %s is a plain model, which runs on the CPU EP.%s",
-        asked,
-        model,
-        why,
     )

@@ -8,6 +8,7 @@ which an EP or an engine takes whole.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -222,6 +223,32 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
     for number, partition in enumerate(assignment.partitions, first):
         partition.prefix = prefix
         partition.number = number
+
+
+def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
+    """Return why no EP takes a node, in sentences after a space: a reason for all
+    nodes, or else the one for the most, where those left out because of others do not
+    count; then the open dimensions, which most compilers do not take.
+    """
+    refusals = sorted(
+        assignment.refusals,
+        key=lambda refusal: len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
+    )
+    why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
+
+    graph = model.graph
+    types = [model.types.get(name) for name in graph.input_names]
+    dimensions = [d for each in types for d in each.shape or () if isinstance(d, str)]
+    if dimensions:
+        open_ones = ", ".join(f"{d!r:.80}" for d in dict.fromkeys(dimensions))
+        # Part of a command to paste, which foreign text may not change.
+        named = next((d for d in dimensions if d.isidentifier()), "NAME")
+        why.append(
+            f" The model's inputs have open dimensions ({open_ones}), which may be the "
+            "cause: `SessionOptions.add_free_dimension_override_by_name` fixes them, "
+            f"and `--free-dimension {named}=1` in commands."
+        )
+    return "".join(why)
 
 
 def check_allowed(

@@ -4,6 +4,7 @@ prepared, and planned.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from epctx_core.file_names import is_folder_name
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import DataReader, GraphOptimizationLevel, SessionConfig
 from epctx_core.plugin import EnginePolicy, Purpose
-from epctx_core.sessions.assignment import check_allowed
+from epctx_core.sessions.assignment import check_allowed, explain_unused_eps
 from epctx_core.sessions.host import host_call
 from epctx_core.sessions.plan import (
     PlanRun,
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
     from epctx_core.sessions.work import Work
+
+_log = logging.getLogger("epctx.session")
 
 
 @dataclass(kw_only=True)
@@ -188,6 +191,13 @@ def _prepare(
         assignment = work.assign(work.settled if exporter is None else ())
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, work.config)
+    if work.requested and exporter is None and not any(assignment.main.is_assigned):
+        _log.warning(
+            "%s takes no node of %s, which runs on the CPU EP.%s",
+            " or ".join(work.providers.choices),
+            model.source.where,
+            explain_unused_eps(assignment, model),
+        )
     if exporter is not None:
         exporter.check()
 

@@ -225,6 +225,7 @@ def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowe
     assert "Erf is not an operator of QNN's HTP backend" in said.err
     assert "--allow-uncompiled" in said.out
     assert "Simulated" not in said.out
+    assert "Checked" not in said.out
 
 
 def test_nothing_compiled_fails_if_something_was_required_and_nothing_is_written(

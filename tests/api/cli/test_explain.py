@@ -122,6 +122,31 @@ def test_constants_are_counted_with_the_refused_nodes_that_read_them(epctx, mode
     assert "Constant: no node" not in said.out
 
 
+def test_operators_refused_for_one_reason_share_its_line_and_open_lengths_have_a_remedy(
+    epctx, tmp_path
+):
+    source = tmp_path / "open.onnx"
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[batch,3] x) => (float[batch,3] y) {
+      [first] a = Relu(x)
+      [second] b = Sigmoid(a)
+      [third] y = Relu(b)
+    }
+    """
+    onnx.save(onnx.parser.parse_model(text), source)
+
+    said = epctx("explain", source, "--ep", "QNN")
+
+    assert said.out.split("Refused:")[1].strip().splitlines()[0] == (
+        "QNNExecutionProvider: Relu, Sigmoid: a dimension is open, and QNN takes "
+        "static shapes only (3 nodes, such as 'first')"
+    )
+    assert "Open dimensions of inputs: batch." in said.out
+    assert "as in --free-dimension batch=1." in said.out
+    assert epctx("explain", source, "--ep", "QNN", "--free-dimension=batch=1").code == 0
+
+
 def test_json_keeps_the_reason_and_names_the_node_that_it_follows_from(epctx, model):
     said = epctx("explain", model(TWO_MODS % ""), "--ep", "QNN", "--json")
 

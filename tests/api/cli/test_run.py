@@ -39,6 +39,18 @@ def test_a_context_model_finds_its_ep_by_itself(epctx, compiled):
     assert said.json["providers"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
 
 
+def test_an_ep_that_takes_nothing_is_warned_of_and_does_not_count_as_simulated(
+    epctx, model
+):
+    said = epctx("run", model("y = Erf(x)"), "--ep", "QNN")
+
+    assert "EPs: QNNExecutionProvider (0 nodes), CPUExecutionProvider (1 node)" in (
+        said.out
+    )
+    assert "warning: QNNExecutionProvider takes no node of small.onnx" in said.err
+    assert "Simulated" not in said.out
+
+
 def test_of_two_distributions_the_one_that_made_the_context_model_runs_it(
     process, compiled, site
 ):

@@ -122,6 +122,24 @@ def test_the_warning_gives_the_reason_for_the_most_nodes(tmp_path, caplog):
 
     (warning,) = caplog.records
     assert "Relu: a dimension is open" in warning.message
+    assert "open dimensions ('N')" in warning.message
+    assert "`--free-dimension N=1`" in warning.message
+
+
+def test_a_session_warns_if_no_ep_that_the_host_named_takes_a_node(untakable, caplog):
+    with session(untakable, Alpha):
+        pass
+
+    (warning,) = caplog.records
+    assert (warning.name, warning.levelname) == ("epctx.session", "WARNING")
+    assert warning.message.startswith(f"{Alpha.name} takes no node of m.onnx, which")
+
+
+def test_a_session_is_silent_where_one_of_the_named_eps_takes_a_node(source, caplog):
+    with session(source, Alpha), session(source):
+        pass
+
+    assert caplog.records == []
 
 
 def test_bytes_of_a_model_that_nobody_takes_still_need_a_place_for_binaries(untakable):

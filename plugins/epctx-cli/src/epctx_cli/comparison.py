@@ -16,10 +16,11 @@ import numpy as np
 import onnx
 
 from epctx_cli.arrays import load_inputs, make_inputs
+from epctx_cli.node_counts import NodeCounts, count_nodes, record_nodes
 from epctx_core import InferenceSession
 
 if TYPE_CHECKING:
-    from epctx_core import PluginRecord, SessionOptions
+    from epctx_core import SessionOptions
 
 _TINY = 1e-6
 """Keeps the relative difference finite where the reference is zero."""
@@ -206,14 +207,12 @@ class Comparison:
     Attributes:
         differences: one for each output.
         inputs: of both runs.
-        providers: the EPs of each model.
-        plugins: records of the EPs that are plugins.
+        nodes: the numbers of nodes by EP, of each model.
     """
 
     differences: list[Difference]
     inputs: Mapping[str, Any]
-    providers: list[list[str]]
-    plugins: list[PluginRecord]
+    nodes: list[NodeCounts]
 
 
 def compare_models(
@@ -237,9 +236,9 @@ def compare_models(
     """
     inputs: Mapping[str, Any] | None = None
     results = []
-    providers = []
-    plugins = []
+    nodes = []
     for model, options in (a, b):
+        record_nodes(options)
         with InferenceSession(model, options) as session:
             if inputs is None:
                 expected = session.get_inputs()
@@ -250,15 +249,13 @@ def compare_models(
                 )
             names = [output.name for output in session.get_outputs()]
             results.append(dict(zip(names, session.run(None, inputs), strict=True)))
-            providers.append(session.get_providers())
-            plugins += session.get_provider_records()
+            nodes.append(count_nodes(session))
     first, second = results
     differences = compare_all(first, second, tolerance)
     return Comparison(
         differences=differences,
         inputs=inputs or {},
-        providers=providers,
-        plugins=plugins,
+        nodes=nodes,
     )
 
 

@@ -114,7 +114,7 @@ def _describe(model: ModelProto) -> ModelFacts:
         operators=dict(operators.most_common()),
         functions=len(model.functions),
         subgraphs=len(graphs) - len(model.functions) - 1,
-        open_dimensions=_list_open_dimensions(model),
+        open_dimensions=list_open_dimensions(model),
         parameters=sum(total["parameters"] for total in types.values()),
         weight_bytes=sum(total["bytes"] for total in types.values()),
         weight_types=types,
@@ -180,7 +180,7 @@ def count_elements(shape: Sequence[int]) -> int | None:
     return count
 
 
-def _list_open_dimensions(model: ModelProto) -> list[str]:
+def list_open_dimensions(model: ModelProto) -> list[str]:
     """Return the names of open lengths of inputs; one without a name is `?`."""
     initialized = {tensor.name for tensor in model.graph.initializer}
     lengths = chain.from_iterable(

@@ -63,6 +63,10 @@ def operators(names: Iterable[str], shown: int) -> str:
     return ", ".join(parts)
 
 
+_SHOWN_OPERATORS = 6
+"""Operators that the line of a reason names."""
+
+
 class Refused(NamedTuple):
     """Refusal of one node by an EP.
 
@@ -83,24 +87,33 @@ class Refused(NamedTuple):
 def describe_refusals(refusals: Iterable[Refused]) -> list[str]:
     """Return a line for each reason, those of the most nodes first.
 
-    A refusal that follows from another one is counted there.
+    A refusal that follows from another one is counted there. Many EPs begin a reason
+    with the operator, as in "Conv: a dimension is open": the operators of one reason
+    are listed on its line.
     """
     refusals = tuple(refusals)
-    reasons: dict[tuple[str, str], str] = {}
+    causes: dict[tuple[str, str], Refused] = {}
     for each in refusals:
-        reasons.setdefault((each.ep, each.node), each.reason)
+        causes.setdefault((each.ep, each.node), each)
 
     groups: dict[tuple[str, str], list[Refused]] = {}
+    operators: dict[tuple[str, str], dict[str, None]] = {}
     for each in refusals:
-        reason = each.reason
-        if each.follows:
-            reason = reasons.get((each.ep, each.follows), reason)
+        cause = causes.get((each.ep, each.follows or each.node), each)
+        opening = f"{cause.operator}: "
+        reason = cause.reason.removeprefix(opening)
         groups.setdefault((each.ep, reason), []).append(each)
+        if reason != cause.reason:
+            operators.setdefault((each.ep, reason), {})[cause.operator] = None
 
     lines = []
-    for (ep, reason), group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        words = one_line(reason.rstrip("."))
-        lines.append(f"{ep}: {words} ({_describe_nodes(group)})")
+    for key, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        ep, reason = key
+        names = list(operators.get(key, ()))
+        of = ", ".join(names[:_SHOWN_OPERATORS])
+        of += ", …" if len(names) > _SHOWN_OPERATORS else ""
+        words = f"{of}: {reason}" if names else reason
+        lines.append(f"{ep}: {one_line(words.rstrip('.'))} ({_describe_nodes(group)})")
     return lines
 
 

@@ -109,7 +109,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         else ExitCode.FAILED
     )
     check = None
-    if arguments.check:
+    if arguments.check and report.compiled:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
         check = CheckedOutputs(

@@ -614,6 +614,8 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
     """List each reason once, in the order of the numbers of nodes; one that follows
     from another is counted there.
     """
+    from epctx_cli.model_facts import list_open_dimensions
+
     lines = text.describe_refusals(
         text.Refused(ep, reason, node.name, node.operator, node.follows.get(ep))
         for node in explanation.nodes
@@ -623,3 +625,11 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
         console.say("\nRefused:")
     for line in lines:
         console.say(f"  {line}")
+    dimensions = list_open_dimensions(explanation.model)
+    if lines and dimensions:
+        named = next((name for name in dimensions if name.isidentifier()), "NAME")
+        names = ", ".join(map(text.cut, dimensions))
+        console.say(
+            f"\nOpen dimensions of inputs: {names}. For EPs that take static shapes "
+            f"only, fix them, as in --free-dimension {named}=1."
+        )

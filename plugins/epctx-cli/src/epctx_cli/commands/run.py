@@ -36,6 +36,7 @@ from epctx_core.errors import InvalidArgument, one_line
 if TYPE_CHECKING:
     from epctx_cli.comparison import Comparison, Difference
     from epctx_cli.console import Console
+    from epctx_cli.node_counts import NodeCounts
     from epctx_core import InferenceSession, NodeArg
 
 
@@ -60,9 +61,11 @@ def add_run_arguments(parser: CommandParser) -> None:
 def run_run(arguments: argparse.Namespace, console: Console) -> int:
     """Load and run the model, and describe its outputs."""
     from epctx_cli.arrays import check_writable, save_arrays
+    from epctx_cli.node_counts import count_nodes, record_nodes
     from epctx_core import InferenceSession
 
     session_settings = session_options(arguments, console)
+    record_nodes(session_settings)
     if arguments.output is not None:
         check_writable(arguments.output)
     with (
@@ -82,18 +85,15 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
                 _describe_output(output, results[output.name])
                 for output in session.get_outputs()
             ]
-            providers = session.get_providers()
-            records = session.get_provider_records()
+            nodes = count_nodes(session)
     if arguments.output is not None:
         save_arrays(arguments.output, results)
-    _print_run(arguments, providers, outputs, seconds, console)
-    simulated = console.note_simulated(
-        record.name for record in records if record.simulated
-    )
+    _print_run(arguments, nodes, outputs, seconds, console)
+    simulated = console.note_simulated(nodes.simulated)
     console.result(
         RunResult(
             model=arguments.model,
-            providers=providers,
+            providers=list(nodes.by_ep),
             simulated=simulated,
             inputs=[
                 InputFacts(name=name, type=str(array.dtype), shape=list(array.shape))
@@ -153,12 +153,12 @@ def _describe_output(output: NodeArg, value: Any) -> OutputFacts:
 
 def _print_run(
     arguments: argparse.Namespace,
-    providers: list[str],
+    nodes: NodeCounts,
     outputs: list[OutputFacts],
     seconds: Durations,
     console: Console,
 ) -> None:
-    console.say(f"EPs: {', '.join(providers)}")
+    console.say(f"EPs: {nodes}")
     rows = []
     for output in outputs:
         shape = "-" if output.shape is None else str(output.shape)
@@ -230,15 +230,15 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
                 )
     _print_compare(arguments, comparison, inside, console)
     simulated = console.note_simulated(
-        record.name for record in comparison.plugins if record.simulated
+        ep for nodes in comparison.nodes for ep in nodes.simulated
     )
     console.result(
         CompareResult(
             equal=equal,
             outputs=[OutputDifference(**asdict(d)) for d in comparison.differences],
             models=[
-                ComparedModel(path=path, providers=eps)
-                for (path, _), eps in zip((a, b), comparison.providers, strict=True)
+                ComparedModel(path=path, providers=list(nodes.by_ep))
+                for (path, _), nodes in zip((a, b), comparison.nodes, strict=True)
             ],
             simulated=simulated,
             made_from_seed=None if arguments.input else arguments.seed,
@@ -256,10 +256,10 @@ def _print_compare(
     inside: dict[str, Any] | None,
     console: Console,
 ) -> None:
-    for label, model, eps in zip(
-        "AB", (arguments.model, arguments.reference), comparison.providers, strict=True
+    for label, model, nodes in zip(
+        "AB", (arguments.model, arguments.reference), comparison.nodes, strict=True
     ):
-        console.say(f"{label}: {model}  ({', '.join(eps)})")
+        console.say(f"{label}: {model}, {nodes}")
     if arguments.input is None:
         console.note(describe_inputs(comparison.inputs, arguments.seed))
     wrong = print_differences(comparison.differences, console)
