@@ -274,7 +274,7 @@ class PluginError(EpctxError):
         self.version = version
 
 
-def suggestion(name: str, names: object, cutoff: float = 0.6) -> str:
+def suggestion(name: str, names: object, cutoff: float = 0.65) -> str:
     """Return " Did you mean 'x'?" for the closest of the known names, or an empty
     string.
 

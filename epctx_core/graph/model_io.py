@@ -200,7 +200,8 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
         raise InvalidProtobuf(
-            f"{describe_path(path)} is not an ONNX model: {error}.", path=path
+            f"{describe_path(path)} is not an ONNX model, or it is cut off or damaged.",
+            path=path,
         ) from error
     if not proto.HasField("graph"):
         raise InvalidProtobuf(

@@ -25,7 +25,14 @@ class PagesBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if not folder.is_dir():
             folder = root.parents[1] / "docs"
         target = "docs" if self.target_name == "sdist" else "epctx_cli/docs"
-        list_files = runpy.run_path(str(root / "src/epctx_cli/pages.py"))["list_files"]
+        pages = runpy.run_path(str(root / "src/epctx_cli/pages.py"))
+        list_files = pages["list_files"]
         for path in list_files(folder):
             address = path.relative_to(folder).as_posix()
             build_data["force_include"][str(path)] = f"{target}/{address}"
+
+        # In an sdist it is among the pages already.
+        navigation = folder / pages["NAVIGATION"]
+        if not navigation.is_file():
+            navigation = root.parents[1] / pages["NAVIGATION"]
+        build_data["force_include"][str(navigation)] = f"{target}/{navigation.name}"

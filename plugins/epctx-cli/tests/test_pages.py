@@ -19,19 +19,53 @@ def published(monkeypatch):
     monkeypatch.setattr(pages, "SITE", SITE)
 
 
-def test_the_list_names_each_page_for_users_with_title_and_first_sentence(epctx):
+def test_the_list_names_each_page_for_users_with_its_title_and_more_on_request(epctx):
     listed = epctx("docs")
+    in_full = epctx("docs", "-v")
 
-    assert listed.code == 0
+    assert (listed.code, in_full.code) == (0, 0)
+    assert re.search(r"^  errors +Errors$", listed.out, re.MULTILINE)
     assert re.search(
         r"^  errors +Errors\. Every error .* is an `epctx.EpctxError`\.$",
-        listed.out,
+        in_full.out,
         re.MULTILINE,
     )
-    assert re.search(
-        r"^  install +Installing\. How to install", listed.out, re.MULTILINE
-    )
     assert "architecture" not in listed.out
+
+
+def test_the_list_has_the_parts_and_the_order_of_the_site(epctx):
+    blocks = epctx("docs").out.split("\n\n")
+    parts = {
+        block.splitlines()[0]: [line.split()[0] for line in block.splitlines()[1:]]
+        for block in blocks
+    }
+
+    assert parts["Start"] == ["install", "first-context-model", "from-onnxruntime"]
+    assert [*parts][1:8] == [
+        "Start",
+        "How-to: Applications",
+        "How-to: Models",
+        "How-to: EPs",
+        "Reference: Hooks of EPs",
+        "Reference",
+        "Explanation",
+    ]
+
+
+def test_only_the_front_page_is_in_no_part():
+    of_no_part = [page.name for page in pages.read_pages().values() if not page.part]
+
+    assert of_no_part == ["index"]
+
+
+def test_a_word_prints_the_page_that_has_it_in_its_title_or_lists_those(epctx):
+    one = epctx("docs", "ctrl-c")
+    several = epctx("docs", "cach", "--json")
+
+    assert one.out.startswith("# Processes, forks and Ctrl-C\n")
+    names = [page["name"] for page in several.json["pages"]]
+    assert names == ["cache", "cache-keys", "shared-cache"]
+    assert "text" not in several.json
 
 
 def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(epctx):
@@ -138,8 +172,8 @@ def test_a_link_from_a_folder_of_pages_and_to_the_front_page_is_found(epctx):
     ("argument", "said", "hint"),
     [
         (
-            "error",
-            "there is no page 'error'. Did you mean 'errors'?",
+            "erorrs",
+            "there is no page 'erorrs'. Did you mean 'errors'?",
             "`epctx docs` lists the pages.",
         ),
         (

@@ -21,6 +21,11 @@ to it while it is empty.
 FOLDERS = (Path(__file__).parent / "docs", Path(__file__).parents[4] / "docs")
 """Folders in which pages may be: that of a wheel, that of the repository."""
 
+NAVIGATION = "mkdocs.yml"
+"""File that lists the pages in the order of the site, in a wheel's folder of pages or
+beside that of the repository.
+"""
+
 _LEFT_OUT = (
     # About the work on epctx itself.
     "architecture.md",
@@ -40,6 +45,7 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n+", re.DOTALL)
 _COMMENT = re.compile(r"^<!--.*?-->\n+", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[(?P<words>[^\]]+)\]\((?P<target>[^)\s]+)\)")
+_ENTRY = re.compile(r"(?P<indent> *)- (?P<title>\"[^\"]+\"|[^:]+):(?: (?P<path>\S+))?")
 _SENTENCE = re.compile(r"(.+?)[.:](?=\s|$)")
 
 
@@ -80,11 +86,13 @@ class Page(NamedTuple):
         name: as it is typed.
         path: path below the folder of all pages.
         text: Markdown.
+        part: the part of the site, empty for the front page.
     """
 
     name: str
     path: str
     text: str
+    part: str
 
     @property
     def title(self) -> str:
@@ -192,16 +200,49 @@ def list_files(folder: Path) -> list[Path]:
         for path in folder.rglob("*.md")
         if path.relative_to(folder).parts[0] not in _LEFT_OUT
     ]
-    return sorted(files, key=lambda path: path.stem)
+    return sorted(files)
 
 
 def read_pages() -> dict[str, Page]:
-    """Return the pages by name; none if this installation has none."""
+    """Return the pages by name, in the order of the site; none if this installation has
+    none.
+    """
     folder = next(filter(Path.is_dir, FOLDERS), FOLDERS[0])
-    return {
-        path.stem: Page(path.stem, path.relative_to(folder).as_posix(), _read(path))
+    parts = _read_navigation(folder)
+    order = list(parts)
+    found = [
+        Page(path.stem, address, _read(path), parts.get(address, ""))
         for path in list_files(folder)
-    }
+        if (address := path.relative_to(folder).as_posix())
+    ]
+    found.sort(key=lambda page: order.index(page.path) if page.path in parts else -1)
+    return {page.name: page for page in found}
+
+
+def _read_navigation(folder: Path) -> dict[str, str]:
+    """Return the part of the site that each page is in, such as "How-to: Models", in
+    the order of the site.
+
+    Only entries of the form `- title: path` and `- title:` are read, as there are: YAML
+    would need a library.
+    """
+    files = [folder / NAVIGATION, folder.parent / NAVIGATION]
+    file = next(filter(Path.is_file, files), None)
+    text = "" if file is None else file.read_text("utf-8")
+    _, _, entries = text.partition("\nnav:\n")
+
+    parts: dict[str, str] = {}
+    open_parts: list[tuple[int, str]] = []
+    for entry in map(_ENTRY.fullmatch, entries.splitlines()):
+        if entry is None:
+            break
+        indent = len(entry["indent"])
+        open_parts = [part for part in open_parts if part[0] < indent]
+        if entry["path"]:
+            parts[entry["path"]] = ": ".join(title for _, title in open_parts[:2])
+        else:
+            open_parts.append((indent, entry["title"].strip('"')))
+    return parts
 
 
 def _read(path: Path) -> str:

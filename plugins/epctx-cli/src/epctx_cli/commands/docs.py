@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_cli import pages
@@ -24,8 +24,8 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="PAGE[#HEADING]",
         nargs="?",
         help=(
-            "the page, such as errors, or a part of it, such as errors#pluginerror "
-            "(default: list all)"
+            "the page, such as errors, or a part of it, such as errors#pluginerror; a "
+            "word lists the pages whose name or title has it (default: list all)"
         ),
     )
     parser.list_further = lambda: {(): pages.read_pages()}
@@ -34,7 +34,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Print one page, or the list.
+    """Print one page, or the list of those that were meant.
 
     Raises:
         NotFound: this installation has no pages.
@@ -46,11 +46,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             path=str(pages.FOLDERS[0]),
             hint="Install it again: pip install --force-reinstall epctx-cli",
         )
-    if arguments.page is None:
-        _print_list(all_pages, console)
+    name, _, words = (arguments.page or "").partition("#")
+    chosen = _find(all_pages, name)
+    if len(chosen) > 1:
+        _print_list(chosen, console)
         return ExitCode.DONE
 
-    page = _choose(all_pages, arguments.page)
+    page = _cut(chosen[0], words) if words else chosen[0]
     text = page.resolve_links({each.path: each.name for each in all_pages.values()})
     console.markdown(text)
     facts = _describe(all_pages[page.name])
@@ -58,18 +60,52 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE
 
 
-def _print_list(all_pages: Mapping[str, Page], console: Console) -> None:
-    facts = [_describe(page) for page in all_pages.values()]
-    console.table(
-        ("page", "about"),
-        [(each.name, f"{each.title}. {each.summary}") for each in facts],
-    )
+def _find(all_pages: Mapping[str, Page], word: str) -> list[Page]:
+    """Return the page of a name, or else all whose name or title has the word.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    if word in all_pages:
+        return [all_pages[word]]
+    found = [
+        page
+        for page in all_pages.values()
+        if word.lower() in page.name or word.lower() in page.title.lower()
+    ]
+    if not found:
+        raise InvalidArgument(
+            f"there is no page {word!r}.{suggestion(word, all_pages)}",
+            hint="`epctx docs` lists the pages.",
+        )
+    return found
+
+
+def _print_list(listed: Sequence[Page], console: Console) -> None:
+    """Print the pages by the parts of the site; their first sentences with `-v`."""
+    parts: dict[str, list[Page]] = {}
+    for page in listed:
+        parts.setdefault(page.part, []).append(page)
+
+    width = max(len(page.name) for page in listed)
+    for part, members in parts.items():
+        rows = [
+            (
+                page.name.ljust(width),
+                f"{page.title}. {page.summary}" if console.verbose else page.title,
+            )
+            for page in members
+        ]
+        console.table(("", ""), rows, title=part)
+
+    more = "" if console.verbose else " -v says what each is about."
     console.say(
-        "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it."
+        "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it, and "
+        f"`epctx docs WORD` lists those whose title has the word.{more}"
     )
     if pages.SITE:
         console.say(f"All pages with a search: {pages.SITE}")
-    console.result(DocsResult(pages=facts))
+    console.result(DocsResult(pages=[_describe(page) for page in listed]))
 
 
 def _describe(page: Page) -> PageFacts:
@@ -78,27 +114,17 @@ def _describe(page: Page) -> PageFacts:
     )
 
 
-def _choose(all_pages: Mapping[str, Page], argument: str) -> Page:
-    """Return the page that an argument names, or the part below its heading.
+def _cut(page: Page, words: str) -> Page:
+    """Return the part of a page below a heading.
 
     Raises:
-        InvalidArgument: there is no such page or heading.
+        InvalidArgument: there is no such heading.
     """
-    name, _, words = argument.partition("#")
-    page = all_pages.get(name)
-    if page is None:
-        raise InvalidArgument(
-            f"there is no page {name!r}.{suggestion(name, all_pages)}",
-            hint="`epctx docs` lists the pages.",
-        )
-    if not words:
-        return page
-
     headings = {each.anchor: each for each in page.list_headings()}
     anchor = pages.make_anchor(words)
     if anchor not in headings:
         raise InvalidArgument(
-            f"the page {name!r} has no heading {words!r}."
+            f"the page {page.name!r} has no heading {words!r}."
             f"{suggestion(anchor, headings)}",
             hint=f"Headings: {', '.join(headings)}.",
         )
