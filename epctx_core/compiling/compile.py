@@ -500,8 +500,9 @@ class Compile:
         )
         if not report.compiled:
             _log.warning(
-                "nothing was compiled (%s): %s is a plain model, which runs on the CPU "
-                "EP.%s",
+                "nothing was compiled of %s (%s): %s is a plain model, which runs on "
+                "the CPU EP.%s",
+                work.model.source.where,
                 ", ".join(work.providers.choices) or "no EP was asked for",
                 "the model" if report.output is None else repr(report.output.name),
                 explain_unused_eps(work.assignment, work.model),

@@ -385,6 +385,43 @@ def test_nothing_is_written_into_a_folder_that_is_no_cache_yet(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["lookup", "why"])
+def test_a_miss_says_whether_the_shared_cache_has_the_entry(
+    epctx, model, tmp_path, monkeypatch, command
+):
+    shared = tmp_path / "shared"
+    options = SessionOptions()
+    options.add_provider("QNN")
+    compile_cached(model, options, tmp_path / "another", shared_cache=str(shared))
+    monkeypatch.setenv("EPCTX_CACHE_SHARED", str(shared))
+    arguments = ("cache", command, model, "--cache-dir", tmp_path / "mine", "--ep")
+
+    there = epctx(*arguments, "QNN")
+    nowhere = epctx(*arguments, "OpenVINO")
+
+    assert f"But the shared cache {shared} has it: the next load" in there.out
+    assert f"Nor is it in the shared cache {shared}." in nowhere.out
+    assert epctx(*arguments, "QNN", "--json").json["shared"] is True
+    assert epctx(*arguments, "OpenVINO", "--json").json["shared"] is False
+
+
+def test_a_shared_cache_that_cannot_be_asked_is_warned_of(
+    epctx, model, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("EPCTX_CACHE_SHARED", "nosuchprotocol://bucket")
+
+    said = epctx(
+        "cache", "lookup", model, "--ep", "QNN", "--cache-dir", tmp_path / "mine"
+    )
+
+    assert said.code == 1
+    assert "warning: entry " in said.err
+    assert "cannot be looked for in the shared cache nosuchprotocol://bucket" in (
+        said.err
+    )
+    assert "Nor is it" not in said.out
+
+
 def test_lookup_for_programs_has_path_and_key(epctx, cache, model):
     hit = epctx("cache", "lookup", model, "--ep", "QNN", "--json")
     miss = epctx("cache", "lookup", model, "--ep", "OpenVINO", "--json")

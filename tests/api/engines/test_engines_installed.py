@@ -20,6 +20,8 @@ from onnx import parser
 SOURCE = """
 import json, logging, sys
 logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+# It warns that the EP takes no node, which is right.
+logging.getLogger("epctx.session").setLevel(logging.ERROR)
 import numpy as np
 import epctx_core as epctx
 from epctx_core.plugin import ExecutionProvider, hookimpl

@@ -197,8 +197,10 @@ def _make_usage_row(name: str, usage: Usage) -> tuple[str, int, int, str, int, s
 def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
     """Print the context model of a model in the cache; 1 if there is none."""
     settings, store = _open_store(arguments)
-    key, _ = _try(settings, _make_request(arguments, settings, console).identify)
+    request = _make_request(arguments, settings, console)
+    key, _ = _try(settings, request.identify)
     model, fault = _look_up(settings, store, key)
+    shared = None if model is not None else _ask_shared(request, key, console)
     if model is not None:
         console.say(one_line(str(model)), wrap=False)
     elif fault:
@@ -208,6 +210,7 @@ def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
             f"{one_line(arguments.model)} is not in {settings.folder} with these "
             "options. `epctx cache why` shows the nearest entry."
         )
+    _print_shared(request, shared, console)
     console.result(
         results.LookupResult(
             cache=str(settings.folder),
@@ -215,6 +218,7 @@ def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
             key=key,
             path=None if model is None else str(model),
             fault=fault or None,
+            shared=shared,
         )
     )
     return ExitCode.FAILED if model is None else ExitCode.DONE
@@ -225,9 +229,11 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_cache.differences import find_nearest
 
     settings, store = _open_store(arguments)
-    key, parts = _try(settings, _make_request(arguments, settings, console).identify)
+    request = _make_request(arguments, settings, console)
+    key, parts = _try(settings, request.identify)
     model, fault = _look_up(settings, store, key)
     is_hit = model is not None
+    shared = None if is_hit else _ask_shared(request, key, console)
     entries = _try(settings, lambda: list(store.entries()))
     unreadable = sum(entry.record is None for entry in entries)
     nearest = None
@@ -247,6 +253,7 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
     else:
         console.say(f"{name} is not in {settings.folder} with these options.")
         _print_nearest(nearest, console)
+    _print_shared(request, shared, console)
     if unreadable and not (is_hit or fault or console.quiet):
         are = "is" if unreadable == 1 else "are"
         console.say()
@@ -263,6 +270,7 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
             not_compared=unreadable,
             nearest=None if nearest is None else _describe_nearest(nearest),
             fault=fault or None,
+            shared=shared,
         )
     )
     return ExitCode.DONE
@@ -282,6 +290,28 @@ def _look_up(
         return None, ""
     with lease:
         return lease.model, ""
+
+
+def _ask_shared(request: Request, key: str, console: Console) -> bool | None:
+    """Return whether the cache that machines share has an entry; None if there is no
+    such cache, or it cannot be asked.
+    """
+    shared = request.open_shared()
+    if shared is None:
+        return None
+    with console.progress(f"asking {one_line(str(shared))}"):
+        return shared.has(key)
+
+
+def _print_shared(request: Request, has_entry: bool | None, console: Console) -> None:
+    if has_entry is None:
+        return
+    shared = one_line(str(request.open_shared()))
+    console.note(
+        f"But {shared} has it: the next load fetches it from there."
+        if has_entry
+        else f"Nor is it in {shared}."
+    )
 
 
 def _describe_damage(key: str, fault: str) -> str:

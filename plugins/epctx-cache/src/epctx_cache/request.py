@@ -320,7 +320,7 @@ class Request:
             _log.info(
                 "%s has secret options: its entry is not shared.", self._source.name
             )
-        self._shared = None if is_private else self._open_shared()
+        self._shared = None if is_private else self.open_shared()
         with suppress(store.CorruptEntryError):  # logged when it is replaced
             if (lease := self._store.open(key)) is not None:
                 self._push(lease)
@@ -427,7 +427,8 @@ class Request:
             lease.held.close()
             raise
 
-    def _open_shared(self) -> SharedCache | None:
+    def open_shared(self) -> SharedCache | None:
+        """Return the cache that machines share; None if the settings name none."""
         if not self.settings.shared:
             return None
         from epctx_cache.shared import SharedCache

@@ -112,6 +112,8 @@ class LookupResult:
         key: key of the model with these options.
         path: path of the context model.
         fault: what is wrong with a damaged entry.
+        shared: whether the cache that machines share has the entry; null if it was not
+            asked, or cannot be.
     """
 
     cache: str
@@ -119,6 +121,7 @@ class LookupResult:
     key: str
     path: str | None
     fault: str | None
+    shared: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,8 @@ class WhyResult:
         nearest: entry whose key differs least; null if none can be compared, or if
             that of the key itself is damaged.
         fault: what is wrong with a damaged entry of the key itself.
+        shared: whether the cache that machines share has the entry; null if it was not
+            asked, or cannot be.
     """
 
     cache: str
@@ -170,6 +175,7 @@ class WhyResult:
     not_compared: int
     nearest: NearestEntry | None
     fault: str | None
+    shared: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,6 +98,19 @@ class SharedCache:
     def __str__(self) -> str:
         return f"the shared cache {hide_user(self._address)}"
 
+    def has(self, key: str) -> bool | None:
+        """Return whether there is an entry of a key; None if the storage cannot be
+        asked, and a warning says why.
+
+        Raises:
+            ModelLoadCanceled: the host canceled meanwhile.
+        """
+        return self._try(
+            f"entry {key[:12]} cannot be looked for",
+            "pull",
+            lambda _: bool(self._storage.exists(self._entry_path(key))),
+        )
+
     def pull(self, key: str, folder: Path, limit: int) -> EntryRecord | None:
         """Put the files of an entry into a folder, and return its record.
 
