@@ -191,7 +191,8 @@ def _prepare(
         assignment = work.assign(work.settled if exporter is None else ())
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, work.config)
-    if work.providers.choices and exporter is None and not any(assignment.main.is_assigned):
+    takes_nothing = not any(assignment.main.is_assigned)
+    if takes_nothing and work.providers.choices and exporter is None:
         _log.warning(
             "%s takes no node of %s, which runs on the CPU EP.%s",
             " or ".join(work.providers.choices),
