@@ -399,7 +399,7 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
         )
         for payload in report.payloads
     ]
-    console.table(("payload", "size", "digests", "looked into by"), rows)
+    console.table(("payload", "size", "digests", "checked by"), rows)
 
     for finding in report.findings:
         console.say(f"\n{_LABELS[finding.severity.value]} {finding.code}")
