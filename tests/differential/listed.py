@@ -1,19 +1,24 @@
-"""The table of differences in `docs/differences-from-onnxruntime.md`, row by row."""
+"""The tables of differences in `docs/differences-*.md`, row by row."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "differences-from-onnxruntime.md"
+DOCS = Path(__file__).parents[2] / "docs"
+HEAD = "| entries | matter |"
+
+
+def list_rows() -> list[list[str]]:
+    """Return the cells of each row of the pages' tables of differences."""
+    pages = [page.read_text("utf-8") for page in sorted(DOCS.glob("differences-*.md"))]
+    tables = [page.split(HEAD)[1].split("\n\n")[0] for page in pages if HEAD in page]
+    rows = [row for table in tables for row in table.splitlines()[2:]]
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows
+    ]
 
 
 def listed_matters() -> list[str]:
-    """Return the second column of the document's first table, which names each
-    difference.
-    """
-    lines = (
-        DOCUMENT.read_text("utf-8").split("| entries | matter |")[1].splitlines()[2:]
-    )
-    rows = [line for line in lines[: lines.index("")] if line.startswith("|")]
-    return [re.split(r"(?<!\\)\|", row)[2].strip() for row in rows]
+    """Return the second column of the tables, which names each difference."""
+    return [row[1] for row in list_rows()]

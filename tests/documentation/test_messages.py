@@ -76,7 +76,7 @@ def test_the_site_is_built_for_the_address_that_messages_have():
             lambda options: options.add_session_config_entry("session.nothing", "1"),
             "options",
         ),
-        (lambda options: options.nothing, "differences-from-onnxruntime"),
+        (lambda options: options.nothing, "differences-names"),
     ],
 )
 def test_an_error_names_the_page_with_more(use, page):

@@ -30,7 +30,7 @@ from epctx_core import (
 )
 from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
 
-DIFFERENCES = Path(__file__).parents[3] / "docs" / "differences-from-onnxruntime.md"
+DIFFERENCES = Path(__file__).parents[3] / "docs" / "differences-names.md"
 CPU = "CPUExecutionProvider"
 UNSUPPORTED = {
     owner: re.findall(
