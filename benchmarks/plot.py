@@ -181,7 +181,7 @@ def draw_samples(
     Args:
         axes: where to draw.
         samples: the samples.
-        color: their color.
+        color: their colour.
         at: the other coordinate, and True if times are horizontal.
     """
     place, horizontal = at

@@ -70,7 +70,7 @@ def main() -> int:
     qnn, openvino, vitisai = (
         simulated[name] for name in ("QNN", "OpenVINO", "VitisAI")
     )
-    # With the option, QNN leaves what quantizes the network's input to others, as the
+    # With the option, QNN leaves what quantises the network's input to others, as the
     # real one does.
     several = {vitisai: {}, qnn: {"offload_graph_io_quantization": "1"}}
     networks = {

@@ -1,4 +1,4 @@
-"""Embedding of payloads and weights into a serialized model.
+"""Embedding of payloads and weights into a serialised model.
 
 So that no copy of them passes through protobuf, a node or a tensor holds a marker in
 place of its bytes. Protobuf's encoding nests messages with their lengths in front:
@@ -74,7 +74,7 @@ def make_marker() -> bytes:
 
 
 def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel:
-    """Return a serialized model with its markers replaced.
+    """Return a serialised model with its markers replaced.
 
     Args:
         model: in which each marker is the whole of a bytes or string field.

@@ -40,7 +40,7 @@ _Schema: TypeAlias = "dict[int, Any]"
 def check_budget(
     data: bytes, size: int, budget: InputBudget, path: Path | None
 ) -> None:
-    """Check that a serialized model decodes to no more than its host allows.
+    """Check that a serialised model decodes to no more than its host allows.
 
     Mostly a look at the bytes is enough: every message and text begins with a byte
     whose lowest bits are 2. Fields are stepped through only if there are too many of

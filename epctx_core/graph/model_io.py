@@ -169,7 +169,7 @@ def read_model(
 
 
 def separate_model(data: bytes, path: Path | None) -> ModelContent:
-    """Separate a serialized model from its large weights, where these are most of it;
+    """Separate a serialised model from its large weights, where these are most of it;
     see `separate_weights`.
     """
     content = ModelContent(view=memoryview(data), structure=data, path=path)
@@ -259,7 +259,7 @@ def detach_model(
 
     Args:
         proto: the model, which becomes a part of the result.
-        content: its serialized form.
+        content: its serialised form.
         open_external: opens a file that the model names.
         checked: whether the content passed `is_accepted_by_checker`.
         changed: whether the content is not the model: it was changed since, or is in

@@ -5,7 +5,7 @@ claimed units, odd for the others. Claimed units with one key form a partition. 
 goes from a lower or equal key, so contracting all groups leaves a DAG, and the number
 of groups is the least possible when a group may be disconnected.
 
-Quantized groups are operators with the DequantizeLinear and QuantizeLinear nodes around
+Quantised groups are operators with the DequantizeLinear and QuantizeLinear nodes around
 them, which an EP takes whole or not at all. They are units of the sweep.
 """
 
@@ -246,7 +246,7 @@ _OUT_OF = "DequantizeLinear"
 
 
 class QuantizedGroup(NamedTuple):
-    """One operator with the quantization around it.
+    """One operator with the quantisation around it.
 
     Attributes:
         target: the operator.
@@ -264,7 +264,7 @@ class QuantizedGroup(NamedTuple):
 
 
 def find_quantized_groups(graph: GraphIndex) -> QuantizedGroups:
-    """Return the quantized groups of a graph, which keeps them."""
+    """Return the quantised groups of a graph, which keeps them."""
     if graph.quantized is None:
         graph.quantized = QuantizedGroups(graph)
     groups: QuantizedGroups = graph.quantized
@@ -335,7 +335,7 @@ class QuantizedGroups:
         return left_out
 
     def find_enclosing(self, units: Iterable[Sequence[int]]) -> dict[int, str]:
-        """Return the nodes of those units that are quantized groups and enclose nodes
+        """Return the nodes of those units that are quantised groups and enclose nodes
         of other EPs, with the reason.
         """
         targets = {group.target for group in self.groups}
@@ -370,7 +370,7 @@ class QuantizedGroups:
 
     def _explain(self, target: int, obstacle: str) -> str:
         return (
-            f"{self._describe_node(target)} and the quantization around it are taken "
+            f"{self._describe_node(target)} and the quantisation around it are taken "
             f"whole or not at all, and {obstacle}"
         )
 

@@ -218,7 +218,7 @@ class TypeTable:
             self._trusted is None or name in self._trusted
         )
         if may_be_hint and list_lengths(self.get_proven(name)) != list_lengths(made):
-            # No type of ONNX is serialized so: such types are made once, too.
+            # No type of ONNX is serialised so: such types are made once, too.
             key += b"?"
             made = self._types[name] = self._interned.setdefault(
                 key, replace(made, is_proven=False)

@@ -1,4 +1,4 @@
-"""Fields of a serialized protobuf message, stepped over without decoding, and a model
+"""Fields of a serialised protobuf message, stepped over without decoding, and a model
 separated from its weights by them; needs no onnx.
 """
 
@@ -126,7 +126,7 @@ def separate_weights(
     empty in what is left: it can be decoded, checked and searched without reading them.
 
     Args:
-        data: the serialized model.
+        data: the serialised model.
         smallest: bytes from which raw data are separated.
         most_fields: fields to step over at most.
 

@@ -96,7 +96,7 @@ class ComputeCapability:
             EPContext node.
         exact: True for a set that is a partition unchanged, from an EP that compiled it
             to find out whether it takes it: the set is not merged, may contain parts of
-            quantized groups, and is refused as a whole if it would have to shrink. Not
+            quantised groups, and is refused as a whole if it would have to shrink. Not
             with `fuse=False`.
         token: object for `Partition.token`, such as the compiled graph; only with
             `exact`. It stays in the process of the EP.

@@ -35,7 +35,7 @@ class RefusalRecord:
     """Nodes of a graph that an EP did not take, with the reason.
 
     Attributes:
-        of_group: whether the core refused them, as parts of a quantized group that the
+        of_group: whether the core refused them, as parts of a quantised group that the
             EP does not take whole.
         follows: those of `nodes` that only serve nodes which the EP refused for another
             reason, each with the first of those.

@@ -195,7 +195,7 @@ class Claims:
 def keep_whole_groups(
     part: GraphAssignment, units: NodeGroups, claims: Claims
 ) -> NodeGroups:
-    """Return the sets that an EP names without those that hold a part of a quantized
+    """Return the sets that an EP names without those that hold a part of a quantised
     group only.
 
     Sets that hold a group together become one.
@@ -227,7 +227,7 @@ def keep_whole_groups(
 
 
 def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:
-    """Join sets until no unit of a quantized group lies in two of them."""
+    """Join sets until no unit of a quantised group lies in two of them."""
     if not find_quantized_groups(graph).groups:
         return units
     index = {i: number for number, unit in enumerate(units) for i in unit}
@@ -380,7 +380,7 @@ def _trace_refusals(refusals: Sequence[RefusalRecord]) -> None:
 def _find_served(
     graph: GraphIndex, node: int, refused: Mapping[int, RefusalRecord]
 ) -> int | None:
-    """Return the node without which a constant or a quantizer has no use, if that is
+    """Return the node without which a constant or a quantiser has no use, if that is
     refused.
     """
     operator = graph.op_types[node]
@@ -426,7 +426,7 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
             part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers
         )
         partition.token = item.token
-        # Parts of quantized groups stay, as the EP has compiled just these nodes.
+        # Parts of quantised groups stay, as the EP has compiled just these nodes.
         bad = _untransportable([partition])
         for reason in dict.fromkeys(bad.values()):
             claims.refuse(

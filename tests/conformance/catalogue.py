@@ -19,7 +19,7 @@ from epctx_conformance.cases.onnx_cases import load_cases
 from vendors.vendors_onnxruntime import qnn_options
 
 # By distribution, as an installed EP of a vendor goes before the simulated one of its
-# name. Like the real EP, this QNN leaves what quantizes a network's inputs and outputs:
+# name. Like the real EP, this QNN leaves what quantises a network's inputs and outputs:
 # others then have work.
 _QNN = ("epctx-sim-qnn:QNN", {"offload_graph_io_quantization": "1"})
 _OPENVINO, _VITISAI = "epctx-sim-openvino:OpenVINO", "epctx-sim-vitisai:VitisAI"

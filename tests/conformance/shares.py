@@ -18,7 +18,7 @@ LEAST = {"openvino": 0.7, "qnn": 0.3, "vitisai": 1.0}
 """What the simulated EPs have to reach."""
 
 ONLY_LAYERS = frozenset({"vitisai"})
-"""EPs that are asked for the twins with a layer between quantizers, and to take every
+"""EPs that are asked for the twins with a layer between quantisers, and to take every
 such layer.
 """
 

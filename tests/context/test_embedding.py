@@ -1,4 +1,4 @@
-"""Payloads put into a serialized model: the bytes are those that protobuf would have
+"""Payloads put into a serialised model: the bytes are those that protobuf would have
 written.
 """
 

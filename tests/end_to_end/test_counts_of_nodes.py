@@ -52,7 +52,7 @@ def write_chain(path, nodes: int) -> None:
 def counting_instructions():
     """Yield a list that gets the number of instructions that this thread runs.
 
-    The garbage of earlier tests is collected before: their finalizers would be counted.
+    The garbage of earlier tests is collected before: their finalisers would be counted.
     """
     gc.collect()
     gc.disable()

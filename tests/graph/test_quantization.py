@@ -1,4 +1,4 @@
-"""Groups of an operator and the quantization around it: found, kept whole, and never in
+"""Groups of an operator and the quantisation around it: found, kept whole, and never in
 the way of partitions.
 """
 
@@ -19,7 +19,7 @@ SCALES = [tensor("s", 0.5), tensor("z", 0, np.int8)]
 
 
 class Builder:
-    """Puts a quantized graph together; names are the nodes' results."""
+    """Puts a quantised graph together; names are the nodes' results."""
 
     def __init__(self):
         self.nodes = []
@@ -136,7 +136,7 @@ def test_what_is_left_of_a_group_is_left_out_with_the_reason():
         assert set(left_out) == {1, 2, 3} - {missing}
         for reason in left_out.values():
             assert reason == (
-                "Relu 'r' and the quantization around it are taken whole or not at "
+                "Relu 'r' and the quantisation around it are taken whole or not at "
                 f"all, and {name} is not taken"
             )
 

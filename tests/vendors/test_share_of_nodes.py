@@ -15,7 +15,7 @@ LACKING = {
     ("QNN", "paddle_recogniser"): {"22 Transpose"},
     ("QNN", "tensorflow_sequences_opset13"): {"12 Transpose"},
 }
-"""A quantizer that QNN takes together with a transposition only, and transpositions
+"""A quantiser that QNN takes together with a transposition only, and transpositions
 that onnxruntime removes, as others undo them.
 """
 REFUSED = {("OpenVINO", "tensorflow_sequences_opset13")}

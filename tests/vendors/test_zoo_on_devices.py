@@ -13,7 +13,7 @@ from zoo.taking import problems_of, take
 
 LACKING = {
     "real-qnn": {
-        # A dequantizer that the CPU EP needs, too: onnxruntime copies it.
+        # A dequantiser that the CPU EP needs, too: onnxruntime copies it.
         "derived_transformers_bert_fixed_quantised_qdq": 3,
         "derived_transformers_vit_fixed_quantised_qdq_wide": 12,
         # Transpositions that onnxruntime removes, as others undo them.
@@ -32,7 +32,7 @@ LACKING = {
         # Calls of functions, which epctx inlines: it takes the nodes inside.
         "onnxscript_functions": 2,
         "onnxscript_functions_opset15": 1,
-        # onnxruntime moves a dequantizer over a transposition.
+        # onnxruntime moves a dequantiser over a transposition.
         "derived_transformers_convnext_fixed_quantised_qoperator": 5,
     },
 }

@@ -24,7 +24,7 @@ QUIET = "no operator that this EP takes"
 
 def answer(bench, model):
     """How many nodes are taken, and the refused operators by reason, without what only
-    quantizes.
+    quantises.
     """
     _, report = bench.compile(model)
     reasons = {
@@ -185,7 +185,7 @@ def test_every_row_of_the_table_is_an_operator_of_onnx():
 def test_activations_are_signed_or_not_and_quantised_by_either_domain(
     bench, kind, domain
 ):
-    net = bench.net(opset=21)  # from which ONNX's own quantizers have 16 bits
+    net = bench.net(opset=21)  # from which ONNX's own quantisers have 16 bits
     value = net.quantised("x", kind=kind, domain=domain)
     model = net.model(net.quantised(net.node("Relu", value), kind=kind, domain=domain))
 
@@ -448,7 +448,7 @@ def test_a_layer_whose_activation_another_ep_took_is_left(bench):
         for refusal in report.refusals
         if refusal.ep == VitisAIProvider.name
     ]
-    assert "Conv: another EP has part of what quantizes around it" in reasons
+    assert "Conv: another EP has part of what quantises around it" in reasons
 
 
 def test_bodies_of_control_flow_stay(bench):

@@ -200,7 +200,7 @@ def test_the_quantization_around_a_refused_operator_is_counted_with_it(epctx, mo
 
     refused = said.out.split("Refused:")[1].strip().splitlines()
     assert refused[0].endswith(
-        "(1 node, such as 'mod', and 2 nodes of the quantization around them)"
+        "(1 node, such as 'mod', and 2 nodes of the quantisation around them)"
     )
     assert not refused[1]
 

@@ -31,7 +31,7 @@ ORDERS: Final = (
 """Three orders in which each EP is once the first, the second and the last."""
 
 _OPTIONS: Final = {QNN: {"offload_graph_io_quantization": "1"}}
-"""As with the real EP, QNN leaves what quantizes a network's inputs and outputs: others
+"""As with the real EP, QNN leaves what quantises a network's inputs and outputs: others
 then have work.
 """
 

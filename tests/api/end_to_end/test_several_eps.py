@@ -370,7 +370,7 @@ def test_a_quantized_group_around_nodes_of_another_ep_is_left_to_the_cpu(
     refused = [each for each in report.refusals if "of another EP" in each.reason]
     assert {node for each in refused for node in each.nodes} == group
     (reason,) = {each.reason for each in refused}
-    assert reason.startswith("Add 'add' and the quantization around it")
+    assert reason.startswith("Add 'add' and the quantisation around it")
     x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
     with epctx.InferenceSession(tmp_path / "m_ctx.onnx", registry=registry) as session:
         results = session.run(None, {"x": x})

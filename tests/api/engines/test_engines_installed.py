@@ -69,7 +69,7 @@ class Nameless(BaseEngine):
     prepare = Acme.prepare
 class Unlicensed(Acme):
     def __init__(self, policy):
-        raise OSError("no license")
+        raise OSError("no licence")
 class Stumbling(Acme):
     def prepare(self, model, weights=None, *, heavy=None):
         raise ValueError("not this one")
@@ -199,7 +199,7 @@ def test_the_option_goes_before_the_environment(packages, asked):
             "acme_engine:Nameless",
             "AttributeError: type object 'Nameless' has no attribute 'name'",
         ),
-        ("acme_engine:Unlicensed", "OSError: no license"),
+        ("acme_engine:Unlicensed", "OSError: no licence"),
     ],
 )
 def test_a_broken_engine_is_named_once_with_its_distribution_and_the_reference_is_used(

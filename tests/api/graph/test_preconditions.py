@@ -353,7 +353,7 @@ BOUNDS = [("begin", [0]), ("end", [2]), ("axis", [0])]
 LONG = {
     "a Constant of numbers": [helper.make_node("Constant", [], ["step"], value_ints=[LARGE])],
     "a product": [helper.make_node("Mul", ["half", "half"], ["step"])],
-    "behind quantizers": [helper.make_node("Constant", [], ["step"], value_ints=[LARGE]), *QUANTIZERS],
+    "behind quantisers": [helper.make_node("Constant", [], ["step"], value_ints=[LARGE]), *QUANTIZERS],
 }  # fmt: skip
 
 

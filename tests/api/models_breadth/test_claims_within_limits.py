@@ -30,7 +30,7 @@ QUANTIZERS = [
 
 
 def quantized_chain(*operators):
-    """Return x, quantized; then each operator between DequantizeLinear and
+    """Return x, quantised; then each operator between DequantizeLinear and
     QuantizeLinear; float again.
     """
     nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q0"])]
@@ -47,7 +47,7 @@ def quantized_chain(*operators):
 
 
 class Integer(Taker):
-    """Takes quantized Relu and Neg, and all that quantizes."""
+    """Takes quantised Relu and Neg, and all that quantises."""
 
     operators = frozenset({"Relu", "Neg", "QuantizeLinear", "DequantizeLinear"})
 
@@ -90,7 +90,7 @@ def test_a_group_around_an_operator_that_is_not_taken_is_left_whole(tmp_path, ep
     )
 
     assert taken(outcome.report) == {"q0", "d0", "f0", "q1", "d2", "f2", "q3", "y"}
-    reason = "Sigmoid 'f1' and the quantization around it are taken whole or not at all"
+    reason = "Sigmoid 'f1' and the quantisation around it are taken whole or not at all"
     refused = {
         name
         for r in outcome.report.refusals
@@ -111,7 +111,7 @@ def test_an_operator_is_not_taken_without_what_quantizes_its_result(tmp_path):
     reasons = [r.reason for r in report.refusals if "Relu 'f0'" in r.reason]
     assert reasons == [
         (
-            "Relu 'f0' and the quantization around it are taken whole or not at all, "
+            "Relu 'f0' and the quantisation around it are taken whole or not at all, "
             "and QuantizeLinear 'q1' is not taken"
         )
     ]

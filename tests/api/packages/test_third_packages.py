@@ -204,14 +204,14 @@ def test_a_broken_format_hides_nothing_about_a_damaged_file(site, python, tmp_pa
 def test_a_format_that_ends_the_process_at_import_hides_nothing_either(
     site, python, tmp_path
 ):
-    code = "raise SystemExit('no license')"
+    code = "raise SystemExit('no licence')"
     site("acme-format", "acme_format", code, model_formats={"ACME": "acme_format"})
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(b"\xff" * 40)
 
     said = python(LOAD, damaged)
 
-    assert "failed: SystemExit: no license" in said
+    assert "failed: SystemExit: no licence" in said
     assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
 
 

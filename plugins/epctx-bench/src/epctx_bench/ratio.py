@@ -127,7 +127,7 @@ def check_samples(samples: Samples) -> Values:
     values = np.asarray(samples, dtype=float)
     if values.ndim != 1 or not len(values):
         raise InvalidArgument(
-            "there are no samples to summarize or compare.",
+            "there are no samples to summarise or compare.",
             hint="Measure at least one turn.",
         )
 

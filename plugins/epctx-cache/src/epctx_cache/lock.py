@@ -141,7 +141,7 @@ def key_lock(
         appeared: called while another process holds the lock.
 
     Raises:
-        ModelLoadCanceled: the host canceled while this waited.
+        ModelLoadCanceled: the host cancelled while this waited.
         OSError: the lock file cannot be made, or its file system has no locks.
     """
     begun = time.monotonic()

@@ -414,7 +414,7 @@ class Request:
         """Put an entry into the shared cache, once a day: the storage may have lost it.
 
         Raises:
-            ModelLoadCanceled: the host canceled meanwhile.
+            ModelLoadCanceled: the host cancelled meanwhile.
         """
         if self._shared is None or not self.settings.push:
             return

@@ -123,7 +123,7 @@ class SharedCache:
             None if there is no such entry, or none that can be had; a warning says why.
 
         Raises:
-            ModelLoadCanceled: the host canceled meanwhile.
+            ModelLoadCanceled: the host cancelled meanwhile.
             OSError: the folder cannot be used.
         """
         inside = folder / PULLED
@@ -153,7 +153,7 @@ class SharedCache:
             True if it is there.
 
         Raises:
-            ModelLoadCanceled: the host canceled meanwhile.
+            ModelLoadCanceled: the host cancelled meanwhile.
         """
         self._is_rewriting |= rewriting
         key = lease.record.key[:12]
@@ -339,7 +339,7 @@ class SharedCache:
         """Return the result of a transfer; None if the storage cannot be used.
 
         Raises:
-            ModelLoadCanceled: the host canceled meanwhile.
+            ModelLoadCanceled: the host cancelled meanwhile.
             OSError: a file of this machine cannot be used.
         """
         if time.monotonic() < _failed.get(self._address, 0):
@@ -408,7 +408,7 @@ class _Transfer:
         at the end.
 
         Raises:
-            ModelLoadCanceled: the host canceled meanwhile.
+            ModelLoadCanceled: the host cancelled meanwhile.
         """
         # A daemon: a storage that hangs must not keep the process.
         threading.Thread(target=self._run, name="epctx-shared", daemon=True).start()

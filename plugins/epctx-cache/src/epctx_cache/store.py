@@ -427,7 +427,7 @@ class EntryStore:
             The entry; None if `write` returned None.
 
         Raises:
-            ModelLoadCanceled: the host canceled while another process compiled.
+            ModelLoadCanceled: the host cancelled while another process compiled.
             OSError: the cache cannot be written.
         """
         make_private_folder(self.locks_folder)

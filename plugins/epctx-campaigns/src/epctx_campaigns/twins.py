@@ -62,7 +62,7 @@ an activation.
 _INTO = "QuantizeLinear"
 _OUT_OF = "DequantizeLinear"
 _STANDARD_16_BITS = 21
-"""The operator set from which ONNX's own quantizers have 16 bits; before, those of
+"""The operator set from which ONNX's own quantisers have 16 bits; before, those of
 com.microsoft do.
 """
 
@@ -75,7 +75,7 @@ class Twin:
         of: name of the case that was quantised.
         inputs: names of the twin's inputs; weights are none.
         atol: for each output, how far it may be from the truth.
-        layers: how many of `LAYERS` are between quantizers, with shapes that are known
+        layers: how many of `LAYERS` are between quantisers, with shapes that are known
             before a run.
     """
 
@@ -427,7 +427,7 @@ def _compute_tolerance(result: Any, case: Case) -> float:
 
 
 def _count_layers(model: ModelProto, quantised: ModelProto) -> int:
-    """Return how many layers stand between quantizers, with shapes that are known
+    """Return how many layers stand between quantisers, with shapes that are known
     before a run.
     """
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph

@@ -1,4 +1,4 @@
-"""Facts of a plain model by its structure: operators, versions, weights, quantization.
+"""Facts of a plain model by its structure: operators, versions, weights, quantisation.
 
 Knows no command.
 """
@@ -49,7 +49,7 @@ class ModelFacts:
         weight_types: by element type the number of weights, their elements and bytes.
         largest_weights: a few.
         external_weights: the number of weights in files of their own.
-        quantization: the operators that quantize or compute on quantized values, with
+        quantization: the operators that quantise or compute on quantised values, with
             the number of nodes of each.
     """
 

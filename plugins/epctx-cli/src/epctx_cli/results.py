@@ -95,7 +95,7 @@ class RefusalFacts:
         reason: its reason.
         nodes: names of the nodes.
         operators: their operators, in the same order.
-        follows: by name of a constant or a node of the quantization around others: the
+        follows: by name of a constant or a node of the quantisation around others: the
             first of the nodes because of which it is refused.
     """
 
@@ -468,8 +468,8 @@ class InspectResult:
         weight_types: number of weights, parameters and bytes, by element type.
         largest_weights: a few.
         external_weights: number of weights in files of their own.
-        quantization: number of nodes by operator that quantizes or computes on
-            quantized values.
+        quantization: number of nodes by operator that quantises or computes on
+            quantised values.
     """
 
     model: str

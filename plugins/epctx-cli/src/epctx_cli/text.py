@@ -131,7 +131,7 @@ def _describe_nodes(group: Sequence[Refused]) -> str:
         constants = counted(len(serving), "constant")
         return f"{words}, and {constants} that only such nodes read"
     nodes = counted(len(serving), "node")
-    return f"{words}, and {nodes} of the quantization around them"
+    return f"{words}, and {nodes} of the quantisation around them"
 
 
 def cut(name: object) -> str:

@@ -393,7 +393,7 @@ def disagreement(
         reference: what it should be.
         tolerance: the largest difference allowed, as a share of the reference's largest
             finite number.
-        step: a difference that is allowed besides: a step of quantization.
+        step: a difference that is allowed besides: a step of quantisation.
     """
     if len(results) != len(reference):
         return f"there are {len(results)} results instead of {len(reference)}"

@@ -2,7 +2,7 @@
 each may follow each, and their structures.
 
 A block lies between `enter`, which converts a float value to what it computes with, and
-`leave`, which converts it back: nothing for float32, a Cast for other types, quantizing
+`leave`, which converts it back: nothing for float32, a Cast for other types, quantising
 for 8 bits. A structure is a function that connects blocks: not its operators but its
 shape matters. Knows onnx, no EP and nothing of epctx.
 """
@@ -30,7 +30,7 @@ class SmallModel:
     Args:
         name: what it is; a plain file name.
         proto: complete in itself.
-        step: the quantization step of its outputs, by which results may differ; 0 for
+        step: the quantisation step of its outputs, by which results may differ; 0 for
             none.
     """
 
@@ -41,7 +41,7 @@ class SmallModel:
 
     @cached_property
     def data(self) -> bytes:
-        """The serialized model; the same model gives the same bytes."""
+        """The serialised model; the same model gives the same bytes."""
         return bytes(self.proto.SerializeToString(deterministic=True))
 
     def copy(self, name: str) -> SmallModel:
@@ -228,7 +228,7 @@ class Block:
         shape: of the value.
         enter, leave: see this module.
         weighted: whether it has weights.
-        step: the quantization step of its results, or 0.
+        step: the quantisation step of its results, or 0.
     """
 
     name: str
@@ -471,7 +471,7 @@ def _finish(
     graph: GraphBuilder, block: Block, name: str, *values: str, steps: int = 2
 ) -> SmallModel:
     """Return the model whose outputs are these values, which differ by so many steps of
-    quantization.
+    quantisation.
     """
     for value in values:
         graph.output(block.leave(graph, value), block.shape)

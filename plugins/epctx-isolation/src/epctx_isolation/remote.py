@@ -195,7 +195,7 @@ class RemoteProvider:
         Raises:
             EpctxError: the EP or a handler raised it.
             PluginError: the process died, took too long, or sent a malformed message.
-            ModelLoadCanceled: the host canceled, and the process did not stop.
+            ModelLoadCanceled: the host cancelled, and the process did not stop.
             Fail: a handler called it.
         """
         process = self._process

@@ -51,7 +51,7 @@ def _fit_imports(
             continue
         highest = max(opset.version for opset in above)
         of_domain = list(_list_nodes(nodes, domain))
-        # Quantizers import domains that no node is of; nothing depends on those, and
+        # Quantisers import domains that no node is of; nothing depends on those, and
         # what onnxruntime reads takes milliseconds to find.
         newest = newest_opset(domain) if of_domain else sure
         if highest > newest and all(

@@ -1,4 +1,4 @@
-"""Shapes behind quantizers of `com.microsoft`, which stand between all operators of a
+"""Shapes behind quantisers of `com.microsoft`, which stand between all operators of a
 network.
 
 onnxruntime alone has their schemas, and only onnx follows shapes that a model computes.
@@ -28,7 +28,7 @@ _QUANTIZERS = {"QuantizeLinear": 2, "DequantizeLinear": 1}
 
 
 def see_through_quantizers(inferred: ModelProto) -> None:
-    """Declare, in place, what onnx infers behind quantizers of `com.microsoft`, too."""
+    """Declare, in place, what onnx infers behind quantisers of `com.microsoft`, too."""
     probe = ModelProto()
     probe.CopyFrom(inferred)
     graphs = [graph for _, graph in all_graphs(probe.graph)]
@@ -44,7 +44,7 @@ def see_through_quantizers(inferred: ModelProto) -> None:
     try:
         inferred_probe = infer_safely(probe, strict=False)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
-        _log.debug("onnx does not infer what is behind quantizers: %s", error)
+        _log.debug("onnx does not infer what is behind quantisers: %s", error)
         return
     for (_, graph), (_, better) in zip(
         all_graphs(inferred.graph), all_graphs(inferred_probe.graph), strict=True
@@ -63,7 +63,7 @@ def see_through_quantizers(inferred: ModelProto) -> None:
 
 
 def _cast(node: NodeProto, elem_types: Mapping[str, int]) -> bool:
-    """Turn a quantizer of `com.microsoft` into a Cast in place; return whether it was
+    """Turn a quantiser of `com.microsoft` into a Cast in place; return whether it was
     one with known types.
     """
     if node.domain != "com.microsoft" or node.op_type not in _QUANTIZERS:

@@ -254,7 +254,7 @@ class Support(NodeSupport):
         """Return whether QNN takes what a group becomes, with the values around it.
 
         A group has one input, so all of it lands in one convex partition. Only a
-        quantized group at its border that is not whole could take a node out of it.
+        quantised group at its border that is not whole could take a node out of it.
         """
         operator = OPERATORS["", fusion.op_type]
         around = (

@@ -1,9 +1,9 @@
-"""Nodes that the simulated VitisAI EP takes: operators with the quantization around
+"""Nodes that the simulated VitisAI EP takes: operators with the quantisation around
 them, whole or not at all.
 
 A unit is an operator of the table, the DequantizeLinear before it, a following
 activation that the device computes together with it, and the QuantizeLinear behind. So
-integers of 8 or 16 bits flow in and out; what quantizes at the borders of the network
+integers of 8 or 16 bits flow in and out; what quantises at the borders of the network
 stays on the CPU, as with the real EP. Only a DequantizeLinear that a node elsewhere
 reads too gives float.
 """
@@ -92,7 +92,7 @@ class Support(NodeSupport):
         for sink in self._find_sinks(last):
             unit.update((sink.index, *self._find_constant_nodes(sink.inputs[1:])))
         if not unit <= self._free:
-            raise _RefusedError("another EP has part of what quantizes around it")
+            raise _RefusedError("another EP has part of what quantises around it")
         reason = operator.rule(node, self._graph) if operator.rule else None
         if reason:
             raise _RefusedError(reason.removeprefix(f"{node.op_type}: "))

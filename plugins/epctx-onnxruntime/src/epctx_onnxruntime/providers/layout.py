@@ -90,7 +90,7 @@ def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
     """Return a copy of a model with barriers at its inputs and outputs, but for some
     names; or the model, where there are no others, or its opset is too old for them.
 
-    EPs may leave what quantizes an input, or dequantizes an output, to others, as if it
+    EPs may leave what quantises an input, or dequantises an output, to others, as if it
     were the boundary of the network.
     """
     graph = model.graph
@@ -105,7 +105,7 @@ def enclose(model: ModelProto, ends: Collection[str]) -> ModelProto:
     del enclosed.graph.node[:]
     for name in sorted(inputs):
         enclosed.graph.node.extend(_make_barrier(_OUTSIDE + name, name))
-    # Directly behind what makes it: the first reader keeps the name of a dequantized
+    # Directly behind what makes it: the first reader keeps the name of a dequantised
     # value, and onnxruntime makes copies with other names for the rest.
     for node in graph.node:
         enclosed.graph.node.append(node)
