@@ -34,6 +34,8 @@ from epctx_core.plugin import (
 from epctx_core.testing import (
     GROUPS,
     NEEDS,
+    CheckResult,
+    ConformanceReport,
     Outcome,
     ProviderConformance,
     Requirements,
@@ -305,6 +307,39 @@ def test_a_report_says_what_failed_why_and_what_to_do():
     assert f"FAILED  {failed.title}" in report.text()
     assert "Native code is not seen" in report.text()
     assert "1 failed" in report.summary()
+
+
+def test_a_brief_report_has_what_failed_and_counts_the_skipped_by_reason():
+    outcomes = {Outcome.PASSED: [""] * 5, Outcome.FAILED: ["it lies"]}
+    outcomes[Outcome.SKIPPED] = ["no a."] * 3 + ["no b"] * 2 + ["no c", "no d", "no e"]
+    results = tuple(
+        CheckResult(
+            group="claims",
+            name=f"{outcome.value}_{number}",
+            title=f"{outcome.value} {number}",
+            outcome=outcome,
+            reason=reason,
+        )
+        for outcome, reasons in outcomes.items()
+        for number, reason in enumerate(reasons)
+    )
+
+    report = ConformanceReport(ep="Acme", vendor="", results=results)
+
+    assert report.text(brief=True).splitlines()[:-2] == [
+        "Conformance of Acme",
+        "",
+        "claims",
+        "  FAILED  failed 0",
+        "            it lies",
+        "",
+        "Skipped 8 checks: no a (3); no b (2); no c (1); other reasons (2).",
+        "",
+        "failed",
+        "  failed_0",
+        "",
+    ]
+    assert "passed 0" in report.text()
 
 
 def test_a_report_is_json_with_a_schema():

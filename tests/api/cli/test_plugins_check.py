@@ -52,6 +52,23 @@ class Provider(ExecutionProvider):
     assert f"Next: epctx plugins check Bad --only {failed.split()[0]}" in failed
 
 
+def test_a_report_has_failures_and_counts_and_every_check_with_verbose(process):
+    arguments = ["plugins", "check", "QNN", "--only", "kernels", "--only", "signatures"]
+
+    brief = process(*arguments)
+    whole = process(*arguments, "-v")
+
+    checks = process(*arguments, "--json").json["checks"]
+    titles = [check["title"] for check in checks]
+    assert brief.code == whole.code == 0
+    assert [title for title in titles if title in brief.out] == []
+    assert "\nSkipped 3 checks: the EP has no kernels (3).\n" in brief.out
+    assert f" of {len(titles)} checks, " in brief.out
+    assert "-v lists every check" in brief.out
+    assert [title for title in titles if title not in whole.out] == []
+    assert "-v lists" not in whole.out
+
+
 def test_warnings_about_the_kits_own_models_are_kept_back_unless_more_is_asked_for(
     process, site
 ):

@@ -22,6 +22,12 @@ def test_a_terminal_is_told_how_far_the_conformance_kit_is():
     assert re.search(r"\d s  \w+ .*\b[1-9]\d* of \d+\b", shown)
 
 
+def test_a_terminal_is_told_which_check_runs():
+    _, shown = on_a_terminal("plugins", "check", "QNN", "--only", "values")
+
+    assert re.search(r"values .* of \d+, every model that it takes", shown)
+
+
 def test_no_color_is_honoured_in_the_report_and_in_errors(resnet):
     _, report = on_a_terminal("compile", resnet.path, "--ep", "QNN", NO_COLOR="1")
     _, error = on_a_terminal("inspect", "no.onnx", NO_COLOR="1")

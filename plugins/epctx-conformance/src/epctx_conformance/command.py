@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -27,6 +29,7 @@ from epctx_conformance.arguments import (
     make_requirements,
 )
 from epctx_conformance.kinds.command import make_run
+from epctx_conformance.report import Outcome
 from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 _LONG = ("node_models",)
 """Groups that `--quick` leaves out: they have as many cases as ONNX has operators."""
+_TITLE = 34
+"""Characters of a check's title that fit in a line of progress of 80 columns."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -119,8 +124,10 @@ def _conclude(
         console: the command's.
         plugin_arguments: the arguments that name the plugin.
     """
-    for text in report.text().splitlines():
+    for text in report.text(brief=not console.verbose).splitlines():
         console.say(text)
+    if not console.verbose:
+        console.note("-v lists every check.")
     if report.failed:
         console.say(
             f"Next: epctx plugins check {plugin_arguments} "
@@ -151,17 +158,31 @@ def _hide_warnings(console: Console) -> Iterator[None]:
 
 
 def _make_progress(
-    line: Callable[[str, int, int], None], console: Console, checks: Sequence[Check]
+    line: Callable[..., None], console: Console, checks: Sequence[Check]
 ) -> Callable[[CheckResult], None]:
-    """Return a function that shows how far the kit is: the group of the next check,
-    which may take long.
+    """Return a function that shows how far the kit is: the group and the title of the
+    next check, which may take long.
     """
     done = count(1)
-    line(checks[0].group, 0, len(checks))
+    failed = 0
+
+    def show_next(number: int) -> None:
+        following = checks[min(number, len(checks) - 1)]
+        notes = [f"{failed} failed"] if failed else []
+        line(
+            following.group,
+            number,
+            len(checks),
+            notes=[*notes, textwrap.shorten(following.title, _TITLE, placeholder="…")],
+            # Checks differ too much for an estimate from their number.
+            seconds_left=math.inf,
+        )
 
     def show(result: CheckResult) -> None:
+        nonlocal failed
         console.debug(f"{result.outcome.value}: {result.title}")
-        number = next(done)
-        line(checks[min(number, len(checks) - 1)].group, number, len(checks))
+        failed += result.outcome is Outcome.FAILED
+        show_next(next(done))
 
+    show_next(0)
     return show

@@ -91,20 +91,45 @@ class ConformanceReport:
         """Return the number of checks with this outcome."""
         return Counter(result.outcome for result in self.results)[outcome]
 
-    def text(self) -> str:
+    def text(self, *, brief: bool = False) -> str:
         """Return the report for people: a line for each check by group, then the names
         of those that failed, then the count.
+
+        Args:
+            brief: True for those that failed alone, and one line on those that were
+                skipped.
         """
         name = self.ep if self.kind == "EP" else f"the {self.kind} {self.ep}"
         lines = [
             f"Conformance of {name}" + (f" ({self.vendor})" if self.vendor else "")
         ]
-        for group, results in groupby(self.results, key=lambda result: result.group):
+        shown = self.failed if brief else self.results
+        for group, results in groupby(shown, key=lambda result: result.group):
             lines += ["", group, *map(_format_line, results)]
+        if brief and self.count(Outcome.SKIPPED):
+            lines += ["", self._describe_skipped()]
         if self.failed:
             lines += ["", "failed", *(f"  {result.name}" for result in self.failed)]
         lines += ["", *(f"Note: {limit}" for limit in self.limits), self.summary()]
         return "\n".join(lines)
+
+    def _describe_skipped(self) -> str:
+        """Return the number of skipped checks, with the most frequent reasons."""
+        reasons = Counter(
+            result.reason
+            for result in self.results
+            if result.outcome is Outcome.SKIPPED
+        )
+        skipped = reasons.total()
+        noun = "check" if skipped == 1 else "checks"
+        parts = [
+            f"{reason.rstrip('.')} ({count})"
+            for reason, count in reasons.most_common(_MOST_REASONS)
+        ]
+        if len(reasons) > len(parts):
+            rest = skipped - sum(n for _, n in reasons.most_common(_MOST_REASONS))
+            parts.append(f"other reasons ({rest})")
+        return f"Skipped {skipped} {noun}: {'; '.join(parts)}."
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -135,6 +160,8 @@ class ConformanceReport:
         }
 
 
+_MOST_REASONS = 3
+"""Reasons that a brief report names; the fewest checks have the others."""
 _MARKS = {
     Outcome.PASSED: "ok     ",
     Outcome.FAILED: "FAILED ",
