@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from epctx_conformance.explanation import Explanation, explain_model
+from epctx_conformance.fork_server import ForkServer
 from epctx_conformance.models import (
     BARRIERS,
     BLOCKS,
@@ -50,6 +51,8 @@ class Harness:
         before: EPs that are asked before this one.
         unavailable: why the EP cannot be used on this machine, once the check of its
             availability failed; empty before, and if it can.
+        fork_server: starts processes for jobs; shared with the harnesses that are made
+            from this one.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Harness:
         self.full = full
         self.before: tuple[type[ExecutionProvider], ...] = ()
         self.unavailable = ""
+        self.fork_server = ForkServer("epctx_conformance.other_process")
         self._models = tuple(models)
         self._takes_by_block: dict[Block, bool] = {}
         # A check that was left behind may still write while it is removed.
@@ -75,7 +79,10 @@ class Harness:
         )
 
     def close(self) -> None:
-        """Remove every folder, also of the harnesses that were made from this one."""
+        """Remove every folder, also of the harnesses that were made from this one, and
+        end the process that forks.
+        """
+        self.fork_server.close()
         self._root.cleanup()
 
     def folder(self) -> Path:

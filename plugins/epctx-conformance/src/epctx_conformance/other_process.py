@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_conformance.audit import Audit, describe_changes, process_state
-from epctx_conformance.table import CheckFailed, Requirements, Skipped
+from epctx_conformance.fork_server import SERVE, serve
+from epctx_conformance.table import CheckFailed, Requirements, Skipped, all_checks
 from epctx_core import (
     CompileReport,
     InferenceSession,
@@ -93,24 +94,39 @@ def _run_job(
         "options": harness.options,
     }
     source.write_text(json.dumps(whole), encoding="utf-8")
-    # Into files: a pipe ends only with the last process that inherits it, such as a
-    # daemon that the EP starts.
-    with output.open("wb") as stdout, errors.open("wb") as stderr:
-        done = subprocess.run(  # noqa: S603 - this interpreter and this module
-            [sys.executable, "-m", __name__, str(source), str(result)],
-            cwd=cwd,
-            env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)},
-            stdout=stdout,
-            stderr=stderr,
-            timeout=harness.requirements.seconds,
-            check=False,
+    arguments = [str(source), str(result)]
+    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)}
+    seconds = harness.requirements.seconds
+    code = None
+    # Python reads some variables only when it starts, and an observed EP must find
+    # nothing imported but what observes it.
+    if not environment and cwd is None:
+        code = harness.fork_server.run(
+            arguments,
+            environment=variables,
+            stdout=output,
+            stderr=errors,
+            seconds=seconds,
         )
+    if code is None:
+        # Into files: a pipe ends only with the last process that inherits it, such as a
+        # daemon that the EP starts.
+        with output.open("wb") as stdout, errors.open("wb") as stderr:
+            code = subprocess.run(  # noqa: S603 - this interpreter and this module
+                [sys.executable, "-m", __name__, *arguments],
+                cwd=cwd,
+                env=variables,
+                stdout=stdout,
+                stderr=stderr,
+                timeout=seconds,
+                check=False,
+            ).returncode
     printed = output.read_text(errors="replace")
     if not result.exists():
         text = errors.read_text(errors="replace") or printed
         last = "\n".join(text.strip().splitlines()[-4:])
         raise ProcessEnded(
-            f"the EP failed in another process (exit code {done.returncode}):\n{last}"
+            f"the EP failed in another process (exit code {code}):\n{last}"
         )
     return json.loads(result.read_text("utf-8")), printed
 
@@ -347,7 +363,11 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Do the job that this process was started for, store its result and end."""
-    source, result = map(Path, sys.argv[1:])
+    arguments = sys.argv[1:]
+    if arguments == [SERVE]:
+        all_checks()  # whose functions the jobs call
+        arguments = serve()
+    source, result = map(Path, arguments)
     job = json.loads(source.read_text("utf-8"))
     done = _call(job) if "function" in job else _observe(job)
     result.write_text(json.dumps(done), encoding="utf-8")
