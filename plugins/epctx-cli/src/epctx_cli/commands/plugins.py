@@ -369,7 +369,9 @@ def add_new_arguments(parser: CommandParser) -> None:
 
     parser.epilog = "The new package is complete, and its plugin works."
     parser.add_argument(
-        "name", metavar="NAME", help="a word such as acme, for the package epctx-acme"
+        "name",
+        metavar="NAME",
+        help="a word such as nimbus, for the package epctx-nimbus",
     )
     parser.add_argument(
         "--kind",

@@ -172,7 +172,7 @@ def _refuse_bad_word(word: str) -> None:
         raise InvalidArgument(
             f"{word!r} cannot name a plugin: a name has 1 to {LONGEST} lower-case "
             "letters, digits and single dashes, and begins with a letter.",
-            hint=f"Try {near!r}." if near else "Try one such as 'acme'.",
+            hint=f"Try {near!r}." if near else "Try one such as 'nimbus'.",
         )
     if word.partition("-")[0] in _OWN_WORDS:
         raise InvalidArgument(
