@@ -520,7 +520,7 @@ class Registry:
             and record.name not in self._noticed
         ):
             self._noticed.add(record.name)
-            _log.warning(
+            _log.info(
                 (
                     "%s is used; %s is simulated. To use that one, name it as "
                     "'<distribution>:%s'."

@@ -51,6 +51,28 @@ def test_an_ep_that_takes_nothing_is_warned_of_and_does_not_count_as_simulated(
     assert "Simulated" not in said.out
 
 
+def test_a_real_ep_beside_the_simulated_one_is_named_with_its_package_and_no_warning(
+    process, model, site
+):
+    folder = site("acme-qnn", "QNNExecutionProvider")
+    arguments = [model("y = Relu(x)"), "--ep", "QNN"]
+    notice = "epctx-sim-qnn 0.1.0 is simulated"
+
+    ran, verbose, alone = (
+        process("run", *arguments, *more, path=path)
+        for more, path in (((), [folder]), (("-v",), [folder]), ((), []))
+    )
+    compiled = process("compile", *arguments, "--allow-uncompiled", path=[folder])
+    listed = process("plugins", "list", path=[folder])
+
+    assert "EPs: QNNExecutionProvider (acme-qnn 1.0, 0 nodes), CPU" in ran.out
+    assert "EPs: QNNExecutionProvider (0 nodes), CPU" in alone.out
+    assert "acme-qnn" in compiled.out
+    assert notice not in ran.err + compiled.err
+    assert notice in verbose.err
+    assert "duplicate" in listed.out
+
+
 def test_of_two_distributions_the_one_that_made_the_context_model_runs_it(
     process, compiled, site
 ):

@@ -4,6 +4,7 @@ about the other.
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -48,6 +49,7 @@ def test_metadata_say_without_an_import_whether_an_ep_is_simulated(
 
 def test_a_real_ep_is_used_before_a_simulated_one_which_is_not_imported(real, caplog):
     real.install("epctx-sim-qnn", EP, code="1 / 0", simulated="true")
+    caplog.set_level(logging.INFO, "epctx")
     registry = epctx.Registry()
 
     record = registry.resolve("qnn")
@@ -55,8 +57,9 @@ def test_a_real_ep_is_used_before_a_simulated_one_which_is_not_imported(real, ca
     assert (record.distribution, record.state) == ("acme-qnn", epctx.PluginState.LOADED)
     assert registry.route(EP).distribution == "acme-qnn"
     assert registry.available() == [EP, "CPUExecutionProvider"]
-    (notice,) = caplog.messages
-    assert notice == (
+    (notice,) = caplog.records
+    assert notice.levelname == "INFO"
+    assert notice.getMessage() == (
         f"{EP} (acme-qnn 2.0) is used; epctx-sim-qnn 1.0 is simulated. "
         f"To use that one, name it as '<distribution>:{EP}'."
     )
@@ -85,6 +88,7 @@ def test_a_simulated_ep_that_only_its_class_tells_is_asked(real):
 
 def test_the_simulated_one_can_be_named_or_preferred(real, caplog):
     real.install("epctx-sim-qnn", EP, simulated="true")
+    caplog.set_level(logging.INFO, "epctx")
     registry = epctx.Registry()
 
     named = registry.resolve("epctx-sim-qnn:QNN")
