@@ -68,7 +68,7 @@ def test_a_payloads_first_eight_characters_are_always_eight(word, tmp_path, caps
         ("../acme", "cannot name a plugin", "'acme'"),
         ("a--b", "single dashes", "'a-b'"),
         ("a" * 41, "1 to 40", "'aaaa"),
-        ("", "cannot name a plugin", "'acme'"),
+        ("", "cannot name a plugin", "'nimbus'"),
         ("epctx-acme", "put before it anyway", "'acme'"),
         ("core", "epctx's own", "device or company"),
         ("sim-acme", "epctx's own", "device or company"),
