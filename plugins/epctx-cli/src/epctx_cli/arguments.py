@@ -17,6 +17,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     suggestion,
 )
+from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from epctx_cli.command_table import Command
@@ -407,12 +408,13 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
 
 def no_ep(command: str) -> InvalidArgument:
     """Return the error for a command without `--ep`."""
+    from epctx_cli.suggestions import choose_example
     from epctx_core import get_available_providers
 
     installed = [name for name in get_available_providers() if name != CPU_EP]
     hint = "Install a plugin, then see `epctx plugins list`."
-    if installed:
-        hint = f"Add --ep {installed[0].removesuffix('ExecutionProvider')}."
+    if example := choose_example():
+        hint = f"Add --ep {example}."
     return InvalidArgument(
         f"{command} needs an Execution Provider. Installed: "
         f"{', '.join(installed) or 'none'}.",
@@ -430,6 +432,12 @@ def require_plugin(name: str) -> None:
     try:
         default_registry.resolve(name)
     except InvalidArgument as error:
-        raise NotImplementedByProvider(
-            error.message, ep=name, hint=error.hint
-        ) from error
+        from epctx_cli.suggestions import find_uninstalled
+
+        hint = error.hint
+        if folder := find_uninstalled(ep):
+            hint = (
+                f"Its package is in {folder}, and not installed: "
+                f"{install_command('--editable', folder)}"
+            )
+        raise NotImplementedByProvider(error.message, ep=name, hint=hint) from error

@@ -14,7 +14,7 @@ from operator import index
 from typing import Any
 
 from epctx_cli import pages
-from epctx_cli.arguments import CPU_EP, CommandParser, add_verbosity
+from epctx_cli.arguments import CommandParser, add_verbosity
 from epctx_cli.command_table import OWN, Command, added_commands
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
@@ -128,11 +128,9 @@ def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
 
 def _print_start(console: Console) -> None:
     """Print a few commands to start with."""
-    from epctx_core import get_available_providers
+    from epctx_cli.suggestions import choose_example
 
-    installed = [*get_available_providers(), "QNN"]
-    ep = next(name for name in installed if name != CPU_EP)
-    ep = ep.removesuffix("ExecutionProvider")
+    ep = choose_example() or "QNN"
     lines = {
         "doctor": "",
         "plugins list": "",
