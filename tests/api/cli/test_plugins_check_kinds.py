@@ -46,7 +46,7 @@ def test_an_installed_engine_is_checked_by_its_name(process):
 
 
 def test_an_installed_command_is_checked_with_its_arguments(process, hello):
-    arguments = ["--command", "acme-hello:hello", "--argument=--loud"]
+    arguments = ["--command", "acme-hello:hello", "--argument=--loud", "-v"]
 
     said = process("plugins", "check", *arguments, path=[hello])
 
