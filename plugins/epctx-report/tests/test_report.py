@@ -79,7 +79,7 @@ def test_a_context_model_shows_its_payload_and_what_verify_finds(folder):
     assert file["bytes"] == binary.stat().st_size
     assert file["holds"] == "payload shared by 5 EPContext nodes"
     assert {payload["state"] for payload in model["payloads"]} == {
-        "digests right, looked into by epctx-sim-openvino 0.1.0"
+        "digests right, checked by epctx-sim-openvino 0.1.0"
     }
     assert sum(model["boxes"]["context"]) == 5
     assert model["eps"][0]["simulated"]

@@ -248,5 +248,5 @@ def _describe_state(node: ContextNodeInfo, report: VerifyReport) -> str:
         if payload.name == name:
             digests = "digests right" if payload.digests else "without digests"
             seen = payload.looked_into_by
-            return f"{digests}, looked into by {seen}" if seen else digests
+            return f"{digests}, checked by {seen}" if seen else digests
     return "not read"
