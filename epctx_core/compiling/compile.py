@@ -499,11 +499,14 @@ class Compile:
             contradictions=tuple(work.model.types.contradictions.values()),
         )
         if not report.compiled:
+            eps = " or ".join(work.providers.choices)
+            why = "every EP was skipped" if work.skipped else "no EP was asked for"
             _log.warning(
-                "nothing was compiled of %s (%s): %s is a plain model, which runs on "
-                "the CPU EP.%s",
-                work.model.source.where,
-                ", ".join(work.providers.choices) or "no EP was asked for",
+                "nothing was compiled: %s, so %s is a plain model, which runs on the "
+                "CPU EP.%s",
+                f"no node of {work.model.source.where} is taken by {eps}"
+                if eps
+                else why,
                 "the model" if report.output is None else repr(report.output.name),
                 explain_unused_eps(work.assignment, work.model),
             )

@@ -97,7 +97,7 @@ class ModelFolder:
             node=node,
             path=self.folder / relative,
             hint=hint
-            or f"It has to lie in {str(self.folder)!r}, beside the model. Copy both, "
+            or f"It must be in {str(self.folder)!r}, beside the model. Copy both, "
             "or compile again.",
         ) from missing
 

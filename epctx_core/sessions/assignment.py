@@ -228,7 +228,7 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
 def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
     """Return why no EP takes a node, in sentences after a space: a reason for all
     nodes, or else the one for the most, where those left out because of others do not
-    count; then the open dimensions, which most compilers do not take.
+    count; then the model's open dimensions, if refused nodes have one.
     """
     refusals = sorted(
         assignment.refusals,
@@ -236,17 +236,22 @@ def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
     )
     why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
 
-    graph = model.graph
-    types = [model.types.get(name) for name in graph.input_names]
-    dimensions = [d for each in types for d in each.shape or () if isinstance(d, str)]
-    if dimensions:
-        open_ones = ", ".join(f"{d!r:.80}" for d in dict.fromkeys(dimensions))
+    # Most compilers need static shapes, and few say how to get them.
+    is_open = any(
+        not refusal.graph.types.get(name).is_static
+        for refusal in refusals[:1]
+        for node in refusal.nodes[:1]
+        for name in refusal.graph.nodes[node].input
+    )
+    types = map(model.types.get, model.graph.input_names)
+    names = [d for each in types for d in each.shape or () if isinstance(d, str)]
+    if is_open and names:
         # Part of a command to paste, which foreign text may not change.
-        named = next((d for d in dimensions if d.isidentifier()), "NAME")
+        named = next(filter(str.isidentifier, names), "NAME")
         why.append(
-            f" The model's inputs have open dimensions ({open_ones}), which may be the "
-            "cause: `SessionOptions.add_free_dimension_override_by_name` fixes them, "
-            f"and `--free-dimension {named}=1` in commands."
+            " Dimensions of the model's inputs are open: if that is the cause, "
+            f"fix them by `--free-dimension {named}=1` or "
+            "`SessionOptions.add_free_dimension_override_by_name`."
         )
     return "".join(why)
 

@@ -194,9 +194,9 @@ def _prepare(
     takes_nothing = not any(assignment.main.is_assigned)
     if takes_nothing and work.providers.choices and exporter is None:
         _log.warning(
-            "%s takes no node of %s, which runs on the CPU EP.%s",
-            " or ".join(work.providers.choices),
+            "no node of %s is taken by %s: the CPU EP runs them all.%s",
             model.source.where,
+            " or ".join(work.providers.choices),
             explain_unused_eps(assignment, model),
         )
     if exporter is not None:

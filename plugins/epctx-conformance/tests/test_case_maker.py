@@ -7,6 +7,7 @@ import time
 
 import pytest
 from conformance.small_ep import SmallProvider
+from epctx_conformance import node_cases
 from epctx_conformance.cases.making import CaseMaker, has_another_cpu
 from epctx_conformance.harness import Harness, disagreement
 from epctx_conformance.node_cases import choose_parts
@@ -65,10 +66,13 @@ def test_the_cases_are_checked_whether_or_not_they_are_made_beside_other_checks(
         Harness, "make_cases", lambda self: (started.append(1), start(self))
     )
 
+    if len(only) > 1 and has_another_cpu():
+        # Then the check itself makes none.
+        monkeypatch.setattr(node_cases, "_choose", None)
+
     report = check_provider(SmallProvider, only=only)
 
     cases = [result for result in report.results if result.group == "node_models"]
     assert {result.outcome for result in cases} <= {Outcome.PASSED, Outcome.SKIPPED}
     assert Outcome.PASSED in {result.outcome for result in cases}
     assert len(started) == len(only) - 1
-    assert isinstance(has_another_cpu(), bool)

@@ -209,10 +209,16 @@ def test_check_loads_with_the_options_that_the_model_was_compiled_for(epctx, res
 
 
 @pytest.mark.parametrize(
-    ("flags", "code"), [((), 1), (("--allow-uncompiled",), 0), (("--check",), 1)]
+    ("flags", "code", "is_checked"),
+    [
+        ((), 1, False),
+        (("--allow-uncompiled",), 0, False),
+        (("--check",), 1, False),
+        (("--check", "--allow-uncompiled"), 0, True),
+    ],
 )
 def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowed(
-    epctx, model, flags, code
+    epctx, model, flags, code, is_checked
 ):
     path = model("y = Erf(x)")
 
@@ -223,9 +229,9 @@ def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowe
     assert [node.op_type for node in written.graph.node] == ["Erf"]
     assert said.err.count("warning: nothing was compiled") == 1
     assert "Erf is not an operator of QNN's HTP backend" in said.err
-    assert "--allow-uncompiled" in said.out
+    assert ("With --allow-uncompiled" in said.out) == (code != 0)
     assert "Simulated" not in said.out
-    assert "Checked" not in said.out
+    assert ("Checked against the CPU EP" in said.out) == is_checked
 
 
 def test_nothing_compiled_fails_if_something_was_required_and_nothing_is_written(

@@ -47,7 +47,7 @@ def test_an_ep_that_takes_nothing_is_warned_of_and_does_not_count_as_simulated(
     assert "EPs: QNNExecutionProvider (0 nodes), CPUExecutionProvider (1 node)" in (
         said.out
     )
-    assert "warning: QNNExecutionProvider takes no node of small.onnx" in said.err
+    assert "warning: no node of small.onnx is taken by QNNExecutionProvider" in said.err
     assert "Simulated" not in said.out
 
 

@@ -52,7 +52,7 @@ def test_an_ep_whose_package_is_not_installed_is_found_in_the_working_folder(
     assert said.err == (
         f"error: no installed plugin provides the Execution Provider {name!r}. "
         "Installed: OpenVINOExecutionProvider, QNNExecutionProvider, "
-        "VitisAIExecutionProvider.\n  Its package is in ./epctx-zebra, and not "
+        "VitisAIExecutionProvider.\n  ./epctx-zebra has its package, which is not "
         "installed: pip install --editable ./epctx-zebra\n"
     )
 
@@ -65,6 +65,14 @@ def test_a_folder_of_another_ep_or_without_a_readable_project_is_no_answer(
     (tmp_path / "tiger").mkdir()
     (tmp_path / "tiger" / "pyproject.toml").write_text("[project\n")
     (tmp_path / "pyproject.toml").write_text('project = "none"\n')
+    (tmp_path / "puma").mkdir()
+    (tmp_path / "puma" / "pyproject.toml").write_text(
+        '[project.entry-points]\n"epctx.execution_providers" = [1]\n'
+    )
+    (tmp_path / "lynx").mkdir()
+    (tmp_path / "lynx" / "pyproject.toml").write_text(f"a = {'[' * 9999}\n")
 
-    for name in ("lion", "tiger", "zebra"):
-        assert "pip install --editable" not in process("plugins", "info", name).err
+    for name in ("lion", "tiger", "zebra", "puma", "lynx"):
+        said = process("plugins", "info", name)
+        assert said.code == 3
+        assert "pip install --editable" not in said.err

@@ -122,8 +122,27 @@ def test_the_warning_gives_the_reason_for_the_most_nodes(tmp_path, caplog):
 
     (warning,) = caplog.records
     assert "Relu: a dimension is open" in warning.message
-    assert "open dimensions ('N')" in warning.message
+    assert "Dimensions of the model's inputs are open" in warning.message
     assert "`--free-dimension N=1`" in warning.message
+
+
+def test_open_dimensions_are_no_matter_where_other_nodes_are_refused(tmp_path, caplog):
+    source = tmp_path / "m.onnx"
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[3,3] x, float[n] z) => (float det, float[n] y) {
+      det = Det(x)
+      y = Identity(z)
+    }
+    """
+    onnx.save(onnx.parser.parse_model(text), source)
+
+    with epctx.InferenceSession(source, with_qnn()):
+        pass
+
+    (warning,) = caplog.records
+    assert "Det is not an operator of QNN's HTP backend" in warning.message
+    assert "open" not in warning.message
 
 
 def test_a_session_warns_if_no_ep_that_the_host_named_takes_a_node(untakable, caplog):
@@ -132,7 +151,7 @@ def test_a_session_warns_if_no_ep_that_the_host_named_takes_a_node(untakable, ca
 
     (warning,) = caplog.records
     assert (warning.name, warning.levelname) == ("epctx.session", "WARNING")
-    assert warning.message.startswith(f"{Alpha.name} takes no node of m.onnx, which")
+    assert warning.message.startswith(f"no node of m.onnx is taken by {Alpha.name}: ")
 
 
 def test_a_session_is_silent_where_one_of_the_named_eps_takes_a_node(source, caplog):

@@ -408,7 +408,7 @@ def _no_such_ep(left: str, eps: Sequence[str]) -> InvalidArgument:
 
 def no_ep(command: str) -> InvalidArgument:
     """Return the error for a command without `--ep`."""
-    from epctx_cli.suggestions import choose_example
+    from epctx_cli.examples import choose_example
     from epctx_core import get_available_providers
 
     installed = [name for name in get_available_providers() if name != CPU_EP]
@@ -432,12 +432,13 @@ def require_plugin(name: str) -> None:
     try:
         default_registry.resolve(name)
     except InvalidArgument as error:
-        from epctx_cli.suggestions import find_uninstalled
+        from epctx_cli.uninstalled import find_uninstalled
 
         hint = error.hint
         if folder := find_uninstalled(ep):
+            where = "This folder" if folder == "." else folder
             hint = (
-                f"Its package is in {folder}, and not installed: "
+                f"{where} has its package, which is not installed: "
                 f"{install_command('--editable', folder)}"
             )
         raise NotImplementedByProvider(error.message, ep=name, hint=hint) from error

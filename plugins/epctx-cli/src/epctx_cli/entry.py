@@ -128,7 +128,7 @@ def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
 
 def _print_start(console: Console) -> None:
     """Print a few commands to start with."""
-    from epctx_cli.suggestions import choose_example
+    from epctx_cli.examples import choose_example
 
     ep = choose_example() or "QNN"
     lines = {

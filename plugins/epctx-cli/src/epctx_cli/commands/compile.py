@@ -109,7 +109,8 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         else ExitCode.FAILED
     )
     check = None
-    if arguments.check and report.compiled:
+    # Without it the compile has failed.
+    if arguments.check and (report.compiled or arguments.allow_uncompiled):
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
         check = CheckedOutputs(
@@ -118,7 +119,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
             outputs=[OutputDifference(**asdict(d)) for d in differences],
         )
         code = code if equal else ExitCode.FAILED
-    if not report.compiled:
+    if not (report.compiled or arguments.allow_uncompiled):
         console.note(
             "Nothing was compiled. With --allow-uncompiled this exits with 0; with "
             "--require-compiled nothing is written."

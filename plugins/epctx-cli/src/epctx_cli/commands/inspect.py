@@ -626,10 +626,16 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
     for line in lines:
         console.say(f"  {line}")
     dimensions = list_open_dimensions(explanation.model)
-    if lines and dimensions:
-        named = next((name for name in dimensions if name.isidentifier()), "NAME")
-        names = ", ".join(map(text.cut, dimensions))
+    names = [name for name in dimensions if name != "?"]
+    if lines and names:
+        shown = ", ".join(map(text.cut, names))
+        named = next(filter(str.isidentifier, names), "NAME")
         console.say(
-            f"\nOpen dimensions of inputs: {names}. For EPs that take static shapes "
+            f"\nOpen dimensions of inputs: {shown}. For EPs that take static shapes "
             f"only, fix them, as in --free-dimension {named}=1."
+        )
+    elif lines and dimensions:
+        console.say(
+            "\nInputs have open dimensions without names. For EPs that take static "
+            "shapes only, give them names or lengths in the model."
         )
