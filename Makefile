@@ -10,7 +10,7 @@
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
-# make bench   every benchmarks/bench_*.py, and the plots of docs/benchmarks.md
+# make bench   every benchmarks/bench_*.py, and the plots of docs/benchmarks-loads.md
 # make differential  what onnxruntime does and what epctx does, compared with the tables of docs/differences-*.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
 # make release build every wheel into dist/ and check them where nothing else is installed

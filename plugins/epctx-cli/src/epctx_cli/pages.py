@@ -29,6 +29,11 @@ beside that of the repository.
 _LEFT_OUT = (
     # About the work on epctx itself.
     "architecture.md",
+    "benchmarks-large-models.md",
+    "benchmarks-loads.md",
+    "benchmarks-runs.md",
+    "benchmarks-sessions.md",
+    "benchmarks-vendors.md",
     "benchmarks.md",
     "blocks.md",
     "conformance-results.md",
