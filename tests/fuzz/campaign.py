@@ -1,5 +1,5 @@
 """Run many cases and print what became of them: `python -m fuzz.campaign FIRST COUNT`
-with `tests` on the path.
+with `tests` and `tests/api` on the path.
 
 Ctrl-C ends it and prints what there is.
 """

@@ -86,10 +86,12 @@ def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(ep
         "command-line",
         "conformance-results",
         "conformance-suites",
+        "fuzzing",
         "onnx-faults",
         "plugin-api",
         "programs-of-others",
         "stress",
+        "stress-networks",
         "zoo",
     }
     assert listed < set(written)

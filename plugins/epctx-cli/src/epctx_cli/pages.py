@@ -38,8 +38,10 @@ _LEFT_OUT = (
     "blocks.md",
     "conformance-results.md",
     "conformance-suites.md",
+    "fuzzing.md",
     "onnx-faults.md",
     "programs-of-others.md",
+    "stress-networks.md",
     "stress.md",
     "zoo.md",
     # Only a site shows these: they are made of docstrings.
