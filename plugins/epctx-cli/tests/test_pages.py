@@ -76,6 +76,10 @@ def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(ep
     assert set(written) - listed == {
         "api",
         "architecture",
+        "architecture-changes",
+        "architecture-decisions",
+        "architecture-stages",
+        "architecture-words",
         "benchmarks",
         "benchmarks-large-models",
         "benchmarks-loads",

@@ -28,6 +28,10 @@ beside that of the repository.
 
 _LEFT_OUT = (
     # About the work on epctx itself.
+    "architecture-changes.md",
+    "architecture-decisions.md",
+    "architecture-stages.md",
+    "architecture-words.md",
     "architecture.md",
     "benchmarks-large-models.md",
     "benchmarks-loads.md",
