@@ -68,6 +68,21 @@ def test_a_word_prints_the_page_that_has_it_in_its_title_or_lists_those(epctx):
     assert "text" not in several.json
 
 
+def test_a_word_that_no_title_has_is_looked_for_in_headings(epctx):
+    names = [page["name"] for page in epctx("docs", "progress", "--json").json["pages"]]
+
+    assert "commands" in names
+    assert "serving" in names
+
+
+def test_a_heading_of_several_pages_is_refused(epctx):
+    said = epctx("docs", "cach#trust")
+
+    assert said.code == 2
+    assert "there is no page 'cach'" in said.err
+    assert "Pages with that word: cache, cache-keys, shared-cache." in said.err
+
+
 def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(epctx):
     listed = {page["name"] for page in epctx("docs", "--json").json["pages"]}
     written = [path.stem for path in (ROOT / "docs").rglob("*.md")]

@@ -55,7 +55,7 @@ class ColumnMeasurement:
     Attributes:
         error: the reason for which it was given up; None as long as it goes on.
         notes: sentences about how it was measured.
-        simulated: names of its EPs that are simulated.
+        simulated: names of its EPs that are simulated, if they took a node.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class ColumnMeasurement:
         self.error: str | None = None
         self.notes: list[str] = []
         self.simulated: list[str] = []
+        self._uses_eps = True
         self._settings = settings
         self._folder = folder
         self._model = column.model
@@ -103,7 +104,7 @@ class ColumnMeasurement:
             once = replace(self._settings, runs=1)
             result = self._ask("use", model=str(self._model), settings=once)
             self._modules["use"] = result["modules"]
-            self.simulated = result["simulated"]
+            self.simulated = result["simulated"] if self._uses_eps else []
             if result["real"]:
                 names = " and ".join(result["real"])
                 self.notes.append(f"not compared with the own session of {names}")
@@ -113,6 +114,7 @@ class ColumnMeasurement:
         result = self._ask("compile", output=str(output))
         self._modules["compile"] = result["modules"]
         self._model = output
+        self._uses_eps = result["compiled"]
         self._files = tuple(self._folder / name for name in result["files"])
         if not result["compiled"]:
             self.notes.append("no EP took a node: the CPU EP runs the whole model")

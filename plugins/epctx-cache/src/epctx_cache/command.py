@@ -204,13 +204,13 @@ def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
     if model is not None:
         console.say(one_line(str(model)), wrap=False)
     elif fault:
-        console.note(_describe_damage(key, fault))
+        console.note(_describe_damage(key, fault, shared))
     else:
         console.note(
             f"{one_line(arguments.model)} is not in {settings.folder} with these "
-            "options. `epctx cache why` shows the nearest entry."
+            f"options{_describe_shared(request, shared)}. `epctx cache why` shows the "
+            "nearest entry."
         )
-    _print_shared(request, shared, console)
     console.result(
         results.LookupResult(
             cache=str(settings.folder),
@@ -246,14 +246,15 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
     if is_hit:
         console.say(f"{name} is in {settings.folder}: entry {key[:_SHORT]}.")
     elif fault:
-        console.say(_describe_damage(key, fault))
-    elif nearest is None:
-        why = "no entry is comparable" if entries else "the cache is empty"
-        console.say(f"{name} is not in {settings.folder}: {why}.")
+        console.say(_describe_damage(key, fault, shared))
     else:
-        console.say(f"{name} is not in {settings.folder} with these options.")
-        _print_nearest(nearest, console)
-    _print_shared(request, shared, console)
+        elsewhere = _describe_shared(request, shared)
+        why = "with these options"
+        if nearest is None:
+            why = "(no entry is comparable)" if entries else "(the cache is empty)"
+        console.say(f"{name} is not in {settings.folder} {why}{elsewhere}.")
+        if nearest is not None:
+            _print_nearest(nearest, console)
     if unreadable and not (is_hit or fault or console.quiet):
         are = "is" if unreadable == 1 else "are"
         console.say()
@@ -303,21 +304,23 @@ def _ask_shared(request: Request, key: str, console: Console) -> bool | None:
         return shared.has(key)
 
 
-def _print_shared(request: Request, has_entry: bool | None, console: Console) -> None:
+def _describe_shared(request: Request, has_entry: bool | None) -> str:
+    """Return what the cache that machines share has, as the end of a sentence about
+    this one.
+    """
     if has_entry is None:
-        return
+        return ""
     shared = one_line(str(request.open_shared()))
-    console.note(
-        f"But {shared} has it: the next load fetches it from there."
-        if has_entry
-        else f"Nor is it in {shared}."
-    )
+    if has_entry:
+        return f", but in {shared}, from where the next load fetches it"
+    return f", nor in {shared}"
 
 
-def _describe_damage(key: str, fault: str) -> str:
+def _describe_damage(key: str, fault: str, is_shared: bool | None) -> str:
+    does = "fetches it from the shared cache" if is_shared else "compiles it again"
     return (
         f"The entry of this key, {key[:_SHORT]}, is damaged: {one_line(fault)}. The "
-        "next load compiles it again; `epctx cache verify` removes it."
+        f"next load {does}; `epctx cache verify` removes it."
     )
 
 

@@ -103,7 +103,7 @@ class SharedCache:
         asked, and a warning says why.
 
         Raises:
-            ModelLoadCanceled: the host canceled meanwhile.
+            ModelLoadCanceled: the host cancelled meanwhile.
         """
         return self._try(
             f"entry {key[:12]} cannot be looked for",

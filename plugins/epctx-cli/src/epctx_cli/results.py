@@ -334,7 +334,8 @@ class RunResult:
     Attributes:
         model: the model as it was named.
         providers: EPs of the session, in order of priority.
-        simulated: those of them that are simulated.
+        nodes: by EP the number of nodes that it runs; an EPContext node is one.
+        simulated: those of the EPs that are simulated and run a node.
         inputs: inputs of the run.
         made_from_seed: seed of the random inputs; null with `--input`.
         outputs: outputs of the run.
@@ -344,6 +345,7 @@ class RunResult:
 
     model: str
     providers: list[str]
+    nodes: dict[str, int]
     simulated: list[str]
     inputs: list[InputFacts]
     made_from_seed: int | None
@@ -626,10 +628,12 @@ class ComparedModel:
     Attributes:
         path: the model as it was named.
         providers: EPs of its session.
+        nodes: by EP the number of nodes that it runs; an EPContext node is one.
     """
 
     path: str
     providers: list[str]
+    nodes: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)

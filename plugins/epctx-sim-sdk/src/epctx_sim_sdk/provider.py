@@ -187,7 +187,7 @@ class SimulatedProvider(ExecutionProvider, ABC):
         holder = graph.parent_node.op_type
         return [
             Refusal(
-                f"{vendor} compiles the main graph only, and this is in a body of "
+                f"{vendor} compiles the main graph only, and this is in a subgraph of "
                 f"{holder}",
                 graph.nodes,
             )

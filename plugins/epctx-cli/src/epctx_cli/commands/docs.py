@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,9 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="PAGE[#HEADING]",
         nargs="?",
         help=(
-            "the page, such as errors, or a part of it, such as errors#pluginerror; a "
-            "word lists the pages whose name or title has it (default: list all)"
+            "the page, such as errors, or a part of it, such as errors#pluginerror; "
+            "another word lists the pages that have it in their title, or else in a "
+            "heading (default: list all)"
         ),
     )
     parser.list_further = lambda: {(): pages.read_pages()}
@@ -48,9 +50,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     name, _, words = (arguments.page or "").partition("#")
     chosen = _find(all_pages, name)
-    if len(chosen) > 1:
+    if len(chosen) > 1 and not words:
         _print_list(chosen, console)
         return ExitCode.DONE
+    if len(chosen) > 1:
+        names = ", ".join(page.name for page in chosen)
+        raise InvalidArgument(
+            f"there is no page {name!r}.", hint=f"Pages with that word: {names}."
+        )
 
     page = _cut(chosen[0], words) if words else chosen[0]
     text = page.resolve_links({each.path: each.name for each in all_pages.values()})
@@ -61,17 +68,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _find(all_pages: Mapping[str, Page], word: str) -> list[Page]:
-    """Return the page of a name, or else all whose name or title has the word.
+    """Return the page of a name, or else all that have the beginning of a word in their
+    name or title, or else in their summary or a heading.
 
     Raises:
         InvalidArgument: there is none.
     """
     if word in all_pages:
         return [all_pages[word]]
+    begins = re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE)
     found = [
         page
         for page in all_pages.values()
-        if word.lower() in page.name or word.lower() in page.title.lower()
+        if begins.search(f"{page.name}\n{page.title}")
+    ] or [
+        page
+        for page in all_pages.values()
+        if begins.search(page.summary)
+        or any(begins.search(heading.words) for heading in page.list_headings())
     ]
     if not found:
         raise InvalidArgument(
@@ -101,7 +115,7 @@ def _print_list(listed: Sequence[Page], console: Console) -> None:
     more = "" if console.verbose else " -v says what each is about."
     console.say(
         "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it, and "
-        f"`epctx docs WORD` lists those whose title has the word.{more}"
+        f"`epctx docs WORD` lists those that have a word in a heading.{more}"
     )
     if pages.SITE:
         console.say(f"All pages with a search: {pages.SITE}")

@@ -94,6 +94,7 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
         RunResult(
             model=arguments.model,
             providers=list(nodes.by_ep),
+            nodes=dict(nodes.by_ep),
             simulated=simulated,
             inputs=[
                 InputFacts(name=name, type=str(array.dtype), shape=list(array.shape))
@@ -237,7 +238,9 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
             equal=equal,
             outputs=[OutputDifference(**asdict(d)) for d in comparison.differences],
             models=[
-                ComparedModel(path=path, providers=list(nodes.by_ep))
+                ComparedModel(
+                    path=path, providers=list(nodes.by_ep), nodes=dict(nodes.by_ep)
+                )
                 for (path, _), nodes in zip((a, b), comparison.nodes, strict=True)
             ],
             simulated=simulated,
