@@ -72,8 +72,6 @@ exactly its own version of the core.
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).
-`render`:
-    a report as text and in notebooks (epctx-conformance).
 `Work`:
     reading a model that is to be converted or sealed, and asking EPs for their claims
     (epctx-conformance, epctx-files, epctx-onnxruntime).
@@ -110,7 +108,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.entries import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
-    from epctx_core.rendering import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
@@ -131,7 +128,6 @@ _HOME = {
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.installing": ("install_command",),
-    "epctx_core.rendering": ("render",),
     "epctx_core.graph.index": ("GraphIndex", "Node"),
     "epctx_core.graph.mapping": ("MappedFile",),
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),

@@ -50,25 +50,6 @@ def test_text_of_a_compile_says_that_nothing_was_compiled(tmp_path):
     assert str(report).startswith("m_ctx.onnx: nothing was compiled\n")
 
 
-def test_text_of_an_explanation_counts_nodes_by_ep_and_refusals_by_reason(tmp_path):
-    path = saved(chain(["Relu", "Atanh", "Atanh"]), tmp_path / "m.onnx")
-
-    explanation = epctx.explain_model(path, with_eps(QNN))
-
-    reason = explanation.left[0].refusals[0][1]
-    assert split_lines(explanation) == [
-        ["nodes: 3, left to the CPU EP: 2"],
-        [""],
-        ["ep", "nodes"],
-        [QNN, "1"],
-        ["CPUExecutionProvider", "2"],
-        [""],
-        ["ep", "nodes", "reason"],
-        [QNN, "2", reason],
-    ]
-    assert f"<td>{QNN}</td><td>2</td>" in explanation._repr_html_()
-
-
 def test_text_of_a_description_lists_nodes_with_their_payloads(compiled):
     info = epctx.inspect_model(compiled.folder / "m_ctx.onnx")
     (node,) = info.ep_contexts

@@ -4,7 +4,6 @@ their claims, and nothing is compiled or written.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from epctx_core import (
     SessionOptions,
     default_registry,
 )
-from epctx_core.ext import CpuEngine, Work, host_call, read_request, render
+from epctx_core.ext import CpuEngine, Work, host_call, read_request
 from epctx_core.plugin import EnginePolicy, Purpose
 
 if TYPE_CHECKING:
@@ -103,32 +102,6 @@ class Explanation:
         """Return the form that `epctx explain --json` prints."""
         nodes = [node.as_dict() for node in self.nodes]
         return {"eps": list(self.eps), "nodes": nodes, "left": len(self.left)}
-
-    def __str__(self) -> str:
-        """Return the numbers of nodes by EP, and of refusals by reason, as tables."""
-        return self._render()
-
-    def _repr_html_(self) -> str:
-        """Return the same as a notebook shows it."""
-        return self._render(as_html=True)
-
-    def _render(self, *, as_html: bool = False) -> str:
-        counts = Counter(node.ep for node in self.nodes)
-        reasons = Counter(refusal for node in self.nodes for refusal in node.refusals)
-        facts = {
-            "assignments": {ep: counts[ep] for ep in (*self.eps, CPU_EP)},
-            "refusals": [
-                {"ep": ep, "nodes": count, "reason": reason}
-                for (ep, reason), count in reasons.most_common()
-            ],
-        }
-        return render(
-            f"nodes: {len(self.nodes)}, left to the CPU EP: {len(self.left)}",
-            facts,
-            as_html=as_html,
-            assignments="ep nodes",
-            refusals="ep nodes reason",
-        )
 
 
 def explain_model(
