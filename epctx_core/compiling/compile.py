@@ -49,7 +49,7 @@ from epctx_core.options import (
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
-from epctx_core.sessions.assignment import explain_unused_eps
+from epctx_core.sessions.claims import explain_unused_eps
 from epctx_core.sessions.optimise import choose_transformers
 from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import (

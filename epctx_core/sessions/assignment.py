@@ -8,7 +8,6 @@ which an EP or an engine takes whole.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -223,37 +222,6 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
     for number, partition in enumerate(assignment.partitions, first):
         partition.prefix = prefix
         partition.number = number
-
-
-def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
-    """Return why no EP takes a node, in sentences after a space: a reason for all
-    nodes, or else the one for the most, where those left out because of others do not
-    count; then the model's open dimensions, if refused nodes have one.
-    """
-    refusals = sorted(
-        assignment.refusals,
-        key=lambda refusal: len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
-    )
-    why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
-
-    # Most compilers need static shapes, and few say how to get them.
-    is_open = any(
-        not refusal.graph.types.get(name).is_static
-        for refusal in refusals[:1]
-        for node in refusal.nodes[:1]
-        for name in refusal.graph.nodes[node].input
-    )
-    types = map(model.types.get, model.graph.input_names)
-    names = [d for each in types for d in each.shape or () if isinstance(d, str)]
-    if is_open and names:
-        # Part of a command to paste, which foreign text may not change.
-        named = next(filter(str.isidentifier, names), "NAME")
-        why.append(
-            " Dimensions of the model's inputs are open: if that is the cause, "
-            f"fix them by `--free-dimension {named}=1` or "
-            "`SessionOptions.add_free_dimension_override_by_name`."
-        )
-    return "".join(why)
 
 
 def check_allowed(

@@ -8,7 +8,9 @@ with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.source import OpenModel
 
+_log = logging.getLogger("epctx.session")
 _T = TypeVar("_T")
 _SERVING = frozenset({"Constant", "DequantizeLinear"})
 
@@ -533,3 +537,46 @@ def compile_partitions(
         compiled.update(zip(partitions, result, strict=True))
         providers.progress("compile", len(compiled), len(assignment.partitions))
     providers.cancel.raise_if_requested()
+
+
+def warn_of_unused_eps(
+    assignment: Assignment, model: OpenModel, eps: Collection[str]
+) -> None:
+    """Log a warning that a session runs nothing on its EPs."""
+    _log.warning(
+        "no node of %s is taken by %s: the CPU EP runs them all.%s",
+        model.source.where,
+        " or ".join(eps),
+        explain_unused_eps(assignment, model),
+    )
+
+
+def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
+    """Return why no EP takes a node, in sentences after a space: a reason for all
+    nodes, or else the one for the most, where those left out because of others do not
+    count; then the model's open dimensions, if refused nodes have one.
+    """
+    refusals = sorted(
+        assignment.refusals,
+        key=lambda refusal: len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
+    )
+    why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
+
+    # Most compilers need static shapes, and few say how to get them.
+    is_open = any(
+        not refusal.graph.types.get(name).is_static
+        for refusal in refusals[:1]
+        for node in refusal.nodes[:1]
+        for name in refusal.graph.nodes[node].input
+    )
+    types = map(model.types.get, model.graph.input_names)
+    names = [d for each in types for d in each.shape or () if isinstance(d, str)]
+    if is_open and names:
+        # Part of a command to paste, which foreign text may not change.
+        named = next(filter(str.isidentifier, names), "NAME")
+        why.append(
+            " Dimensions of the model's inputs are open: if that is the cause, "
+            f"fix them by `--free-dimension {named}=1` or "
+            "`SessionOptions.add_free_dimension_override_by_name`."
+        )
+    return "".join(why)

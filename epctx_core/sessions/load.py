@@ -4,7 +4,6 @@ prepared, and planned.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from epctx_core.file_names import is_folder_name
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import DataReader, GraphOptimizationLevel, SessionConfig
 from epctx_core.plugin import EnginePolicy, Purpose
-from epctx_core.sessions.assignment import check_allowed, explain_unused_eps
+from epctx_core.sessions.assignment import check_allowed
 from epctx_core.sessions.host import host_call
 from epctx_core.sessions.plan import (
     PlanRun,
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
     from epctx_core.sessions.work import Work
-
-_log = logging.getLogger("epctx.session")
 
 
 @dataclass(kw_only=True)
@@ -191,16 +188,13 @@ def _prepare(
         assignment = work.assign(work.settled if exporter is None else ())
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, work.config)
-    takes_nothing = not any(assignment.main.is_assigned)
-    if takes_nothing and work.providers.choices and exporter is None:
-        _log.warning(
-            "no node of %s is taken by %s: the CPU EP runs them all.%s",
-            model.source.where,
-            " or ".join(work.providers.choices),
-            explain_unused_eps(assignment, model),
-        )
     if exporter is not None:
         exporter.check()
+    elif work.providers.choices and not any(assignment.main.is_assigned):
+        # Most sessions have nodes of an EP.
+        from epctx_core.sessions.claims import warn_of_unused_eps
+
+        warn_of_unused_eps(assignment, model, work.providers.choices)
 
     # An engine spends memory by how many pieces share it.
     work.engine.policy.pieces = (

@@ -83,7 +83,7 @@ def run_kit(arguments: argparse.Namespace, console: Console, name: str) -> int:
             models=arguments.model,
             only=only,
             full=arguments.full,
-            progress=_make_progress(line, console, chosen_checks(only)),
+            progress=_make_progress(line, chosen_checks(only)),
         )
     return _conclude(report, console, name)
 
@@ -110,7 +110,7 @@ def run_kind(
     chosen = make_run(arguments)
     with console.progress() as line, _hide_warnings(console):
         checks = chosen.kit.choose(chosen.only)
-        report = chosen.check(progress=_make_progress(line, console, checks))
+        report = chosen.check(progress=_make_progress(line, checks))
     return _conclude(report, console, plugin_arguments)
 
 
@@ -158,7 +158,7 @@ def _hide_warnings(console: Console) -> Iterator[None]:
 
 
 def _make_progress(
-    line: Callable[..., None], console: Console, checks: Sequence[Check]
+    line: Callable[..., None], checks: Sequence[Check]
 ) -> Callable[[CheckResult], None]:
     """Return a function that shows how far the kit is: the group and the title of the
     next check, which may take long.
@@ -180,7 +180,6 @@ def _make_progress(
 
     def show(result: CheckResult) -> None:
         nonlocal failed
-        console.debug(f"{result.outcome.value}: {result.title}")
         failed += result.outcome is Outcome.FAILED
         show_next(next(done))
 

@@ -36,7 +36,6 @@ from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
-    from epctx_conformance.cases.making import CaseMaker
     from epctx_conformance.other_process import Observation
     from epctx_core.plugin import ExecutionProvider
 
@@ -54,8 +53,6 @@ class Harness:
             availability failed; empty before, and if it can.
         fork_server: starts processes for jobs; shared with the harnesses that are made
             from this one.
-        case_maker: makes onnx's own cases beside the checks; None if they are made by
-            the first check that needs them.
     """
 
     def __init__(
@@ -74,7 +71,6 @@ class Harness:
         self.before: tuple[type[ExecutionProvider], ...] = ()
         self.unavailable = ""
         self.fork_server = ForkServer("epctx_conformance.other_process")
-        self.case_maker: CaseMaker | None = None
         self._models = tuple(models)
         self._takes_by_block: dict[Block, bool] = {}
         # A check that was left behind may still write while it is removed.
@@ -84,19 +80,10 @@ class Harness:
 
     def close(self) -> None:
         """Remove every folder, also of the harnesses that were made from this one, and
-        end the processes of the kit.
+        end the process that forks.
         """
         self.fork_server.close()
-        if self.case_maker is not None:
-            self.case_maker.close()
         self._root.cleanup()
-
-    def make_cases(self) -> None:
-        """Start making onnx's own cases, if that takes no time from the checks."""
-        from epctx_conformance.cases.making import CaseMaker, has_another_cpu
-
-        if has_another_cpu():
-            self.case_maker = CaseMaker(self.folder(), full=self.full)
 
     def folder(self) -> Path:
         """Return a new, empty folder that lives as long as this."""

@@ -39,11 +39,7 @@ def make_checks(
     """
 
     def check_part(letters: str, subject: Any) -> None:
-        # An EP's harness may have them made beside its other checks.
-        maker = getattr(subject, "case_maker", None)
-        made = maker and maker.take()
-        cases = made[letters] if made else _choose(letters, subject.full)
-        results = [assess(subject, case) for case in cases]
+        results = [assess(subject, case) for case in _choose(letters, subject.full)]
         counts = [result for result in results if result is not None]
         if faults := list(filter(None, counts)):
             raise CheckFailed(
@@ -58,11 +54,6 @@ def make_checks(
         first, last = letters[0], letters[-1]
         names = first if first == last else f"{first} to {last}"
         yield f"onnx's own cases, {names}: {promise}", partial(check_part, letters)
-
-
-def choose_parts(*, full: bool) -> dict[str, list[Case]]:
-    """Return the cases of every check, by the first letters of their names."""
-    return {letters: _choose(letters, full) for letters in _PARTS}
 
 
 @cache

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
 
 
-_CASES = "node_models"
-"""Group of the checks over onnx's own cases."""
-
-
 def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
     provider: type[ExecutionProvider],
     *,
@@ -68,12 +64,8 @@ def check_provider(  # noqa: PLR0913 - public: the options of a run of the kit
     harness = Harness(
         provider, requirements=requirements, options=options, models=models, full=full
     )
-    checks = chosen_checks(only)
     with closing(harness):
-        groups = {check.group for check in checks}
-        if _CASES in groups and len(groups) > 1:
-            harness.make_cases()
-        for check in checks:
+        for check in chosen_checks(only):
             results.append(run_check(check, harness))
             if progress is not None:
                 progress(results[-1])
