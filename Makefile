@@ -42,7 +42,7 @@ VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxrunti
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
+.PHONY: install demo test bytecode test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
 
 install: .venv/.installed
 
@@ -52,8 +52,12 @@ DEMO := $(if $(wildcard .venv/.installed),.venv,.venv-demo)
 demo: $(DEMO)/.installed
 	$(DEMO)/bin/python examples/demo.py
 
-test: lint
+test: lint bytecode
 	.venv/bin/python $(PYTEST)
+
+# The suite starts thousands of processes: where PYTHONDONTWRITEBYTECODE is set, each would compile every module that it imports.
+bytecode: .venv/.installed
+	@.venv/bin/python -m compileall -q epctx_core plugins tests
 
 test-browser: .venv/.browser
 	.venv/bin/python $(PYTEST) tests/browser
