@@ -220,6 +220,9 @@ def test_units_are_those_that_people_read():
 
 
 def test_text_of_a_report_has_its_tables_in_markdown_and_its_sentences(report):
+    first, *others = report.columns
+    first = replace(first, simulated=("QNNExecutionProvider",))
+    report = replace(report, columns=(first, *others))
     text = str(report)
 
     for table in make_tables(report.columns):

@@ -116,3 +116,5 @@ def test_the_end_of_a_harness_ends_its_server(harness):
 
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+    job = {"environment": os.environ, "stdout": server, "stderr": server}
+    assert harness.fork_server.run([], **job, seconds=1) is None

@@ -35,6 +35,7 @@ class ForkServer:
         self._module = module
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
 
     def run(
         self,
@@ -48,12 +49,16 @@ class ForkServer:
         """Run the module with these arguments in a fork; return its exit code.
 
         Returns:
-            None if there is no server, or it ended: then nothing is known of the job.
+            None if there is no server, or it ended, or this was closed: then nothing is
+            known of the job.
 
         Raises:
             subprocess.TimeoutExpired: it took too long, and was ended.
         """
-        if not IS_SUPPORTED or not self._lock.acquire(timeout=seconds):
+        # A check that took too long goes on after its kit was closed.
+        if not IS_SUPPORTED or self._is_closed:
+            return None
+        if not self._lock.acquire(timeout=seconds):
             return None
         request = {
             "arguments": list(arguments),
@@ -64,7 +69,7 @@ class ForkServer:
         try:
             return self._ask(request, seconds)
         except (OSError, ValueError, _ServerEnded):  # of pipes that `close` closed, too
-            self.close()
+            self._end()
             return None
         finally:
             self._lock.release()
@@ -84,11 +89,15 @@ class ForkServer:
             if pid is not None:
                 os.kill(pid, 9)
             # It still owes an answer to this request.
-            self.close()
+            self._end()
             raise subprocess.TimeoutExpired(self._module, seconds) from late
 
     def close(self) -> None:
-        """End the server."""
+        """End the server; none is started again."""
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return
