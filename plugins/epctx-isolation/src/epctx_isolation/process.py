@@ -111,7 +111,12 @@ class ChildProcess:
 
     @contextlib.contextmanager
     def watched(
-        self, seconds: float, cancel: Cancellation | None, excess: str = ""
+        self,
+        seconds: float,
+        cancel: Cancellation | None,
+        excess: str = "",
+        *,
+        instance: int = 1,
     ) -> Iterator[None]:
         """End the process if the block takes longer, or does not end soon after the
         host asks it to stop.
@@ -120,18 +125,19 @@ class ChildProcess:
             seconds: the time that the block has.
             cancel: the host's request to stop.
             excess: the reason if it takes longer; empty for one that says the seconds.
+            instance: number of the EP's instance that the request concerns.
         """
         excess = excess or f"it took longer than the {seconds:g} seconds that it had"
-        self._watch.begin(seconds, cancel, excess)
+        self._watch.begin(seconds, cancel, excess, instance)
         try:
             yield
         finally:
             self._watch.end()
 
-    def ask_to_stop(self) -> None:
-        """Send the process a cancellation."""
+    def ask_to_stop(self, instance: int) -> None:
+        """Send the process a cancellation of an instance's work."""
         with contextlib.suppress(OSError, ValueError):
-            self.channel.send({"do": "cancel"})
+            self.channel.send({"do": "cancel", "instance": instance})
 
     def kill(self, reason: str) -> None:
         """End the process and its children; the first reason counts."""
@@ -275,6 +281,7 @@ class _Watch:
         self._changed = threading.Condition()
         self._closed = False
         self._cancel: Cancellation | None = None
+        self._instance = 1
         # Of the call; None between calls.
         self._deadline: float | None = None
         self._excess = ""
@@ -287,8 +294,11 @@ class _Watch:
         )
         self._thread.start()
 
-    def begin(self, seconds: float, cancel: Cancellation | None, excess: str) -> None:
+    def begin(
+        self, seconds: float, cancel: Cancellation | None, excess: str, instance: int
+    ) -> None:
         with self._changed:
+            self._instance = instance
             self._deadline = time.monotonic() + seconds
             self._excess = excess
             self._cancel = cancel
@@ -333,7 +343,10 @@ class _Watch:
             self._stopping = now
             # It may not be reading, and a send that waits must not stop the watch.
             threading.Thread(
-                target=self._process.ask_to_stop, name="epctx-stop", daemon=True
+                target=self._process.ask_to_stop,
+                args=(self._instance,),
+                name="epctx-stop",
+                daemon=True,
             ).start()
         return min(_POLLED_EVERY, max(deadline - now, 0.001))
 

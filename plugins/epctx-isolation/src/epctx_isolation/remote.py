@@ -219,7 +219,12 @@ class RemoteProvider:
             cancel = None if hook in _OF_RUNS else self._context.cancel
             try:
                 with (
-                    process.watched(seconds, cancel, self._describe_limit()),
+                    process.watched(
+                        seconds,
+                        cancel,
+                        self._describe_limit(),
+                        instance=self._number,
+                    ),
                     self._count_time(hook),
                 ):
                     if model is not None:

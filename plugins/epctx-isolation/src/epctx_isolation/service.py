@@ -92,10 +92,7 @@ def _perform(services: dict[int, Service], host: Host, message: Message) -> bool
         return False
     hook = message.text("hook")
     host.raised.clear()
-    if number != host.instance:
-        # A cancellation was that of the compile of another model of the share group.
-        host.session.set_load_cancellation_flag(False)
-        host.instance = number
+    host.begin(number)
     try:
         with _time(message.number("seconds")):
             head, blobs = service.perform(hook, message)
@@ -350,15 +347,18 @@ class Host:
         session: has the host's cancellation flag.
         raised: the host's failures by their numbers, as they were raised here.
         workspace: that of the instances; None before there is one.
-        instance: number of the one that was called last.
     """
 
     def __init__(self, channel: Channel) -> None:
         self.session = SessionOptions()
         self.raised: dict[int, Exception] = {}
         self.workspace: Workspace | None = None
-        self.instance = 1
         self._channel = channel
+        # Of a share group each model has an instance, and is cancelled alone: the
+        # message may arrive when another one is being compiled already.
+        self._instance = 1
+        self._cancelled: set[int] = set()
+        self._cancelling = threading.Lock()
         self._messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._asking = threading.RLock()
         self._waiting: list[tuple[Mapping[str, Any], Iterable[Buffer]]] | None = None
@@ -369,7 +369,9 @@ class Host:
             while True:
                 message = self._channel.receive(nodes=None)
                 if message.head.get("do") == "cancel":
-                    self.session.set_load_cancellation_flag(True)
+                    with self._cancelling:
+                        self._cancelled.add(message.number("instance"))
+                        self._show_cancellation()
                 else:
                     self._messages.put(message)
         except (OSError, EOFError, ProtocolError):
@@ -378,6 +380,18 @@ class Host:
             if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
                 os.killpg(0, signal.SIGKILL)
             os._exit(1)
+
+    def begin(self, instance: int) -> None:
+        """Have the cancellation flag say whether the work of an instance is cancelled;
+        it is the one that is called from now on.
+        """
+        with self._cancelling:
+            self._instance = instance
+            self._show_cancellation()
+
+    def _show_cancellation(self) -> None:
+        is_cancelled = self._instance in self._cancelled
+        self.session.set_load_cancellation_flag(is_cancelled)
 
     def next_message(self) -> Message:
         """Wait for the next message."""
