@@ -175,22 +175,31 @@ def take_plain(path: Path, _work: Path, _eps: str) -> dict[str, Any]:
     return {"problems": problems}
 
 
+def recording(options: epctx.SessionOptions) -> epctx.SessionOptions:
+    """Return options with which a session knows which EP has which node."""
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return options
+
+
+def drop_right_warnings(problems: list[str], groups: list[Any]) -> list[str]:
+    """Return problems without the warning that EPs take nothing, if that is so."""
+    if all(group.ep_name == CPU for group in groups):
+        return [problem for problem in problems if UNUSED not in problem]
+    return problems
+
+
 def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     """Run a model with EPs, and compile it for them: from a file, which is removed."""
     problems: list[str] = []
     taken = 0
     names: set[str] = set()
-    options = options_for(eps)
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     with (
         noting_problems(problems, "session"),
-        epctx.InferenceSession(path, options) as session,
+        epctx.InferenceSession(path, recording(options_for(eps))) as session,
     ):
         check_runs(session, path, eps)
         groups = session.get_provider_graph_assignment_info()
-    if all(group.ep_name == CPU for group in groups):
-        # That warning is right.
-        problems = [p for p in problems if UNUSED not in p]
+    problems = drop_right_warnings(problems, groups)
 
     source: Path | bytes
     if eps in REAL:
@@ -228,13 +237,15 @@ def load_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     problems: list[str] = []
     for form in FORMS:
         # The simulated EPs are found by what the model says.
-        options = options_for(eps) if eps in REAL else None
+        options = options_for(eps) if eps in REAL else epctx.SessionOptions()
         written = work / f"{path.stem}.{form}.onnx"
         with (
             noting_problems(problems, form),
-            epctx.InferenceSession(written, options) as session,
+            epctx.InferenceSession(written, recording(options)) as session,
         ):
             check_runs(session, path, eps)
+            groups = session.get_provider_graph_assignment_info()
+        problems = drop_right_warnings(problems, groups)
     return {"problems": problems}
 
 
