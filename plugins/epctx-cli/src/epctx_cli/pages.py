@@ -220,13 +220,13 @@ def read_pages() -> dict[str, Page]:
     """
     folder = next(filter(Path.is_dir, FOLDERS), FOLDERS[0])
     parts = _read_navigation(folder)
-    order = list(parts)
+    order = {address: place for place, address in enumerate(parts)}
     found = [
         Page(path.stem, address, _read(path), parts.get(address, ""))
         for path in list_files(folder)
         if (address := path.relative_to(folder).as_posix())
     ]
-    found.sort(key=lambda page: order.index(page.path) if page.path in parts else -1)
+    found.sort(key=lambda page: order.get(page.path, -1))
     return {page.name: page for page in found}
 
 

@@ -122,12 +122,9 @@ class ConformanceReport:
         )
         skipped = reasons.total()
         noun = "check" if skipped == 1 else "checks"
-        parts = [
-            f"{reason.rstrip('.')} ({count})"
-            for reason, count in reasons.most_common(_MOST_REASONS)
-        ]
-        if len(reasons) > len(parts):
-            rest = skipped - sum(n for _, n in reasons.most_common(_MOST_REASONS))
+        named = reasons.most_common(_MOST_REASONS)
+        parts = [f"{reason.rstrip('.')} ({count})" for reason, count in named]
+        if rest := skipped - sum(count for _, count in named):
             parts.append(f"other reasons ({rest})")
         return f"Skipped {skipped} {noun}: {'; '.join(parts)}."
 
