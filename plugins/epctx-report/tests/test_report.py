@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from epctx_bench import Profile
@@ -55,14 +56,35 @@ def test_a_plain_model_is_cut_as_it_is_explained(folder, eps):
     assert takers == {ep: (nodes[ep], partitions.get(ep, 0)) for ep in (*eps, *nodes)}
     assert model["nodes"]["name"] == [node.name for node in explanation.nodes]
     refused = Counter(
-        (ep, reason) for node in explanation.nodes for ep, reason in node.refusals
+        (ep, reason.removeprefix(f"{node.operator}: "))
+        for node in explanation.nodes
+        for ep, reason in node.refusals
     )
-    found = {
-        (each["ep"], each["reason"]): len(column(each["nodes"]))
-        for each in model["refusals"]
-    }
-    assert found == refused
+    assert len(model["refusals"]) == len(refused)
+    for each in model["refusals"]:
+        (number,) = (
+            number
+            for (ep, reason), number in refused.items()
+            if ep == each["ep"] and each["reason"].endswith(reason)
+        )
+        assert number == len(column(each["nodes"]))
     assert model["verdict"] is None
+
+
+def test_operators_that_are_refused_for_one_reason_share_a_group(tmp_path):
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["" : 17]> open (float[batch, 3] x) => '
+            "(float[batch, 3] y) { a = Relu(x) b = Exp(a) y = Relu(b) }"
+        ),
+        tmp_path / "open.onnx",
+    )
+
+    model = describe(tmp_path / "open.onnx", sess_options=with_eps(QNN))
+
+    (group,) = model["refusals"]
+    assert group["reason"].startswith("Relu, Exp: ")
+    assert column(group["nodes"]) == [0, 1, 2]
 
 
 def test_a_context_model_shows_its_payload_and_what_verify_finds(folder):
