@@ -20,7 +20,7 @@ from epctx_cache import key as keys
 
 import epctx_core as epctx
 from epctx_core.ext import ProviderChoice
-from epctx_core.plugin import BuildInfo, ProviderOption
+from epctx_core.plugin import BuildInfo, ProviderOption, hookimpl
 
 SECRET = "c0ffee" * 10 + "beef"
 
@@ -110,6 +110,32 @@ def test_the_optimisation_level_matters(cache, model, plain):
     )
 
     assert basic != plain
+
+
+class Wrapper:
+    """Host plugin of a hook."""
+
+    @hookimpl(wrapper=True)
+    def get_capability(self):
+        return (yield)
+
+
+def wrapped(version):
+    options = with_eps(QNN)
+    plugin = Wrapper()
+    if version is not None:
+        plugin.version = version
+    options.add_host_plugin(plugin)
+    return options
+
+
+def test_a_host_plugin_matters_if_it_has_a_version(cache, model, plain):
+    watching, first, second = (
+        cache.key(model, wrapped(version)) for version in (None, "1", "2")
+    )
+
+    assert watching == plain
+    assert len({plain, first, second}) == 3
 
 
 def test_a_weight_in_a_file_matters_and_its_place_on_the_machine_does_not(

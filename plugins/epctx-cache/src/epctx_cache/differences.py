@@ -203,6 +203,7 @@ _DESCRIBERS: Mapping[str, Callable[[Any], Described]] = {
     "custom_operators": _describe_listed("libraries of custom operators"),
     "initializers": _describe_named("value of the initializer"),
     "graph_transformers": _describe_listed("graph transformers, in order"),
+    "host_plugins": _describe_listed("host plugins, from the outermost"),
     "optimization": _describe_level,
     "target": _describe_as("operating system and processor"),
 }

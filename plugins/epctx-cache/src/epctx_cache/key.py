@@ -56,6 +56,7 @@ def ingredients(
     options: SessionOptions,
     level: GraphOptimizationLevel,
     secret: Callable[[], bytes],
+    host_plugins: Iterable[tuple[str, object]] = (),
 ) -> dict[str, Any]:
     """Return all ingredients of a compile's result, as JSON can hold them, without any
     secret.
@@ -66,6 +67,8 @@ def ingredients(
         options: of the session.
         level: of the optimisation before EPs see the model.
         secret: returns the bytes that hide secret values; called only if there are any.
+        host_plugins: names and objects of those of the compile. Most watch only, so one
+            counts if it has a `version`.
     """
 
     def seal(value: bytes) -> str:
@@ -116,6 +119,11 @@ def ingredients(
         "graph_transformers": [
             [name, getattr(transformer, "version", None)]
             for name, transformer in transformers
+        ],
+        "host_plugins": [
+            [name, version]
+            for name, plugin in host_plugins
+            if isinstance(version := getattr(plugin, "version", None), str)
         ],
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",

@@ -268,7 +268,17 @@ class Request:
     def _make_key(
         self, digest: str, secret: Callable[[], bytes]
     ) -> tuple[str, Mapping[str, Any]]:
-        parts = keys.ingredients(digest, self.choices, self.options, self.level, secret)
+        parts = keys.ingredients(
+            digest,
+            self.choices,
+            self.options,
+            self.level,
+            secret,
+            [
+                (host.name, host.plugin)
+                for host in self._providers.instances.host_plugins
+            ],
+        )
         return keys.key_of(parts), parts
 
     def _is_context_model(self) -> errors.InvalidArgument:
@@ -510,9 +520,12 @@ class Request:
         """The EPs that a compile will have, in order; without those that are optional
         and cannot be had.
         """
-        session = ProviderSession(self.options, self.registry)
-        chosen, _ = session.choose(self.options.providers, Purpose.EXPORT)
+        chosen, _ = self._providers.choose(self.options.providers, Purpose.EXPORT)
         return chosen
+
+    @cached_property
+    def _providers(self) -> ProviderSession:
+        return ProviderSession(self.options, self.registry)
 
 
 def _describe_share(record: store.EntryRecord) -> str:
