@@ -22,7 +22,8 @@
 # make clean   remove what these made
 
 PYTHON ?= python3
-JOBS ?= 2
+# One more than two processors: tests wait for the processes that they start.
+JOBS ?= 3
 FUZZ_SECONDS ?= 600
 FUZZ_CORPUS ?= .fuzz/corpus
 

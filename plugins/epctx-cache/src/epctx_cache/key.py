@@ -82,18 +82,13 @@ def ingredients(
     entries = options.config_entries
     written, _, _ = cache_entries(entries)
     libraries = map(Path, options.config().custom_ops_libraries)
-    # Installed code has the state of its distribution, and here none of its own.
-    package = Path(epctx_core.__file__).parent
-    core_state = (
-        newest_change(package) if (package.parent / "pyproject.toml").is_file() else ""
-    )
     transformers = options.graph_transformers
     helping = _find_helpers(
         [name for name, transformer in transformers if transformer is None]
     )
     return {
         "version": VERSION,
-        "core": [epctx_core.__version__, core_state, PLUGIN_API],
+        "core": [epctx_core.__version__, _find_core_state(), PLUGIN_API],
         "model": content,
         "eps": [_describe_provider(choice, seal) for choice in choices],
         "distributions": installed_states(
@@ -128,6 +123,15 @@ def ingredients(
         "optimization": int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
+
+
+def _find_core_state() -> str:
+    """Return the state of the core's code."""
+    package = Path(epctx_core.__file__).parent
+    # Installed code has the state of its distribution, and here none of its own.
+    if not (package.parent / "pyproject.toml").is_file():
+        return ""
+    return newest_change(package)
 
 
 def _find_helpers(transformers: Sequence[str]) -> set[str]:
