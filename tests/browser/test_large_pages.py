@@ -143,7 +143,7 @@ def test_list_of_refused_nodes_shows_the_first_of_them_and_the_count(show):
     page = show(sample("alternating_page"))
     page.locator("#refused summary").click()
     items = page.locator("#refused li")
-    assert items.count() == 201
+    expect(items).to_have_count(201)
     assert items.last.inner_text() == "… and 24,800 more"
 
 

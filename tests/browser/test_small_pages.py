@@ -400,7 +400,7 @@ def test_many_differences_are_opened_by_a_click(show):
 
     assert "n40" not in page.locator("#differences").inner_text()
     page.get_by_text("41 differences").click()
-    assert "n40" in page.locator("#differences").inner_text()
+    expect(page.locator("#differences")).to_contain_text("n40")
 
 
 def test_folder_begins_with_a_table_of_its_models_which_leads_to_each(show):
