@@ -19,7 +19,7 @@ from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host
 from epctx_core.sessions.load import SessionState, load_session
 from epctx_core.sessions.signature import (
-    fits,
+    check_memory,
     make_feed_order,
     unknown_name_error,
 )
@@ -190,7 +190,7 @@ class InferenceSession(Strict):
             begun.set()
             try:
                 results = self.run(output_names, feeds, run_options)
-            except Exception as raised:  # noqa: BLE001 - the callback gets every error
+            except BaseException as raised:  # noqa: BLE001 - the callback gets every error
                 error = str(raised)
             finally:
                 self._running.remove(get_ident())
@@ -213,18 +213,15 @@ class InferenceSession(Strict):
 
     def _find_memory(self, arrays: Mapping[str, Any]) -> list[np.ndarray | None]:
         """Return the memory that was given for each output, None for those without."""
+        if not isinstance(arrays, Mapping):
+            raise InvalidArgument(
+                f"outputs maps names to arrays, and is no {type(arrays).__name__}."
+            )
         self._find_indices([*arrays])
         memory = [arrays.get(output.name) for output in self._outputs]
         for output, array in zip(self._outputs, memory, strict=True):
-            if array is not None and not (
-                fits(array, output.tensor_type)
-                and array.flags.c_contiguous
-                and array.flags.writeable
-            ):
-                raise InvalidArgument(
-                    f"the memory given for the output {output.name!r} is not a "
-                    f"C-contiguous, writable array of {output.tensor_type}."
-                )
+            if array is not None:
+                check_memory(output, array)
         return memory
 
     def get_inputs(self) -> list[NodeArg]:
@@ -363,8 +360,9 @@ class InferenceSession(Strict):
             ),
         )
 
-    def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied.
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be pickled or copied; a subclass may have a state of its own, such
+        as the model's path.
 
         Raises:
             InvalidArgument: always.

@@ -199,9 +199,13 @@ def parse_model(data: bytes, path: Path | None) -> ModelProto:
     try:
         proto: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
+        is_pointer = data.startswith(b"version https://git-lfs")
         raise InvalidProtobuf(
             f"{describe_path(path)} is not an ONNX model, or it is cut off or damaged.",
             path=path,
+            hint="It is a pointer of Git LFS: `git lfs pull` fetches the model."
+            if is_pointer
+            else None,
         ) from error
     if not proto.HasField("graph"):
         raise InvalidProtobuf(

@@ -39,6 +39,17 @@ class Availability:
     reason: str = ""
     hint: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse a reason in the place of `available`, which would count as True.
+
+        Raises:
+            TypeError: `available` is neither True nor False.
+        """
+        if not isinstance(self.available, bool):
+            raise TypeError(
+                f"Availability takes True or False first, not {self.available!r:.80}"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareDevice:
@@ -226,6 +237,19 @@ class CompiledPartition:
     run: RunFunction | None
     _: KW_ONLY
     close: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what a run or the end of a session could only fail with.
+
+        Raises:
+            TypeError: `run` or `close` cannot be called.
+        """
+        for each in (self.run, self.close):
+            if each is not None and not callable(each):
+                raise TypeError(
+                    "CompiledPartition takes functions as run and close, not "
+                    f"{each!r:.80}"
+                )
 
 
 @dataclass(kw_only=True)

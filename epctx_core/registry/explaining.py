@@ -148,7 +148,7 @@ def unresolved_error(
     )
     return InvalidArgument(
         "no installed plugin provides the Execution Provider "
-        f"{name!r}.{_suggest_closest(short, installed)} Installed: "
+        f"{name!r}.{_suggest_closest(short, [CPU_EP, *installed])} Installed: "
         f"{_join_names(installed)}.",
         hint=_get_install_hint(
             short,
@@ -196,7 +196,8 @@ def _suggest_closest(name: str, names: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP names have in common must not make them
     look similar.
     """
-    stem = name.removesuffix(_SUFFIX)
+    is_long = name.casefold().endswith(_SUFFIX.casefold())
+    stem = name[: -len(_SUFFIX)] if is_long else name
     stems = sorted({k.removesuffix(_SUFFIX) for k in names})
     return (
         suggestion(name, [*names, *stems]) if stem == name else suggestion(stem, stems)

@@ -80,8 +80,8 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
     except BaseException as error:
         message = f"{record.label} failed in {hook}: {describe(error)}"
         if hook == "compile":
-            raise EPFail(message, ep=record.name, hint=_HINT) from error
-        raise plugin_error(message, record, hook=hook, hint=_HINT) from error
+            raise EPFail(message, ep=record.name, hint=FAULT_HINT) from error
+        raise plugin_error(message, record, hook=hook, hint=FAULT_HINT) from error
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def to_plain(value: Any) -> Any:
     return str.__str__(value) if issubclass(cls, str) else value
 
 
-_HINT = (
+FAULT_HINT = (
     "This is a fault of the plugin; its own exception is the cause of this error "
     "(`-v` shows it)."
 )
@@ -204,7 +204,28 @@ def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
 
     if not hook.caller_checks:
         check_result_types(record, hook, result)
+    if type(result) is str:
+        check_text(record, hook.name, result, "its result")
     return result
+
+
+def check_text(record: PluginRecord, hook: str, text: str, what: str) -> None:
+    """Raise PluginError unless a plugin's text can be stored in a model.
+
+    Args:
+        record: the EP's record.
+        hook: the hook that gave it.
+        text: the text.
+        what: the part of the result that it is.
+    """
+    fault = ""
+    if text.encode(errors="ignore").decode() != text:
+        fault = "which UTF-8 cannot represent"
+    elif (shown := concealed(text)) != text:
+        fault = f"which holds the value of a secret option ({shown!r:.80})"
+        text = shown
+    if fault:
+        raise contract_error(record, hook, f"gave {text!r:.80} as {what}, {fault}")
 
 
 def describe_type(value: object) -> str:

@@ -223,6 +223,7 @@ def wrap_progress(progress: Progress | None) -> Progress:
     check_function("progress", progress)
 
     def report(stage: str, done: int, total: int) -> None:
+        no_progress(stage, done, total)  # an EP's mistake is not the callback's
         with blame_host(f"the progress callback raised at stage {stage!r}"):
             progress(concealed(stage), done, total)
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
 from epctx_core.plugin import ValueInfo, write_in_place
-from epctx_core.registry.guard import contract_error, describe, to_plain
+from epctx_core.registry.guard import (
+    FAULT_HINT,
+    contract_error,
+    describe,
+    to_plain,
+)
 from epctx_core.sessions.signature import fits, has_shape, has_type
 
 if TYPE_CHECKING:
@@ -41,6 +46,8 @@ class StepSpec(NamedTuple):
         in_place: whether `run` takes, instead of None, `Memory` for its outputs.
         allocates: whether that may be None for some of them.
         nodes: their indices in the graph.
+        label: the plugin with its distribution, for messages; empty if the core runs
+            the step.
     """
 
     name: str
@@ -52,6 +59,7 @@ class StepSpec(NamedTuple):
     in_place: bool = True
     allocates: bool = True
     nodes: Sequence[int] = ()
+    label: str = ""
 
 
 Step: TypeAlias = (
@@ -162,11 +170,8 @@ class Plan:
                 )
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
-            except EpctxError as error:
-                _complete(error, spec)
-                raise
-            except (Exception, SystemExit, GeneratorExit) as error:
-                raise _step_failed(spec, error, options) from error
+            except BaseException as error:  # noqa: BLE001 - it is raised again
+                _raise_step_error(error, spec, options)
             # Otherwise an output without a reader would live through the next step.
             result = None
             results = ()
@@ -197,11 +202,8 @@ def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
     try:
         results = spec.run(feeds, None)
         return results if type(results) is list else list(results)
-    except EpctxError as error:
-        _complete(error, spec)
-        raise
-    except (Exception, SystemExit, GeneratorExit) as error:
-        raise _step_failed(spec, error) from error
+    except BaseException as error:  # noqa: BLE001 - it is raised again
+        _raise_step_error(error, spec)
 
 
 def _add_frees(
@@ -227,26 +229,35 @@ def _stopped() -> RuntimeException:
     )
 
 
-def _complete(error: EpctxError, spec: StepSpec) -> None:
-    """Fill in the EP and node of an error, if they were left out."""
-    error.ep = error.ep or spec.ep
-    error.node = error.node or spec.name
-
-
-def _step_failed(
-    spec: StepSpec, error: BaseException, options: RunOptions | None = None
-) -> RuntimeException:
+def _raise_step_error(
+    error: BaseException, spec: StepSpec, options: RunOptions | None = None
+) -> NoReturn:
+    """Raise the error of a step: one of epctx, with EP and node filled in; Ctrl-C; any
+    other as RuntimeException.
+    """
+    # A group of nodes for the CPU EP has no name of its own.
+    is_group = not spec.label and len(spec.nodes) > 1
+    node = None if is_group else spec.name
+    if isinstance(error, EpctxError):
+        error.ep = error.ep or spec.ep
+        error.node = error.node or node
+        raise error
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     if options is not None and options.terminate:
-        return _stopped()
-    return RuntimeException(
-        f"{spec.ep} failed while it ran {spec.name!r}: {describe(error)}",
-        node=spec.name,
+        raise _stopped() from error
+
+    what = repr(spec.name)
+    if is_group:
+        what = f"one of {len(spec.nodes)} nodes from {what} on"
+    raise RuntimeException(
+        f"{spec.label or spec.ep} failed while it ran {what}: {describe(error)}",
+        node=node,
         ep=spec.ep,
-        hint=(
-            "The cause is below this error (`__cause__`); `epctx compare` shows where "
-            "results first differ."
-        ),
-    )
+        hint=FAULT_HINT
+        if spec.label
+        else "Its own exception is the cause of this error (`-v` shows it).",
+    ) from error
 
 
 def add_checks(
@@ -257,8 +268,8 @@ def add_checks(
     *,
     is_loaded: bool = False,
 ) -> StepSpec:
-    """Return an EP's step with a `run` that checks its results: number, types, proven
-    lengths, and memory.
+    """Return an EP's step with a `run` that gets read-only views of its inputs, and
+    whose results are checked: number, types, proven lengths, and memory.
 
     Args:
         spec: the step, with the EP's own `run`.
@@ -285,7 +296,16 @@ def add_checks(
 
     def run_and_check(inputs: Sequence[Any], memory: Memory | None) -> Sequence[Any]:
         buffers = None if memory is None else _complete_memory(memory, outputs, inputs)
-        results = run(inputs, buffers)
+        # Arrays of the host, or values that other steps read, too.
+        views = []
+        for value in inputs:
+            view = value
+            if isinstance(value, array):
+                view = value.view()
+                # `write` by its name, or `flags.writeable`, would take twice as long.
+                view.setflags(False)  # type: ignore[call-arg]
+            views.append(view)
+        results = run(views, buffers)
         # Most partitions give one array of a static shape; the whole check would be
         # most of what a tiny run costs.
         if (
@@ -310,7 +330,7 @@ def add_checks(
         return check(results, inputs, buffers)
 
     checked = _explain_by_hints(run_and_check, hints, owner) if hints else run_and_check
-    return drop_omitted_outputs(spec._replace(run=checked))
+    return drop_omitted_outputs(spec._replace(run=checked, label=owner.label))
 
 
 def _complete_memory(

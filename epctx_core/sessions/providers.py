@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.context.scratch import make_scratch_folder
@@ -45,6 +46,7 @@ from epctx_core.registry import guard
 from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
+from epctx_core.registry.records import PluginState
 from epctx_core.sessions.workspaces import PrivateWorkspace
 
 if TYPE_CHECKING:
@@ -68,7 +70,15 @@ Progress: TypeAlias = "Callable[[str, int, int], None]"
 
 
 def no_progress(stage: str, done: int, total: int) -> None:
-    """Show nothing, for a host without a progress callback."""
+    """Show nothing, for a host without a progress callback.
+
+    Raises:
+        TypeError: an EP reports something else than a stage and two whole numbers.
+    """
+    if not isinstance(stage, str):
+        raise TypeError(f"progress takes the name of a stage first, not {stage!r:.80}")
+    index(done)
+    index(total)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +146,7 @@ class ProviderChoice:
                     "instead of a text"
                 )
                 raise guard.contract_error(self.record, method, what)
+            guard.check_text(self.record, method, text, name)
         return BuildInfo(**texts)
 
 
@@ -285,7 +296,12 @@ def choose_provider(
 
     options = parse_provider_options(cls.name, cls.options, merged)
     choice = ProviderChoice(
-        record=replace(record, vendor=cls.vendor),
+        record=replace(
+            record,
+            state=PluginState.LOADED,
+            vendor=cls.vendor,
+            simulated=cls.simulated,
+        ),
         cls=cls,
         options=options,
         requested=requested,

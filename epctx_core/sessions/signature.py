@@ -184,8 +184,10 @@ def _convert_feeds(
             raise unknown_name_error("input", name, names)
     for argument in arguments:
         if argument.name not in feeds and argument.name not in defaults:
+            tensor = argument.tensor_type
+            kind = argument.type if tensor.dtype is None else tensor
             raise InvalidArgument(
-                f"the input {argument.name!r} ({argument.tensor_type}) is missing.",
+                f"the input {argument.name!r} ({kind}) is missing.",
                 hint=f"The model's inputs: {', '.join(names)}.",
             )
 
@@ -227,23 +229,41 @@ def _convert_value(argument: NodeArg, value: Any) -> Any:
         ) from error
 
     if not has_type(array, expected):
-        raise InvalidArgument(
-            f"the input {argument.name!r} is {array.dtype}; the model takes "
-            f"{expected.dtype}.",
-            hint=f"Convert it: array.astype({str(expected.dtype)!r}).",
-        )
+        raise _make_type_error(argument.name, array.dtype, expected.dtype)
 
     if not has_shape(array, expected):
+        lengths = expected.shape or ()
+        hint = "Give an array of that shape."
+        if len(lengths) != array.ndim:
+            hint = f"Give an array of {len(lengths)} dimensions, not {array.ndim}."
+        elif not expected.is_static:
+            hint = "A length that is a name may be any; the others are fixed."
         raise InvalidArgument(
             f"the input {argument.name!r} has the shape {list(array.shape)}; the "
             f"model takes {expected}.",
-            hint=(
-                "A length that is a name is open; a free dimension override of the "
-                "session options fixes it."
-            ),
+            hint=hint,
         )
 
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def _make_type_error(
+    name: str, actual: np.dtype[Any], expected: np.dtype[Any]
+) -> InvalidArgument:
+    """Return the error for an input of another type."""
+    wanted = "text" if expected.kind == "O" else str(expected)
+    hint = f"Convert it: array.astype({wanted!r})."
+    if "O" in (expected.kind, actual.kind) or actual.kind in "SU":
+        # What numpy makes of these is no number, or no text, that anybody meant.
+        hint = f"Give an array of {wanted}."
+    elif actual.kind in "iu" and expected.kind == "V":
+        hint = (
+            f"Convert numbers by array.astype({wanted!r}); if they are the bits of "
+            f"{wanted}, look at them so: array.view({wanted!r})."
+        )
+    return InvalidArgument(
+        f"the input {name!r} is {actual}; the model takes {wanted}.", hint=hint
+    )
 
 
 def _are_numbers(array: np.ndarray, expected: np.dtype[Any]) -> bool:
@@ -271,6 +291,20 @@ def fits(value: object, expected: TensorType) -> bool:
         isinstance(value, np.ndarray)
         and has_type(value, expected)
         and has_shape(value, expected)
+    )
+
+
+def check_memory(output: NodeArg, array: Any) -> None:
+    """Raise InvalidArgument unless a run can write an output into an array."""
+    expected = output.tensor_type
+    if fits(array, expected) and array.flags.c_contiguous and array.flags.writeable:
+        return
+    found = type(array).__name__
+    if isinstance(array, np.ndarray):
+        found = f"{array.dtype}{list(array.shape)}"
+    raise InvalidArgument(
+        f"the memory given for the output {output.name!r}, {found}, is not a "
+        f"C-contiguous, writable array of {expected}."
     )
 
 

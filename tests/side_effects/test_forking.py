@@ -159,6 +159,28 @@ def test_a_scratch_folder_is_private_and_goes_with_its_block():
     assert not folder.exists()
 
 
+class ByPath(epctx.InferenceSession):
+    """Session that says itself how it is pickled, as programs of onnxruntime do."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.path = path
+
+    def __getstate__(self):
+        return {"path": self.path}
+
+    def __setstate__(self, state):
+        self.__init__(state["path"])
+
+
+def test_a_subclass_that_says_how_it_is_pickled_is_pickled(network):
+    with (
+        ByPath(network("lstm").path) as session,
+        pickle.loads(pickle.dumps(session)) as other,  # noqa: S301 - this test's own bytes
+    ):
+        assert other.get_inputs() == session.get_inputs()
+
+
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_session_cannot_be_pickled_or_copied_and_says_what_to_do_instead(
     tmp_path, way

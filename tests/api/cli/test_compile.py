@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 from agreement import TOLERANCE, worst_relative_error
+from cli.fixtures import PROVIDER
 
 import epctx_core
 
@@ -47,6 +48,33 @@ def test_the_report_says_that_the_ep_is_simulated(epctx, resnet):
         "Simulated: QNNExecutionProvider computes on this CPU, not on a vendor's "
         "hardware."
     ) in said.out
+
+
+def test_the_class_of_an_ep_alone_may_say_that_it_is_simulated(epctx, model, site):
+    taking = """
+    simulated = True
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda node: True)
+
+    @hookimpl
+    def compile(self, partitions):
+        return [
+            CompiledPartition(
+                lambda inputs, outputs=None: [inputs[0].copy()], close=None
+            )
+            for _ in partitions
+        ]
+"""
+    code = PROVIDER.partition("{body}")[0] + taking
+    folder = site("acme-ep", "AcmeEP", code=code.format(name="AcmeEP"))
+
+    said = epctx(
+        "run", model("y = Identity(x)"), "--ep", "AcmeEP", "--json", path=[folder]
+    )
+
+    assert said.json["simulated"] == ["AcmeEP"]
 
 
 def test_json_holds_the_promised_keys_and_describes_the_files_as_they_are(

@@ -18,6 +18,7 @@ from end_to_end.small_models import chain, example, finished, saved, snapshot, t
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
+from epctx_core.plugin import hookimpl
 
 LARGE = 2000
 
@@ -158,6 +159,26 @@ def test_progress_names_the_stages_in_their_order_and_ends_each(source):
         "compile": (1, 1),
         "write": (1, 1),
     }
+
+
+@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [((3, 1, 2), "name of a stage first, not 3"), (("tiles", "a", 2), "integer")],
+)
+def test_progress_of_an_ep_that_is_none_is_the_eps_mistake(source, shown, call, said):
+    class Telling(Alpha):
+        name = "TellingExecutionProvider"
+
+        @hookimpl
+        def compile(self, partitions):
+            self.context.progress(*call)
+            return super().compile(partitions)
+
+    given = {"progress": lambda *_: None} if shown else {}
+
+    with pytest.raises(epctx.EPFail, match=f"failed in compile: TypeError.*{said}"):
+        compiler(source, Telling, **given).compile_to_file()
 
 
 def test_progress_of_compiling_counts_partitions(tmp_path):

@@ -159,6 +159,28 @@ def test_a_secret_leaves_no_trace_in_what_is_written(source):
     assert b"hunter2" not in keyed
 
 
+@pytest.mark.parametrize("how", ["compatibility text", "SDK"])
+def test_an_ep_that_gives_its_secret_away_is_stopped(source, how):
+    def told(_cls, *arguments):
+        key = arguments[-1]["key"]
+        return BuildInfo(sdk=key) if how == "SDK" else f"for {key}"
+
+    hook = "get_build_info" if how == "SDK" else "get_compatibility_info"
+    ep = validating(options=KEYED.options, **{hook: classmethod(told)})
+
+    with pytest.raises(PluginError, match="holds the value of a secret") as caught:
+        compiled(source, ep, key="hunter2hunter2")
+
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.hook == hook
+    assert not source.with_name("m_ctx.onnx").exists()
+
+
+def test_a_compatibility_text_that_no_file_can_hold_is_the_plugins_fault(source):
+    with pytest.raises(PluginError, match="which UTF-8 cannot represent"):
+        compiled(source, validating(info="nimbus \ud800"))
+
+
 def test_the_fingerprint_tells_other_options_apart(source):
     one, same, other = (
         facts_of(compiled(source, KEYED, driver=driver), KEYED.name)["options"]

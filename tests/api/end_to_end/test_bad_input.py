@@ -359,6 +359,48 @@ def test_a_wrong_input_of_run(session, feeds, match):
     assert len(session.run(None, GOOD)) == 2
 
 
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (example().astype(np.float64), "Convert it: array.astype('float32')."),
+        (None, "Give an array of float32."),
+        ("text", "Give an array of float32."),
+        (example(shape=(3,)), "Give an array of 2 dimensions, not 1."),
+        (example(shape=(3, 2)), "Give an array of that shape."),
+    ],
+)
+def test_the_hint_about_an_input_fits_the_mistake(session, value, hint):
+    with pytest.raises(InvalidArgument) as caught:
+        session.run(None, {**GOOD, "input": value})
+
+    assert caught.value.hint == hint
+
+
+def test_bits_of_numbers_that_numpy_has_not_are_to_be_viewed_and_not_converted():
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (bfloat16[2] x) => (bfloat16[2] y) '
+        "{ y = Identity(x) }"
+    )
+
+    with (
+        epctx.InferenceSession(model.SerializeToString()) as session,
+        pytest.raises(InvalidArgument) as caught,
+    ):
+        session.run(None, {"x": np.array([0x3F80] * 2, np.uint16)})
+
+    assert "array.view('bfloat16')" in caught.value.hint
+
+
+def test_a_pointer_of_git_lfs_is_recognised(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+
+    with pytest.raises(InvalidProtobuf) as caught:
+        epctx.InferenceSession(path)
+
+    assert "git lfs pull" in caught.value.hint
+
+
 def test_a_wrong_output_of_run_is_noticed_before_anything_runs(session):
     with refused(InvalidArgument, "no output 'yy'.*Did you mean 'y'"):
         session.run(["yy"], {"not": "even looked at"})

@@ -213,9 +213,19 @@ def test_text_and_types_of_ml_dtypes_are_written_into_memory():
 )
 def test_memory_that_does_not_fit_is_refused(wrong):
     with pytest.raises(
-        epctx.InvalidArgument, match=r"given for the output 'y' .* float\[2\]"
+        epctx.InvalidArgument, match=r"given for the output 'y'.* float\[2\]"
     ):
         run_into(model_of("y = Relu(x)"), Alpha, outputs={"y": wrong})
+
+
+def test_memory_of_another_type_is_described():
+    with pytest.raises(epctx.InvalidArgument, match=r"'y', float64\[2\], is not"):
+        run_into(model_of("y = Relu(x)"), Alpha, outputs={"y": np.zeros(2)})
+
+
+def test_memory_has_to_be_given_by_names():
+    with pytest.raises(epctx.InvalidArgument, match="maps names to arrays"):
+        run_into(model_of("y = Relu(x)"), Alpha, outputs=[np.zeros(2, np.float32)])
 
 
 def test_memory_for_an_unknown_output_is_refused():

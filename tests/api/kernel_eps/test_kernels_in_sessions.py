@@ -328,6 +328,20 @@ def test_a_kernel_may_give_any_length_where_the_model_leaves_it_open():
     assert result.shape == (4,)
 
 
+def test_a_kernel_cannot_write_to_what_other_nodes_read():
+    def create(_node):
+        return lambda inputs: [inputs[0].fill(9)]
+
+    with (
+        session_of(
+            model_of("a = Exp(x) b = acme.Scale(a) y = Add(a, b)", inner="float[2] b"),
+            kernel_ep(scaling(create=create)),
+        ) as session,
+        pytest.raises(epctx.RuntimeException, match="read-only"),
+    ):
+        session.run(None, {"x": X})
+
+
 def test_a_kernel_that_raises_keeps_its_own_words():
     def raising(_inputs):
         raise ValueError("own words")

@@ -10,6 +10,7 @@ from end_to_end.engine_eps import Alpha
 from kernel_eps.acme import X, compiled, model_of, session_of
 
 import epctx_core as epctx
+from epctx_core.plugin import CompiledPartition, hookimpl
 
 TWO = model_of("y = Relu(x) z = Add(x, x)", outputs="float[2] y, float[2] z")
 
@@ -99,6 +100,36 @@ def test_what_only_looks_unusual_passes(harmless):
 
     np.testing.assert_array_equal(y, np.maximum(X, 0))
     np.testing.assert_array_equal(z, X + X)
+
+
+@pytest.mark.parametrize("wrong", [{"run": "x"}, {"run": None, "close": "x"}])
+def test_a_partition_that_cannot_be_called_is_refused_where_it_is_made(wrong):
+    class Uncallable(Alpha):
+        name = "UncallableExecutionProvider"
+
+        @hookimpl
+        def compile(self, partitions):
+            return [CompiledPartition(wrong["run"], close=wrong.get("close"))]
+
+    with pytest.raises(epctx.EPFail, match="takes functions as run and close, not 'x'"):
+        session_of(model_of("y = Relu(x)"), Uncallable)
+
+
+@pytest.mark.parametrize("body", ["y = Relu(x)", "a = Exp(x) y = Relu(a)"])
+def test_inputs_cannot_be_written_to_whosever_they_are(body):
+    def overwrite(inputs, _results):
+        inputs[0][:] = 7
+
+    x = X.copy()
+
+    with (
+        session_of(model_of(body), spoiling(overwrite)) as session,
+        pytest.raises(epctx.RuntimeException, match="destination is read-only"),
+    ):
+        session.run(None, {"x": x})
+
+    np.testing.assert_array_equal(x, X)
+    assert x.flags.writeable
 
 
 def test_the_same_result_again_as_an_input_is_noticed():

@@ -53,6 +53,11 @@ def test_an_unknown_name_lists_what_is_installed_and_suggests_the_nearest(instal
     assert "Installed: QNNExecutionProvider, Toy." in caught.value.message
 
 
+def test_the_cpu_ep_is_suggested_too(installed):
+    with pytest.raises(InvalidArgument, match="Did you mean 'CPUExecutionProvider'"):
+        Registry().resolve("CPUExecutionProvidr")
+
+
 @pytest.mark.parametrize("name", ["QNN", "qnnexecutionprovider"])
 def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the_simulated_one(
     name,

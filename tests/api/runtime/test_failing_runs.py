@@ -4,6 +4,9 @@ the exception.
 
 from __future__ import annotations
 
+import asyncio
+import queue
+
 import numpy as np
 import onnx.parser
 import pytest
@@ -46,8 +49,8 @@ class Failing(ExecutionProvider):
 
 
 @pytest.fixture(params=PIECES)
-def failing(request, monkeypatch):
-    """Give a function that runs a model in which the EP's piece stands alone, or among
+def failing_session(request, monkeypatch):
+    """Give a function that loads a model in which the EP's piece stands alone, or among
     others.
     """
     text = (
@@ -57,12 +60,20 @@ def failing(request, monkeypatch):
     registry = Registry(entry_points=False)
     registry.register(Failing)
 
-    def failing(act):
+    def failing_session(act):
         monkeypatch.setattr(Failing, "act", staticmethod(act))
         model = onnx.parser.parse_model(text).SerializeToString()
-        with epctx.InferenceSession(
-            model, providers=["Failing"], registry=registry
-        ) as session:
+        return epctx.InferenceSession(model, providers=["Failing"], registry=registry)
+
+    return failing_session
+
+
+@pytest.fixture
+def failing(failing_session):
+    """Give a function that runs such a model."""
+
+    def failing(act):
+        with failing_session(act) as session:
             session.run(None, {"x": np.ones(2, np.float32)})
 
     return failing
@@ -82,6 +93,7 @@ def raises(error):
         (MemoryError(), "MemoryError"),
         (SystemExit(2), "SystemExit: 2"),
         (Speechless(), "Speechless"),
+        (asyncio.CancelledError("gone"), "CancelledError: gone"),
     ],
 )
 def test_an_exception_is_named_by_its_type_also_without_a_text(failing, error, said):
@@ -90,6 +102,7 @@ def test_an_exception_is_named_by_its_type_also_without_a_text(failing, error, s
 
     assert caught.value.ep == Failing.name
     assert caught.value.__cause__ is error
+    assert str(caught.value).startswith("FailingExecutionProvider (")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +119,41 @@ def test_a_wrong_number_of_results_is_said_in_words(failing, results, said):
         failing(lambda: results)
 
     assert caught.value.ep == Failing.name
+
+
+def test_control_c_passes(failing):
+    with pytest.raises(KeyboardInterrupt):
+        failing(raises(KeyboardInterrupt()))
+
+
+def test_the_callback_of_a_run_is_called_whatever_the_ep_raises(failing_session):
+    called = queue.SimpleQueue()
+
+    with failing_session(raises(asyncio.CancelledError("gone"))) as session:
+        session.run_async(
+            None,
+            {"x": np.ones(2, np.float32)},
+            lambda results, _data, error: called.put((results, error)),
+            None,
+        )
+        results, error = called.get(timeout=60)
+
+    assert results == []
+    assert "CancelledError: gone" in error
+
+
+def test_of_many_nodes_of_the_cpu_ep_that_fail_together_none_is_blamed():
+    nodes = "a = Relu(x) b = Abs(a) c = Concat <axis = 1> (b, x) y = Reshape(c, s)"
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[N, 2] x, int64[1] s) => '
+        f"(float[M] y) {{ {nodes} }}"
+    )
+    session = epctx.InferenceSession(model.SerializeToString())
+
+    with pytest.raises(epctx.RuntimeException, match="one of 4 nodes from") as caught:
+        session.run(None, {"x": np.ones((1, 2), np.float32), "s": np.array([3])})
+
+    assert caught.value.node is None
 
 
 def test_an_error_of_ours_passes_with_the_ep_and_its_piece_filled_in(failing):
