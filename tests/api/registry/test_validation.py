@@ -306,10 +306,38 @@ def test_an_api_version_that_is_no_number_is_refused(version):
             (ProviderOption("x", list, default=[], doc=""),),
             "has the type <class 'list'>",
         ),
+        (
+            (ProviderOption("fast", bool, default="0", doc=""),),
+            "'fast' is of type bool, and has the value '0'",
+        ),
+        (
+            (ProviderOption("n", int, default=1, choices=("1", "2"), doc=""),),
+            "'n' is of type int, and has the value '1'",
+        ),
+        (
+            (ProviderOption("n", int, default=9, choices=(1, 2), doc=""),),
+            "'n' has the default 9, which is no choice",
+        ),
+        (
+            (ProviderOption("n", int, default=1, choices=5, doc=""),),
+            "'n' has the choices 5, not a tuple",
+        ),
+        ((ProviderOption("n", int, default=1, doc=None),), "has the doc None"),
+        (
+            (ProviderOption("n", str, default="", doc="", secret="yes"),),  # noqa: S106 - no password
+            "neither True nor False as secret",
+        ),
     ],
 )
 def test_options_that_are_no_provider_options_are_refused(options, why):
     assert why in error_of(changed(options=options)).message
+
+
+def test_an_option_may_be_unset_and_a_number_whole():
+    option = ProviderOption("a", float, default=1, choices=(1, 2.5), doc="A factor.")
+    unset = ProviderOption("b", str, default=None, choices=("x",), doc="A mode.")
+
+    assert registered(changed(options=(option, unset))).usable
 
 
 def test_a_vendor_that_is_no_text_is_refused():
