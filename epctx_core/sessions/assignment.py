@@ -183,6 +183,14 @@ class Assignment:
         """The main graph and all subgraphs that the session runs itself."""
         return list(self.main.executed_graphs())
 
+    @property
+    def shown_refusals(self) -> list[RefusalRecord]:
+        """The refusals of nodes in these graphs. A body of any other node is run, or
+        refused, with the node.
+        """
+        graphs = {part.graph for part in self.graphs}
+        return [refusal for refusal in self.refusals if refusal.graph in graphs]
+
     def of(self, ep: str) -> list[GraphPartition]:
         """Return one EP's partitions."""
         return [p for p in self.partitions if p.ep == ep]

@@ -9,6 +9,7 @@ with the reason.
 from __future__ import annotations
 
 import logging
+import string
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx.session")
 _T = TypeVar("_T")
+_PLAIN = frozenset(string.ascii_letters + string.digits + "_.:-")
+"""Characters of names that a shell takes as they are."""
 _SERVING = frozenset({"Constant", "DequantizeLinear"})
 
 
@@ -557,7 +560,7 @@ def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
     count; then the model's open dimensions, if refused nodes have one.
     """
     refusals = sorted(
-        assignment.refusals,
+        assignment.shown_refusals,
         key=lambda refusal: len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
     )
     why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
@@ -573,7 +576,7 @@ def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
     names = [d for each in types for d in each.shape or () if isinstance(d, str)]
     if is_open and names:
         # Part of a command to paste, which foreign text may not change.
-        named = next(filter(str.isidentifier, names), "NAME")
+        named = next((n for n in names if not set(n) - _PLAIN), "NAME")
         why.append(
             " Dimensions of the model's inputs are open: if that is the cause, "
             f"fix them by `--free-dimension {named}=1` or "

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument
+from epctx_core.plugin import Refusal, hookimpl, supported_partitions
 
 TWO_PARTITIONS = ["Relu", "Add", "Neg", "Relu"]
 
@@ -566,3 +567,28 @@ def test_bytes_with_a_file_of_initializers_have_it_in_the_folder_of_the_option(
         result(folder / "net_ctx.onnx", feeds=feeds), -(feeds["x"] + 1) * 2
     )
     onnx.checker.check_model(str(folder / "net_ctx.onnx"))
+
+
+def test_the_report_has_no_refusals_of_bodies_that_an_ep_takes_with_their_node(
+    tmp_path,
+):
+    class Whole(Alpha):
+        name = "WholeExecutionProvider"
+
+        @hookimpl
+        def get_capability(self, graph):
+            if graph.parent_node is not None:
+                return [Refusal("it is in an If that is taken whole", graph.nodes)]
+            return supported_partitions(graph, lambda node: node.op_type == "If")
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (bool c, float[2] x) => '
+        "(float[2] y, float[2] z) { y = If (c) <then_branch = t () => (float[2] p) "
+        "{ p = Relu(x) }, else_branch = e () => (float[2] q) { q = Neg(x) }> "
+        "z = Abs(x) }"
+    )
+
+    report = compiler(saved(model, tmp_path / "m.onnx"), Whole).compile_to_file()
+
+    assert report.assignments == {Whole.name: 1, "CPUExecutionProvider": 1}
+    assert [refusal.operators for refusal in report.refusals] == [("Abs",)]
