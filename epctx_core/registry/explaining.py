@@ -184,12 +184,18 @@ def describe_others(
         and r.state is not PluginState.REMOVED
     ]
     made = [r for r in others if is_same_distribution(r.distribution, stated)]
-    return "".join(
-        f" {r.origin} provides {r.name}, too{', and made this' if made else ''}: name "
-        "it "
-        f'"{r.distribution}:{r.name}" among the providers.'
-        for r in made or others
-    )
+    sentences = []
+    for r in made or others:
+        can_be_named = r.usable or r.state is PluginState.DUPLICATE
+        sentences.append(
+            f" {r.origin} provides {r.name}, too{', and made this' if made else ''}"
+            + (
+                f': name it "{r.distribution}:{r.name}" among the providers.'
+                if can_be_named
+                else f"; it is {r.state.value}: `epctx plugins list` says why."
+            )
+        )
+    return "".join(sentences)
 
 
 def _suggest_closest(name: str, names: Sequence[str]) -> str:

@@ -130,6 +130,24 @@ def test_a_refused_payload_names_the_other_distribution_of_its_ep(
     assert caught.value.ep == NAME
 
 
+def test_another_distribution_that_is_disabled_is_not_advised(
+    tmp_path, registry, monkeypatch
+):
+    model = compiled(tmp_path, registry, manifest=True)
+    monkeypatch.setenv("EPCTX_DISABLE_PLUGINS", "acme-vendor")
+    later = epctx.Registry(entry_points=False)
+    later.add_path(tmp_path / "acme-vendor")
+    later.add_path(wheel(tmp_path, "acme-sim", Refusing))
+    options = epctx.SessionOptions()
+    options.add_provider(NAME)
+
+    with pytest.raises(epctx.InvalidGraph) as caught:
+        epctx.InferenceSession(model, options, registry=later)
+
+    said = f"acme-vendor 1.0 provides {NAME}, too, and made this; it is disabled"
+    assert said in caught.value.hint
+
+
 def test_a_verification_that_finds_a_foreign_payload_names_the_other_distribution(
     tmp_path, registry
 ):
