@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -111,11 +111,14 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         'payload'
     """
     one, other = read_bundle(first), read_bundle(second)
-    tables = zip(_describe(one).items(), _describe(other).values(), strict=True)
+    repeated = set().union(
+        *(_find_repeated(bundle.model.graph.node) for bundle in (one, other))
+    )
+    tables = [_describe(bundle, repeated) for bundle in (one, other)]
     found = [
         difference
-        for (part, mine), theirs in tables
-        for difference in _compare(part, mine, theirs)
+        for part, mine in tables[0].items()
+        for difference in _compare(part, mine, tables[1][part])
     ]
     unread: Counter[str] = Counter()
     pairs = chain(_pair_weights(one, other), _pair_payloads(one, other))
@@ -136,8 +139,13 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
     return DiffReport(differences=tuple(found), notes=tuple(notes))
 
 
-def _describe(bundle: Bundle) -> dict[str, Facts]:
-    """Return each part of a model as texts by name."""
+def _describe(bundle: Bundle, repeated: Collection[str]) -> dict[str, Facts]:
+    """Return each part of a model as texts by name.
+
+    Args:
+        bundle: the model.
+        repeated: names that several nodes of this model or of the other one have.
+    """
     model = bundle.model
     graph = model.graph
     manifest = bundle.manifest
@@ -149,7 +157,7 @@ def _describe(bundle: Bundle) -> dict[str, Facts]:
         "opset": opsets,
         "input": {each.name: spell_type(each.type) for each in graph.input},
         "output": {each.name: spell_type(each.type) for each in graph.output},
-        "node": {_identify(node): _spell_node(node) for node in graph.node},
+        "node": _describe_nodes(graph.node, repeated),
         "function": {
             ".".join(filter(None, get_key(each))): (
                 f"({', '.join(each.input)}) -> {', '.join(each.output)} "
@@ -173,6 +181,29 @@ def _describe(bundle: Bundle) -> dict[str, Facts]:
         },
         "metadata": {each.key: str(each.value) for each in model.metadata_props},
     }
+
+
+def _describe_nodes(nodes: Iterable[NodeProto], repeated: Collection[str]) -> Facts:
+    """Return the nodes of a graph as texts, by a name that is each one's own.
+
+    Args:
+        nodes: the nodes.
+        repeated: names that do not identify a node.
+    """
+    texts: dict[str, list[str]] = {}
+    for node in nodes:
+        name = _identify(node)
+        if name in repeated:
+            name = f"{name} ({_find_output(node)})"
+        texts.setdefault(name, []).append(_spell_node(node))
+    # Nothing tells nodes of one name apart that have no outputs.
+    return {name: "; ".join(each) for name, each in texts.items()}
+
+
+def _find_repeated(nodes: Iterable[NodeProto]) -> set[str]:
+    """Return the names that several nodes have."""
+    counts = Counter(map(_identify, nodes))
+    return {name for name, count in counts.items() if count > 1}
 
 
 def _describe_payloads(bundle: Bundle) -> Iterator[tuple[str, str]]:
@@ -220,8 +251,13 @@ def _compare(part: str, mine: Facts, theirs: Facts) -> Iterator[Difference]:
 
 
 def _identify(node: NodeProto) -> str:
-    """Return the name of a node, or its first output, which no other node has."""
-    return node.name or next(filter(None, node.output), node.op_type)
+    """Return the name of a node, which others may have, or its first output."""
+    return node.name or _find_output(node)
+
+
+def _find_output(node: NodeProto) -> str:
+    """Return the first output of a node, which no other node has."""
+    return next(filter(None, node.output), node.op_type)
 
 
 def _spell_node(node: NodeProto) -> str:
