@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx.parser
-from epctx_files import diff
-from onnx import helper
+import pytest
+from epctx_files import diff, embed, externalize
+from file_models import product
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
+
+ONES = np.ones((2, 256), np.float32)
 
 
 def write(path, text):
     """Write a model given by its graph in ONNX's text form."""
     head = '<ir_version: 10, opset_import: ["" : 21]> '
     path.write_bytes(onnx.parser.parse_model(head + text).SerializeToString())
+    return path
+
+
+def write_if(path, value, *, file=None):
+    """Write an If whose then-branch adds a weight, in the model or in a file."""
+    write(
+        path,
+        """g (bool c, float[2, 256] x) => (float[2, 256] y) { [choice] y = If (c) <
+            then_branch = t () => (float[2, 256] u) { u = Add(x, w) },
+            else_branch = e () => (float[2, 256] v) { v = Neg(x) }
+        > }""",
+    )
+    model = onnx.load(path)
+    (branch,) = (
+        each.g for each in model.graph.node[0].attribute if each.name == "then_branch"
+    )
+    weight = numpy_helper.from_array(ONES * np.float32(value), "w")
+    if file is not None:
+        path.with_name(file).write_bytes(weight.raw_data)
+        set_external_data(weight, file, 0, len(weight.raw_data))
+        weight.ClearField("raw_data")
+    branch.initializer.append(weight)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def write_sum(path, weight):
+    """Write `y = x + w` for a weight."""
+    shape = ", ".join(map(str, weight.dims))
+    write(path, f"g (float[{shape}] x) => (float[{shape}] y) {{ [add] y = Add(x, w) }}")
+    model = onnx.load(path)
+    model.graph.initializer.append(weight)
+    path.write_bytes(model.SerializeToString())
     return path
 
 
@@ -61,3 +100,94 @@ def test_nodes_that_nothing_tells_apart_are_compared_together(tmp_path):
     assert difference.name == "n (Own)"
     assert difference.first == "Own(x) -> ; Own(x) -> "
     assert difference.second == "Own(z) -> ; Own(x) -> "
+
+
+def test_weights_of_subgraphs_are_compared(tmp_path):
+    first = write_if(tmp_path / "a.onnx", 1)
+    second = write_if(tmp_path / "b.onnx", 100)
+
+    assert list_names(diff(first, second)) == [("node", "choice")]
+    assert not diff(first, first).differences
+
+
+@pytest.mark.parametrize("value", [1, 100])
+def test_weights_of_subgraphs_are_compared_wherever_they_lie(tmp_path, value):
+    inside = write_if(tmp_path / "a.onnx", 1)
+    outside = write_if(tmp_path / "b.onnx", value, file="b.data")
+    other = write_if(tmp_path / "c.onnx", 1, file="c.data")
+
+    for path in (inside, other):
+        report = diff(path, outside)
+        assert bool(report.differences) is (value != 1)
+        assert not report.notes
+
+
+def test_types_of_a_subgraph_are_compared(tmp_path):
+    text = """g (float[2] x, int64 m, bool c) => (float[2] y) {{
+        [loop] y = Loop (m, c, x) <body = b
+        (int64 i, bool p, {} s) => (bool q, float[2] t) {{
+        q = Identity(p)  t = Neg(s) }}> }}"""
+    first = write(tmp_path / "a.onnx", text.format("float[2]"))
+    second = write(tmp_path / "b.onnx", text.format("float[N]"))
+
+    assert list_names(diff(first, second)) == [("node", "loop")]
+
+
+def test_a_model_equals_what_embed_and_externalize_make_of_it(tmp_path):
+    plain = product(tmp_path / "net.onnx", external=False)
+    outside = externalize(plain, tmp_path / "outside" / "net.onnx").model
+    inside = embed(outside, tmp_path / "inside" / "net.onnx").model
+
+    unread = diff(plain, outside)
+
+    assert not diff(plain, inside).differences
+    assert not unread.differences
+    assert unread.notes == ("the bytes of 1 weight in files were not compared",)
+    assert not diff(plain, outside, weights=True).differences
+    assert not diff(outside, plain, weights=True).notes
+
+
+def test_a_weight_in_the_model_and_another_in_a_file_differ(tmp_path):
+    plain = product(tmp_path / "net.onnx", external=False)
+    other = product(tmp_path / "other" / "net.onnx", external=False, seed=1)
+    outside = externalize(other, tmp_path / "outside" / "net.onnx").model
+
+    assert ("weight", "weight") in list_names(diff(plain, outside, weights=True))
+    assert ("weight", "weight") not in list_names(diff(plain, outside))
+
+
+@pytest.mark.parametrize(
+    ("element", "values"),
+    [
+        (TensorProto.FLOAT, np.arange(6, dtype=np.float32)),
+        (TensorProto.INT64, np.arange(6)),
+        (TensorProto.UINT8, np.arange(6, dtype=np.uint8)),
+        (TensorProto.INT4, np.arange(6)),
+        (TensorProto.BFLOAT16, np.arange(6, dtype=np.float32)),
+    ],
+)
+def test_equal_weights_are_equal_in_whatever_field_they_lie(tmp_path, element, values):
+    fields = helper.make_tensor("w", element, [2, 3], values)
+    raw = numpy_helper.from_array(numpy_helper.to_array(fields), "w")
+    other = helper.make_tensor("w", element, [2, 3], values[::-1])
+    assert raw.HasField("raw_data")
+    assert not fields.HasField("raw_data")
+
+    first = write_sum(tmp_path / "a.onnx", fields)
+    second = write_sum(tmp_path / "b.onnx", raw)
+
+    assert not diff(first, second).differences
+    third = write_sum(tmp_path / "c.onnx", other)
+    assert list_names(diff(second, third)) == [("weight", "w")]
+
+
+def test_weights_of_text_are_compared(tmp_path):
+    paths = [
+        write_sum(
+            tmp_path / f"{text}.onnx",
+            helper.make_tensor("w", TensorProto.STRING, [1], [text.encode()]),
+        )
+        for text in ("a", "b")
+    ]
+
+    assert list_names(diff(*paths)) == [("weight", "w")]

@@ -9,7 +9,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
-from onnx import AttributeProto, NodeProto, TensorProto
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    numpy_helper,
+)
 
 from epctx_core.errors import convert_errors
 from epctx_files.bundle import (
@@ -43,6 +50,8 @@ _OF_CONTEXT = frozenset({"ep_cache_context"})
 Facts: TypeAlias = "Mapping[str, str]"
 Range: TypeAlias = "tuple[MappedFile, int, int]"
 """File with an offset and a length in it."""
+Data: TypeAlias = "Range | bytes"
+"""Bytes in a file, or in a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +107,10 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
 
     Args:
         first, second: plain models or context models.
-        weights: True to compare the bytes of weights in files as well, and of payloads
-            without digests, which reads them; otherwise their types, shapes and lengths
-            are compared.
+        weights: True to compare the bytes of initializers as well of which at least one
+            lies in a file, and of payloads without digests, which reads them; otherwise
+            their types, shapes and lengths are compared. Tensors within nodes, such as
+            weights of subgraphs, are read and compared wherever they lie.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model, or a file of it, is missing
@@ -111,17 +121,22 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         'payload'
     """
     one, other = read_bundle(first), read_bundle(second)
-    repeated = set().union(
-        *(_find_repeated(bundle.model.graph.node) for bundle in (one, other))
-    )
-    tables = [_describe(bundle, repeated) for bundle in (one, other)]
+    models = (one.model.graph, other.model.graph)
+    repeated = set().union(*(_find_repeated(graph.node) for graph in models))
+    outside = {
+        tensor.name
+        for graph in models
+        for tensor in graph.initializer
+        if find_location(tensor) is not None
+    }
+    tables = [_describe(bundle, repeated, outside) for bundle in (one, other)]
     found = [
         difference
         for part, mine in tables[0].items()
         for difference in _compare(part, mine, tables[1][part])
     ]
     unread: Counter[str] = Counter()
-    pairs = chain(_pair_weights(one, other), _pair_payloads(one, other))
+    pairs = chain(_pair_weights(one, other, outside), _pair_payloads(one, other))
     for part, name, mine, theirs in pairs:
         if _are_same_bytes(mine, theirs):
             continue
@@ -139,12 +154,16 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
     return DiffReport(differences=tuple(found), notes=tuple(notes))
 
 
-def _describe(bundle: Bundle, repeated: Collection[str]) -> dict[str, Facts]:
+def _describe(
+    bundle: Bundle, repeated: Collection[str], outside: Collection[str]
+) -> dict[str, Facts]:
     """Return each part of a model as texts by name.
 
     Args:
         bundle: the model.
         repeated: names that several nodes of this model or of the other one have.
+        outside: initializers that lie in a file in one of the models; their bytes are
+            left out.
     """
     model = bundle.model
     graph = model.graph
@@ -157,19 +176,23 @@ def _describe(bundle: Bundle, repeated: Collection[str]) -> dict[str, Facts]:
         "opset": opsets,
         "input": {each.name: spell_type(each.type) for each in graph.input},
         "output": {each.name: spell_type(each.type) for each in graph.output},
-        "node": _describe_nodes(graph.node, repeated),
+        "node": _describe_nodes(bundle, repeated),
         "function": {
             ".".join(filter(None, get_key(each))): (
                 f"({', '.join(each.input)}) -> {', '.join(each.output)} "
-                f"{{{'; '.join(map(_spell_node, each.node))}}}"
+                f"{_spell_nodes(bundle, each.node)}"
             )
             for each in model.functions
         },
         "weight": {
-            **{each.name: _spell_tensor(each) for each in graph.initializer},
             **{
-                each.values.name: f"sparse {'x'.join(map(str, each.dims))} "
-                f"{_spell_tensor(each.values)} at {_spell_tensor(each.indices)}"
+                each.name: _spell_form(each)
+                if each.name in outside
+                else _spell_tensor(bundle, each)
+                for each in graph.initializer
+            },
+            **{
+                each.values.name: _spell_sparse(bundle, each)
                 for each in graph.sparse_initializer
             },
         },
@@ -183,19 +206,19 @@ def _describe(bundle: Bundle, repeated: Collection[str]) -> dict[str, Facts]:
     }
 
 
-def _describe_nodes(nodes: Iterable[NodeProto], repeated: Collection[str]) -> Facts:
-    """Return the nodes of a graph as texts, by a name that is each one's own.
+def _describe_nodes(bundle: Bundle, repeated: Collection[str]) -> Facts:
+    """Return the nodes of a model as texts, by a name that is each one's own.
 
     Args:
-        nodes: the nodes.
+        bundle: the model.
         repeated: names that do not identify a node.
     """
     texts: dict[str, list[str]] = {}
-    for node in nodes:
+    for node in bundle.model.graph.node:
         name = _identify(node)
         if name in repeated:
             name = f"{name} ({_find_output(node)})"
-        texts.setdefault(name, []).append(_spell_node(node))
+        texts.setdefault(name, []).append(_spell_node(bundle, node))
     # Nothing tells nodes of one name apart that have no outputs.
     return {name: "; ".join(each) for name, each in texts.items()}
 
@@ -260,11 +283,15 @@ def _find_output(node: NodeProto) -> str:
     return next(filter(None, node.output), node.op_type)
 
 
-def _spell_node(node: NodeProto) -> str:
+def _spell_nodes(bundle: Bundle, nodes: Iterable[NodeProto]) -> str:
+    return f"{{{'; '.join(_spell_node(bundle, node) for node in nodes)}}}"
+
+
+def _spell_node(bundle: Bundle, node: NodeProto) -> str:
     """Return an operator with its arguments and attributes on one line."""
     hidden = _OF_CONTEXT if is_context_node(node) else frozenset()
     attributes = sorted(
-        f"{each.name}={_spell_attribute(each)}"
+        f"{each.name}={_spell_attribute(bundle, each)}"
         for each in node.attribute
         if each.name not in hidden
     )
@@ -273,14 +300,20 @@ def _spell_node(node: NodeProto) -> str:
     return f"{operator}({', '.join(node.input)}) -> {', '.join(node.output)}{given}"
 
 
-def _spell_attribute(attribute: AttributeProto) -> str:
+def _spell_attribute(bundle: Bundle, attribute: AttributeProto) -> str:
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        graphs = (attribute.g, *attribute.graphs)
-        return "; ".join(
-            f"{{{'; '.join(map(_spell_node, each.node))}}}" for each in graphs
-        )
-    if attribute.type == AttributeProto.TENSOR:
-        return _spell_tensor(attribute.t)
+        graphs = attribute.graphs or (attribute.g,)
+        return "; ".join(_spell_graph(bundle, each) for each in graphs)
+    if attribute.type in (AttributeProto.TENSOR, AttributeProto.TENSORS):
+        tensors = attribute.tensors or (attribute.t,)
+        return "; ".join(_spell_tensor(bundle, each) for each in tensors)
+    if attribute.type == AttributeProto.SPARSE_TENSOR:
+        return _spell_sparse(bundle, attribute.sparse_tensor)
+    return _spell_value(attribute)
+
+
+def _spell_value(attribute: AttributeProto) -> str:
+    """Return the value of an attribute that has neither graphs nor tensors."""
     try:
         value = onnx.helper.get_attribute_value(attribute)
     except ValueError:  # of an unknown type
@@ -292,24 +325,78 @@ def _spell_attribute(attribute: AttributeProto) -> str:
     return repr(value)
 
 
-def _spell_tensor(tensor: TensorProto) -> str:
-    """Return type and shape of a tensor, and a digest of data in the model."""
-    kind = spell_element(tensor.data_type)
+def _spell_graph(bundle: Bundle, graph: GraphProto) -> str:
+    """Return a subgraph with its inputs and outputs, weights and nodes on one line."""
+    inputs, outputs = (
+        ", ".join(f"{spell_type(each.type)} {each.name}" for each in values)
+        for values in (graph.input, graph.output)
+    )
+    weights = [f"{e.name} = {_spell_tensor(bundle, e)}" for e in graph.initializer]
+    weights += [
+        f"{each.values.name} = {_spell_sparse(bundle, each)}"
+        for each in graph.sparse_initializer
+    ]
+    given = f" <{'; '.join(weights)}>" if weights else ""
+    return f"({inputs}) -> ({outputs}){given} {_spell_nodes(bundle, graph.node)}"
+
+
+def _spell_sparse(bundle: Bundle, sparse: SparseTensorProto) -> str:
+    shape = "x".join(map(str, sparse.dims))
+    values, indices = (
+        _spell_tensor(bundle, each) for each in (sparse.values, sparse.indices)
+    )
+    return f"sparse {shape} {values} at {indices}"
+
+
+def _spell_tensor(bundle: Bundle, tensor: TensorProto) -> str:
+    """Return type and shape of a tensor, and a digest of its data, wherever they
+    lie.
+    """
+    digest = _digest(_get_data(bundle, tensor))
+    return f"{_spell_form(tensor)}, data {digest[:12]}"
+
+
+def _spell_form(tensor: TensorProto) -> str:
+    """Return type and shape of a tensor."""
     shape = "x".join(map(str, tensor.dims)) or "scalar"
+    return f"{spell_element(tensor.data_type)} {shape}"
+
+
+def _get_data(bundle: Bundle, tensor: TensorProto) -> Data:
+    """Return the data of a tensor, the same in whatever field of the model they lie.
+
+    Raises:
+        InvalidGraph: the numbers of a place in a file are none.
+    """
     if find_location(tensor) is not None:
-        return f"{kind} {shape}"
+        return find_range(bundle, tensor)
+    if tensor.raw_data:
+        return bytes(tensor.raw_data)
+
+    # onnx would open a file that the model names, and changes text on the way.
+    if (
+        tensor.data_location != TensorProto.EXTERNAL
+        and tensor.data_type != TensorProto.STRING
+    ):
+        try:
+            values = numpy_helper.to_array(tensor)
+            return bytes(numpy_helper.from_array(values).raw_data)
+        except Exception:  # noqa: BLE001, S110 - onnx has many kinds for damaged ones
+            pass
     bare = TensorProto()
     bare.CopyFrom(tensor)
-    bare.ClearField("name")
-    bare.ClearField("doc_string")
-    digest = _digest(bare.SerializeToString(deterministic=True))
-    return f"{kind} {shape}, data {digest[:12]}"
+    for field in ("name", "doc_string", "data_location", "raw_data", "metadata_props"):
+        bare.ClearField(field)
+    return bytes(bare.SerializeToString(deterministic=True))
 
 
-def _digest(data: bytes) -> str:
+def _digest(data: Data) -> str:
     import hashlib
 
-    return hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256()
+    for piece in _read_pieces(data):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _pair_payloads(
@@ -324,51 +411,64 @@ def _pair_payloads(
 
 
 def _pair_weights(
-    one: Bundle, other: Bundle
-) -> Iterator[tuple[str, str, Range, Range]]:
-    """Yield the weights that both models have in files, with the ranges there."""
+    one: Bundle, other: Bundle, outside: Collection[str]
+) -> Iterator[tuple[str, str, Data, Data]]:
+    """Yield the weights that both models have with one type and shape, and at least one
+    of them in a file, with their data.
+    """
     theirs = {each.name: each for each in other.model.graph.initializer}
     for tensor in one.model.graph.initializer:
         match = theirs.get(tensor.name)
         if (
             match is not None
-            and find_location(tensor) is not None
-            and find_location(match) is not None
-            and _spell_tensor(tensor) == _spell_tensor(match)
+            and tensor.name in outside
+            and _spell_form(tensor) == _spell_form(match)
         ):
             yield (
                 "weight",
                 tensor.name,
-                find_range(one, tensor),
-                find_range(other, match),
+                _get_data(one, tensor),
+                _get_data(other, match),
             )
 
 
-def _are_same_bytes(one: Range, other: Range) -> bool:
+def _are_same_bytes(one: Data, other: Data) -> bool:
     """Return whether two ranges are one, of a file with several names."""
+    if isinstance(one, bytes) or isinstance(other, bytes):
+        return False
     return are_one_file(one[0], other[0]) and one[1:] == other[1:]
 
 
-def _have_equal_bytes(one: Range, other: Range) -> bool:
-    """Return whether two ranges have the same bytes; they are read.
+def _have_equal_bytes(one: Data, other: Data) -> bool:
+    """Return whether data have the same bytes; they are read.
 
     Raises:
         InvalidGraph: a file was written to since it was opened.
     """
-    if one[2] != other[2]:
-        return False
+    lengths = [
+        len(each) if isinstance(each, bytes) else each[2] for each in (one, other)
+    ]
+    pieces = zip(_read_pieces(one), _read_pieces(other), strict=True)
+    return lengths[0] == lengths[1] and all(mine == theirs for mine, theirs in pieces)
 
-    for done in range(0, one[2], _AT_ONCE):
-        count = min(_AT_ONCE, one[2] - done)
-        pieces = []
-        for file, offset, _ in (one, other):
-            file.check_unchanged()
-            start = offset + done
-            pieces.append(file.view[start : start + count])
-        if pieces[0] != pieces[1]:
-            return False
+
+def _read_pieces(data: Data) -> Iterator[memoryview]:
+    """Yield data in pieces, of which one of a file can be read until the next.
+
+    Raises:
+        InvalidGraph: the file was written to since it was opened.
+    """
+    if isinstance(data, bytes):
+        view = memoryview(data)
+        yield from (view[at : at + _AT_ONCE] for at in range(0, len(view), _AT_ONCE))
+        return
+
+    file, offset, length = data
+    end = offset + length
+    for start in range(offset, end, _AT_ONCE):
+        count = min(_AT_ONCE, end - start)
+        file.check_unchanged()
+        yield file.view[start : start + count]
 
         # Pages that were read count as this process's memory until then.
-        for file, offset, _ in (one, other):
-            file.forget(offset + done, count)
-    return True
+        file.forget(start, count)
