@@ -191,3 +191,32 @@ def test_weights_of_text_are_compared(tmp_path):
     ]
 
     assert list_names(diff(*paths)) == [("weight", "w")]
+
+
+def test_the_order_of_inputs_and_of_outputs_is_compared(tmp_path):
+    text = "g ({}) => ({}) {{ [one] a = Exp(x)  [two] b = Neg(z) }}"
+    x, z, a, b = (f"float[2] {name}" for name in "xzab")
+    first = write(tmp_path / "a.onnx", text.format(f"{x}, {z}", f"{a}, {b}"))
+    second = write(tmp_path / "b.onnx", text.format(f"{z}, {x}", f"{b}, {a}"))
+
+    found = [tuple(each.as_dict().values()) for each in diff(first, second).differences]
+
+    assert found == [
+        ("input", "(order)", "x, z", "z, x"),
+        ("output", "(order)", "a, b", "b, a"),
+    ]
+
+
+def test_the_order_of_outputs_that_both_have_is_compared(tmp_path):
+    text = "g (float[2] x) => ({}) {{ [a] a = Exp(x)  [b] b = Neg(x)  [c] c = Abs(x) }}"
+    first = write(tmp_path / "a.onnx", text.format("float[2] a, float[2] b"))
+    second = write(
+        tmp_path / "b.onnx", text.format("float[2] b, float[2] c, float[2] a")
+    )
+    third = write(
+        tmp_path / "c.onnx", text.format("float[2] a, float[2] c, float[2] b")
+    )
+
+    expected = [("output", "c"), ("output", "(order)")]
+    assert list_names(diff(first, second)) == expected
+    assert list_names(diff(first, third)) == expected[:1]

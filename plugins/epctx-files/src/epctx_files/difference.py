@@ -47,6 +47,9 @@ _AT_ONCE = 1 << 22
 _OF_CONTEXT = frozenset({"ep_cache_context"})
 """Attribute whose bytes the manifest's digests stand for."""
 
+_ORDERED = frozenset({"input", "output"})
+"""Parts that a session gives by number as well."""
+
 Facts: TypeAlias = "Mapping[str, str]"
 Range: TypeAlias = "tuple[MappedFile, int, int]"
 """File with an offset and a length in it."""
@@ -61,7 +64,8 @@ class Difference:
     Attributes:
         part: `model`, `opset`, `input`, `output`, `node`, `function`, `weight`,
             `payload`, `EP` or `metadata`.
-        name: its name in the model.
+        name: its name in the model; `(order)` for the order of inputs or outputs that
+            both models have.
         first, second: in the two models; None where one has no such thing.
     """
 
@@ -266,11 +270,20 @@ def _list_undigested(bundle: Bundle) -> dict[str, Range]:
 
 
 def _compare(part: str, mine: Facts, theirs: Facts) -> Iterator[Difference]:
-    """Yield the names under which two tables have different texts."""
+    """Yield the names under which two tables have different texts, and the orders of
+    the names that both have, if a host sees them.
+    """
     for name in dict.fromkeys(chain(mine, theirs)):
         one, other = mine.get(name), theirs.get(name)
         if one != other:
             yield Difference(part=part, name=name, first=one, second=other)
+
+    if part in _ORDERED:
+        orders = [[name for name in mine if name in theirs]]
+        orders.append([name for name in theirs if name in mine])
+        if orders[0] != orders[1]:
+            first, second = map(", ".join, orders)
+            yield Difference(part=part, name="(order)", first=first, second=second)
 
 
 def _identify(node: NodeProto) -> str:

@@ -46,7 +46,7 @@ class DifferenceFacts:
 
     Attributes:
         part: kind of the part.
-        name: its name in the model.
+        name: its name in the model, or `(order)` for the order of inputs or outputs.
         first: its form in the first model; null where that has none.
         second: its form in the second model; null where that has none.
     """
