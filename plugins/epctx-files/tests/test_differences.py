@@ -220,3 +220,28 @@ def test_the_order_of_outputs_that_both_have_is_compared(tmp_path):
     expected = [("output", "c"), ("output", "(order)")]
     assert list_names(diff(first, second)) == expected
     assert list_names(diff(first, third)) == expected[:1]
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "shown"),
+    [
+        ([*range(1000)], [*range(999), 7], "[0, 1, 2, … 1,000 values, data "),
+        ([0.5] * 17, [0.5] * 16 + [1.5], "[0.5, 0.5, 0.5, … 17 values, data "),
+        (["é"] * 17, ["é"] * 16 + ["e"], "['é', 'é', 'é', … 17 values, data "),
+        ("é" * 999, "é" * 998 + "e", f"'{'é' * 64}' … 999 characters, data "),
+        ([*range(16)], [*range(17)], f"{[*range(16)]}]"),
+    ],
+)
+def test_long_values_of_attributes_are_abbreviated(tmp_path, values, others, shown):
+    paths = []
+    for number, value in enumerate((values, others)):
+        node = helper.make_node("Own", ["x"], ["y"], name="n", domain="own", a=value)
+        paths.append(tmp_path / f"{number}.onnx")
+        graph = helper.make_graph([node], "g", [], [])
+        paths[-1].write_bytes(helper.make_model(graph).SerializeToString())
+
+    (difference,) = diff(*paths).differences
+
+    assert f"[a={shown}" in difference.first
+    assert difference.first != difference.second
+    assert len(difference.first) < 200

@@ -47,6 +47,13 @@ _AT_ONCE = 1 << 22
 _OF_CONTEXT = frozenset({"ep_cache_context"})
 """Attribute whose bytes the manifest's digests stand for."""
 
+_MOST_VALUES = 16
+_FIRST_VALUES = 3
+_MOST_CHARACTERS = 256
+_FIRST_CHARACTERS = 64
+"""Longest lists and texts in attributes that are shown whole, and how much is shown of
+longer ones.
+"""
 _ORDERED = frozenset({"input", "output"})
 """Parts that a session gives by number as well."""
 
@@ -326,16 +333,28 @@ def _spell_attribute(bundle: Bundle, attribute: AttributeProto) -> str:
 
 
 def _spell_value(attribute: AttributeProto) -> str:
-    """Return the value of an attribute that has neither graphs nor tensors."""
+    """Return the value of an attribute that has neither graphs nor tensors; of a long
+    one, its beginning and a digest.
+    """
     try:
         value = onnx.helper.get_attribute_value(attribute)
     except ValueError:  # of an unknown type
         return "?"
     if isinstance(value, bytes):
-        return repr(value.decode(errors="replace"))
-    if attribute.type == AttributeProto.STRINGS:
-        return repr([each.decode(errors="replace") for each in value])
-    return repr(value)
+        value = value.decode(errors="replace")
+    elif attribute.type == AttributeProto.STRINGS:
+        value = [each.decode(errors="replace") for each in value]
+    text = repr(value)
+
+    # Tree ensembles have all their nodes in lists.
+    if isinstance(value, list) and len(value) > _MOST_VALUES:
+        first = ", ".join(map(repr, value[:_FIRST_VALUES]))
+        return f"[{first}, … {len(value):,} values, data {_digest(text.encode())[:12]}]"
+    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
+        first = repr(value[:_FIRST_CHARACTERS])
+        digest = _digest(text.encode())[:12]
+        return f"{first} … {len(value):,} characters, data {digest}"
+    return text
 
 
 def _spell_graph(bundle: Bundle, graph: GraphProto) -> str:
