@@ -146,3 +146,50 @@ def test_a_file_of_another_model_keeps_its_name(folder):
     assert again.files[1].name == "new_qnn_2.bin"
     assert (folder / "new_qnn.bin").read_bytes() == b"another's"
     verified(again.model)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("{ [c] w = Constant() [a] y = Add(x, w) }", "value"),
+        (
+            """{ c = Constant<value = bool {1}>() [i] y = If(c) <
+            then_branch = t () => (float[512] u) { u = Add(x, w) },
+            else_branch = e () => (float[512] v) { v = Neg(x) }> }""",
+            "then_branch",
+        ),
+        ("{ [a] y = Add(x, w) }", None),
+    ],
+)
+def test_a_note_says_which_weights_stay_in_the_model(folder, text, name):
+    folder.mkdir()
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> '
+        f"g (float[512] x) => (float[512] y) {text}"
+    )
+    raw = onnx.numpy_helper.from_array(np.ones(512, np.float32), "w")
+    if name == "value":
+        model.graph.node[0].attribute.append(onnx.helper.make_attribute(name, raw))
+    elif name == "then_branch":
+        for attribute in model.graph.node[1].attribute:
+            if attribute.name == name:
+                attribute.g.initializer.append(raw)
+    else:
+        fields = onnx.helper.make_tensor("w", raw.data_type, [512], np.ones(512))
+        model.graph.initializer.append(fields)
+    onnx.save(model, folder / "net.onnx")
+
+    report = externalize(folder / "net.onnx", folder / "out" / "net.onnx")
+
+    (note,) = report.notes
+    assert note.startswith("1 tensor of 1 KiB or more stays in the model, 2,0")
+    assert len(report.files) == 1
+
+
+def test_nothing_is_noted_of_weights_in_files_and_of_small_ones(folder):
+    plain = product(folder / "net.onnx", external=False)
+
+    outside = externalize(plain, folder / "out" / "net.onnx")
+
+    assert outside.notes == ()
+    assert externalize(outside.model, folder / "again" / "net.onnx").notes == ()

@@ -165,7 +165,8 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
     """Write a model whose payloads and weights lie in files beside it.
 
     Payloads of nodes go into `<stem>_<EP>.bin`, initializers of 1 KiB and more into
-    `<name>.data`; what lies in files already stays in files.
+    `<name>.data`; what lies in files already stays in files. A note counts the weights
+    that stay in the model, such as those in Constant nodes.
 
     Args:
         model: a plain model or a context model.
@@ -185,7 +186,7 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
     weights = list(_move_weights(bundle, data))
     if weights:
         bundle.files[data] = weights
-    return publish(bundle, output)
+    return publish(bundle, output, notes=list(_list_staying(bundle)))
 
 
 def _externalize_payload(
@@ -243,3 +244,22 @@ def _move_weights(bundle: Bundle, name: str) -> Iterator[memoryview]:
             ("length", str(len(data))),
         ):
             tensor.external_data.add(key=key, value=value)
+
+
+def _list_staying(bundle: Bundle) -> Iterator[str]:
+    """Yield a sentence about the large tensors that are still in a model, if any."""
+    sizes = [
+        size
+        for tensor in bundle.parts.tensors
+        if find_location(tensor) is None
+        for size in (len(tensor.raw_data) or tensor.ByteSize(),)
+        if size >= SMALLEST
+    ]
+    if sizes:
+        one = len(sizes) == 1
+        yield (
+            f"{len(sizes):,} {'tensor' if one else 'tensors'} of 1 KiB or more "
+            f"{'stays' if one else 'stay'} in the model, {sum(sizes):,} bytes: "
+            "only initializers of the main graph with raw data go into a file, not "
+            "tensors in subgraphs or in attributes, such as those of Constant nodes"
+        )
