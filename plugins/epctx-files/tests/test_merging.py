@@ -206,6 +206,33 @@ def test_two_outputs_of_one_name_are_refused(folder):
     refused(folder, r"'y' is a value of two\.onnx and another one", models)
 
 
+def test_the_prefix_that_a_clash_suggests_lets_models_of_one_stem_be_merged(folder):
+    plain = product(folder / "one.onnx")
+    context = compiled(product(folder / "two.onnx"))
+
+    for models, prefix in (
+        ([plain, plain], "2=one2/"),
+        ([plain, context], "1=one1/"),
+        ([context, plain], "2=one2/"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            merge(models, folder / "out" / "whole.onnx")
+        assert f"such as --prefix {prefix}" in caught.value.hint
+        number, _, text = prefix.partition("=")
+        merge(models, folder / "out" / "whole.onnx", prefixes={number: text})
+
+
+def test_a_stem_that_several_models_have_is_answered_with_their_numbers(folder):
+    plain = product(folder / "one.onnx")
+
+    with pytest.raises(InvalidArgument) as caught:
+        merge([plain, plain], folder / "out" / "whole.onnx", prefixes={"one": "a/"})
+
+    assert caught.value.hint == (
+        "The models are one (1), one (2). Give the number of one of them."
+    )
+
+
 def test_a_prefix_at_an_ep_context_node_is_refused(folder):
     models = [compiled(product(folder / f"{n}.onnx")) for n in ("one", "two")]
 

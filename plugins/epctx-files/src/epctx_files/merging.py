@@ -119,7 +119,8 @@ def _find_part(parts: Sequence[Bundle], name: str) -> Bundle:
         stems = [f"{part.stem} ({number})" for number, part in enumerate(parts, 1)]
         raise InvalidArgument(
             f"{'several models are' if found else 'no model is'} called {name!r}.",
-            hint=f"The models are {', '.join(stems)}.",
+            hint=f"The models are {', '.join(stems)}."
+            + (" Give the number of one of them." if found else ""),
         )
     return found[0]
 

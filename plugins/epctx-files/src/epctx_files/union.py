@@ -150,7 +150,7 @@ class Union:
                 f"{source!r} cannot be the input {target!r} of {part.path.name}: the "
                 f"models before it have another value {target!r}.",
                 path=part.path,
-                hint="Give one of the models a prefix.",
+                hint=f"Give one of the models a prefix, {self._suggest_prefix(part)}.",
             )
         if source not in list_bound_values(self._graphs):
             self._rename({source: target})
@@ -164,6 +164,16 @@ class Union:
             added.name = target
             self._joined.add(source)
         self._values = set(list_values(self._graphs))
+
+    def _suggest_prefix(self, part: Bundle) -> str:
+        """Return an example of a prefix that tells the model that is added from those
+        before it; by number, as several may have one stem.
+        """
+        number, stem = len(self._manifests) + 1, part.stem
+        if part.parts.contexts:
+            # Names at its EPContext nodes stay.
+            number, stem = 1, self._whole.stem
+        return f"such as --prefix {number}={stem}{number}/"
 
     def _rename(self, names: Mapping[str, str]) -> None:
         """Rename values of the union."""
@@ -252,8 +262,9 @@ class Union:
                 hint=(
                     "Give the models in the order of their work."
                     if is_late
-                    else "Give one of the models a prefix, or rename the value before "
-                    "the model is compiled."
+                    else "Give one of the models a prefix, "
+                    f"{self._suggest_prefix(part)}, or rename the value before the "
+                    "model is compiled."
                 ),
             )
 
