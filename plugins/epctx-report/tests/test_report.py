@@ -134,6 +134,98 @@ def test_operators_on_the_cpu_between_partitions_are_worth_a_look(folder):
     assert islands == ["IsNaN"] * 4
 
 
+def write(path, text):
+    """Write a model given by its graph in ONNX's text form."""
+    head = '<ir_version: 8, opset_import: ["" : 17]> '
+    onnx.save(onnx.parser.parse_model(head + text), path)
+    return path
+
+
+# OpenVINO's simulated EP takes no IsNaN.
+OPEN = """g (float[N, 4] x, float[2, 4] k) => (float[N, 4] y, float[2, 4] z) {
+    a = Relu(x)  n = IsNaN(a)  y = Where(n, a, x)
+    b = Relu(k)  m = IsNaN(b)  z = Where(m, b, k)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "titles", "island", "example"),
+    [
+        (
+            OPEN,
+            [
+                "From OpenVINO to CPU: 2 values, at least 32 bytes a run",
+                "From CPU to OpenVINO: 2 values, at least 8 bytes a run",
+            ],
+            "at least 40 bytes, and 2 values of open size,",
+            "The largest of known size",
+        ),
+        (
+            OPEN.replace("[2, 4]", "[M, 4]"),
+            [
+                "From OpenVINO to CPU: 2 values, of open sizes",
+                "From CPU to OpenVINO: 2 values, of open sizes",
+            ],
+            "4 values of open size",
+            "One",
+        ),
+        (
+            OPEN.replace("[N", "[2"),
+            [
+                "From OpenVINO to CPU: 2 values, 64 bytes a run",
+                "From CPU to OpenVINO: 2 values, 16 bytes a run",
+            ],
+            "in all 80 bytes",
+            "The largest",
+        ),
+    ],
+)
+def test_what_is_worth_a_look_counts_values_of_open_size(
+    tmp_path, text, titles, island, example
+):
+    path = write(tmp_path / "m.onnx", text)
+
+    model = describe(path, sess_options=with_eps(OPENVINO))
+
+    first, *copies = model["advice"][:3]
+    assert [advice["title"] for advice in copies] == titles
+    assert f"A run takes {island} to the CPU or back." in first["text"]
+    assert ("is of open size" in copies[0]["text"]) is ("at least" in titles[0])
+    assert f"{example} is '" in copies[0]["text"]
+
+
+def test_one_operator_between_partitions_is_spoken_of_as_one(tmp_path):
+    path = write(
+        tmp_path / "m.onnx",
+        "g (float[2] x) => (float[2] y) { a = Relu(x)  n = IsNaN(a)  y = Where(n, a, x) }",
+    )
+
+    (advice, *_) = describe(path, sess_options=with_eps(OPENVINO))["advice"]
+
+    assert advice["title"] == "IsNaN on the CPU between partitions, once"
+    assert advice["text"] == (
+        "It ends one partition and begins another. A run takes in all 10 bytes to the "
+        "CPU or back. If the EP took this operator, or the model did without it, its "
+        "neighbours could be one partition."
+    )
+
+
+def test_the_bytes_that_cross_are_a_least_number_where_sizes_are_open(tmp_path):
+    fixed = write(tmp_path / "fixed.onnx", OPEN.replace("[N", "[2"))
+    open_ = write(tmp_path / "open.onnx", OPEN)
+
+    report = make_report(fixed, open_, sess_options=with_eps(OPENVINO))
+
+    (row,) = (
+        each
+        for each in report.data["differences"]["summary"]
+        if each["name"] == "bytes that cross in a run"
+    )
+    assert row["first"] == "144 bytes"
+    assert row["second"] == "at least 72 bytes"
+    assert row["change"] == ""
+
+
 def test_a_profile_gives_the_mean_time_of_each_partition(folder):
     model = describe(folder / "bert_ctx.onnx", traces=[folder / "profile.json"])
 

@@ -74,19 +74,23 @@ def _find_islands(cut: Cut) -> Iterator[Advice]:
     shown = sorted(islands.items(), key=lambda item: -len(item[1]))[:_MOST_OF_A_KIND]
     for names, boxes in shown:
         own = {*boxes}
-        size = _sum_bytes(
+        size = _describe_sizes(
             each for each in cut.crossings if each.source in own or each.target in own
         )
         label = " and ".join(names)
+        nodes = [node for box in boxes for node in cut.boxes[box].nodes]
+        taken, them, their = "these operators", "them", "their"
+        if len(nodes) == 1:
+            taken, them, their = "this operator", "it", "its"
         yield Advice(
             title=f"{label} on the CPU between partitions, {_count_times(len(boxes))}",
             text=(
-                f"Each ends one partition and begins another, and in all "
-                f"{byte_size(size)} go to the CPU or back in a run. If the EP took "
-                "these operators, or the model did without them, their neighbours "
+                f"{'It' if len(boxes) == 1 else 'Each'} ends one partition and begins "
+                f"another. A run takes {size} to the CPU or back. If the EP took "
+                f"{taken}, or the model did without {them}, {their} neighbours "
                 "could be one partition."
             ),
-            nodes=[node for box in boxes for node in cut.boxes[box].nodes],
+            nodes=nodes,
         )
 
 
@@ -101,7 +105,25 @@ def _list_values(crossings: Iterable[Crossing]) -> list[Value]:
 
 
 def _sum_bytes(crossings: Iterable[Crossing]) -> int:
+    """Return the bytes of values that cross, as far as their sizes are known."""
     return sum(value.type.bytes or 0 for value in _list_values(crossings))
+
+
+def _count_open(crossings: Iterable[Crossing]) -> int:
+    """Return the number of values that cross and have an open size."""
+    return sum(value.type.bytes is None for value in _list_values(crossings))
+
+
+def _describe_sizes(crossings: Iterable[Crossing]) -> str:
+    """Return the bytes of values that cross, and the number of those of open size."""
+    across = list(crossings)
+    size, open_ = byte_size(_sum_bytes(across)), _count_open(across)
+    if not open_:
+        return f"in all {size}"
+    values = f"{counted(open_, 'value')} of open size"
+    if open_ == len(_list_values(across)):
+        return values
+    return f"at least {size}, and {values},"
 
 
 def _find_copies(cut: Cut) -> Iterator[Advice]:
@@ -115,16 +137,22 @@ def _find_copies(cut: Cut) -> Iterator[Advice]:
     sizes = {pair: _sum_bytes(across) for pair, across in pairs.items()}
     for pair in sorted(pairs, key=lambda pair: -sizes[pair])[:_MOST_OF_A_KIND]:
         values = _list_values(pairs[pair])
-        open_ = sum(value.type.bytes is None for value in values)
+        open_ = _count_open(pairs[pair])
         source, target = (ep.removesuffix(_SUFFIX) for ep in pair)
-        size = f"{byte_size(sizes[pair])} a run" if sizes[pair] else "of open sizes"
-        more = f", and {counted(open_, 'value')} of open size" if open_ else ""
+        size = f"{byte_size(sizes[pair])} a run"
+        more, example = "", "The largest"
+        if open_ == len(values):
+            size, example = "of open sizes", "One"
+        elif open_:
+            size = f"at least {size}"
+            more = f"; {open_:,} {'is' if open_ == 1 else 'are'} of open size"
+            example = "The largest of known size"
         largest = max(values, key=lambda value: value.type.bytes or 0)
         yield Advice(
             title=f"From {source} to {target}: {counted(len(values), 'value')}, {size}",
             text=(
-                f"Values that cross between EPs may have to be copied{more}. The "
-                f"largest is {largest.name!r}, {largest.type.text}."
+                f"Values that cross between EPs may have to be copied{more}. "
+                f"{example} is {largest.name!r}, {largest.type.text}."
             ),
             boxes=sorted({box for each in pairs[pair] for box in each[:2]}),
         )

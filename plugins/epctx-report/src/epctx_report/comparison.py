@@ -47,12 +47,15 @@ def _summarise(
             numbers = [_find_number(model, ep, fact) for model in (first, second)]
             if any(numbers):
                 yield _compare_numbers(f"{fact} of {ep}", *numbers)
-    for label, key in (
-        ("bytes that cross in a run", "crossing_bytes"),
-        ("bytes of the model", "bytes"),
-    ):
-        sizes = [model[key] or 0 for model in (first, second)]
-        yield _compare_sizes(label, *sizes)
+    crossing = _compare_sizes(
+        "bytes that cross in a run", first["crossing_bytes"], second["crossing_bytes"]
+    )
+    for side, model in (("first", first), ("second", second)):
+        if model["crossing_open"]:
+            crossing |= {side: f"at least {crossing[side]}", "change": ""}
+    yield crossing
+    sizes = [model["bytes"] or 0 for model in (first, second)]
+    yield _compare_sizes("bytes of the model", *sizes)
     needed = [_count_file_bytes(model) for model in (first, second)]
     yield _compare_sizes("bytes of the model and its files", *needed)
     refused = [len(model["refusals"]) for model in (first, second)]

@@ -98,6 +98,9 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
         "crossing_bytes": sum(
             crossing.value.type.bytes or 0 for crossing in cut.crossings
         ),
+        "crossing_open": sum(
+            crossing.value.type.bytes is None for crossing in cut.crossings
+        ),
     }
 
 
@@ -113,6 +116,7 @@ def describe_failure(path: Path, error: EpctxError) -> dict[str, Any]:
         "timings": None,
         "inner": None,
         "crossing_bytes": 0,
+        "crossing_open": 0,
         **{name: [] for name in sorted(empty | {"results", "refusals", "advice"})},
         **{name: {"name": []} for name in sorted(columns)},
     }
