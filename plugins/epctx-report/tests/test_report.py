@@ -469,6 +469,34 @@ def test_parts_of_a_model_add_up_to_its_file():
     assert parts == pytest.approx(sizes["qnn_ctx1.onnx"], rel=0.02)
 
 
+def test_tensors_of_constant_nodes_are_weights(tmp_path):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[512] x, bool c) => (float[512] y, float[512] z) {
+            k = Constant()  y = Add(x, k)
+            z = If(c) <
+                then_branch = t () => (float[512] u) { u = Constant() },
+                else_branch = e () => (float[512] v) { v = Add(x, x) }
+            >
+        }"""
+    )
+    tensor = onnx.numpy_helper.from_array(np.ones(512, np.float32))
+    value = onnx.helper.make_attribute("value", tensor)
+    model.graph.node[0].attribute.append(value)
+    for branch in model.graph.node[2].attribute:
+        if branch.g.name == "t":
+            branch.g.node[0].attribute.append(value)
+    onnx.save(model, tmp_path / "m.onnx")
+
+    for eps in ((), (OPENVINO,)):
+        described = describe(tmp_path / "m.onnx", sess_options=with_eps(*eps))
+
+        sizes = {file["name"]: file["bytes"] for file in described["files"]}
+        assert sizes["weights"] == 4096
+        assert sizes["graph"] == sizes["m.onnx"] - 4096
+        assert sum(described["nodes"]["weight_bytes"]) == 4096
+
+
 def test_two_models_are_shown_with_their_differences(folder):
     report = make_report(
         folder / "bert.onnx",

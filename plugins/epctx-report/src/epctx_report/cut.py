@@ -20,7 +20,7 @@ INPUT: Final = -1
 GraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
 Edge: TypeAlias = "tuple[int, int]"
 Weight: TypeAlias = "tuple[int, str]"
-"""Number of a graph, and name of its initializer."""
+"""Number of a graph, and name of its initializer or of a tensor within a node."""
 
 
 class CutNode(NamedTuple):
@@ -31,7 +31,7 @@ class CutNode(NamedTuple):
         ep: the EP that takes it, or `SESSION`.
         graph: number of its graph.
         explanation: that of the EPs; None for one that the session runs.
-        weights: those that it reads, and those of its subgraphs.
+        weights: those that it reads, its own as a Constant, and those of its subgraphs.
     """
 
     name: str
@@ -141,7 +141,8 @@ class Cut:
         box_of: number of each node's box.
         crossings: the values that cross from box to box, once for each box that reads
             them.
-        weight_bytes: size of each initializer, by number and name as nodes have them.
+        weight_bytes: size of each initializer, and of the tensor of each Constant node,
+            by number and name as nodes have them.
     """
 
     eps: Sequence[str]

@@ -133,12 +133,12 @@ def list_files(info: ModelInfo, model: ModelProto, cut: Cut) -> list[dict[str, A
         _make_file(
             "graph",
             max(0, model.ByteSize() - inline - embedded),
-            "nodes, names and small constants, in the model",
+            "nodes and names, in the model",
         ),
         _make_file(
             "weights",
             sum(cut.weight_bytes.values()),
-            "initializers, in the model or in files",
+            "initializers and tensors of Constant nodes, in the model or in files",
         ),
     ]
     if embedded:

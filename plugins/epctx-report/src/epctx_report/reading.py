@@ -31,6 +31,8 @@ from epctx_report.cut import (
 )
 from epctx_report.grouping import make_boxes
 
+_OF_ONNX = frozenset({"", "ai.onnx"})
+
 
 def make_cut(explanation: Explanation) -> Cut:
     """Return the cut that an explanation describes."""
@@ -106,13 +108,14 @@ class _Reading:
         }
         readers = _find_readers(graph, first, holders)
         weights = self._add_weights(graph, path, number, readers)
-        for index, inner in holders.items():
-            for at, tensor in enumerate(chain.from_iterable(map(walk_weights, inner))):
-                weight = number, f"{index}.{at}"
+        for index, node in enumerate(graph.node):
+            inner = map(walk_weights, holders.get(index, ()))
+            held = chain(_list_constants(node), chain.from_iterable(inner))
+            for at, tensor in enumerate(held):
+                weight = number, f"tensor {at} of node {index}"
                 self.weight_bytes[weight] = count_tensor_bytes(tensor)
                 weights.setdefault(first + index, []).append(weight)
 
-        for index, node in enumerate(graph.node):
             found = explained.get(index)
             own = weights.get(first + index, ())
             self.nodes.append(_make_node(node, index, found, number, own))
@@ -230,9 +233,20 @@ def _list_weights(graph: GraphProto) -> Iterator[TensorProto]:
     yield from (tensor.values for tensor in graph.sparse_initializer)
 
 
+def _list_constants(node: NodeProto) -> Iterator[TensorProto]:
+    """Yield the tensor of a Constant node; some exporters have all weights there."""
+    if node.op_type == "Constant" and node.domain in _OF_ONNX:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+
+
 def walk_weights(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the weights of a graph and of all subgraphs in it."""
+    """Yield the weights of a graph and of all subgraphs in it, also those that are
+    tensors of Constant nodes.
+    """
     yield from _list_weights(graph)
+    yield from chain.from_iterable(map(_list_constants, graph.node))
     for graphs in _find_holders(graph).values():
         for inner in graphs:
             yield from walk_weights(inner)
