@@ -520,6 +520,28 @@ def test_two_models_are_shown_with_their_differences(folder):
     assert report.differences == len(differences["rows"])
 
 
+def test_weights_that_were_not_compared_are_said_with_the_differences(tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[512] x) => (float[512] y) { y = Add(x, w) }"
+    )
+    weight = onnx.numpy_helper.from_array(np.ones(512, np.float32), "w")
+    model.graph.initializer.append(weight)
+    onnx.save(model, tmp_path / "inside.onnx")
+    onnx.save(
+        model,
+        tmp_path / "outside.onnx",
+        save_as_external_data=True,
+        location="outside.data",
+    )
+
+    report = make_report(tmp_path / "inside.onnx", tmp_path / "outside.onnx")
+
+    assert report.differences == 0
+    (note,) = report.data["differences"]["notes"]
+    assert note.startswith("the bytes of 1 weight in files were not compared")
+
+
 def test_models_of_one_name_are_told_apart(tmp_path):
     paths = []
     for place in ("one", "two"):

@@ -24,13 +24,17 @@ def compare(
     Raises:
         EpctxError: a file of a model is missing or damaged; see `epctx_files.diff`.
     """
-    rows = [each.as_dict() for each in diff(*paths).differences]
+    found = diff(*paths)
+    rows = [each.as_dict() for each in found.differences]
     return {
         "first": models[0]["label"],
         "second": models[1]["label"],
         "summary": list(_summarise(*models)),
         "rows": rows[:_MOST_DIFFERENCES],
         "left_out": max(0, len(rows) - _MOST_DIFFERENCES),
+        "notes": [
+            f"{note} (epctx diff --weights compares them)." for note in found.notes
+        ],
     }
 
 

@@ -150,7 +150,7 @@ function checkSection({ model }) {
 
 function differenceSection(differences) {
   if (!differences) return null;
-  const { first, second, summary = [], rows = [], left_out: leftOut } = differences;
+  const { first, second, summary = [], rows = [], left_out: leftOut, notes = [] } = differences;
   const byPart = new Map();
   for (const row of rows) byPart.set(row.part, [...(byPart.get(row.part) ?? []), row]);
   const heads = ["Name", ...[first, second].map((name) => display(name, 40).replace(/^#/, "﹟"))];
@@ -165,5 +165,6 @@ function differenceSection(differences) {
       () => table(display(part, 60), heads, own.map((row) => [code(row.name, 100), side(row.first), side(row.second)])),
       rows.length <= MOST_OPEN)),
     leftOut ? make("p", { class: "hint" }, `${countOf(leftOut, "further difference")} left out.`) : null,
+    notes.map((note) => make("p", { class: "hint" }, data(note, 300))),
   ];
 }
