@@ -123,7 +123,7 @@ def _verify(subject: Subject) -> list[PayloadReport]:
     if not subject.records and "node-refused" not in findings.codes:
         findings.add(
             "no-context-nodes",
-            "the model has no EPContext nodes that can be read: nothing is compiled.",
+            "the model has no EPContext nodes: nothing is compiled.",
         )
     check_types(subject)
     with findings.collect("kernel-types-damaged"):

@@ -10,7 +10,8 @@ from epctx_cli import text
     ("number", "shown"),
     [
         (0, "0 bytes"),
-        (1023, "1023 bytes"),
+        (1, "1 byte"),
+        (1023, "1,023 bytes"),
         (1024, "1.0 KiB"),
         (3 << 20, "3.0 MiB"),
         (5 << 40, "5.0 TiB"),

@@ -32,7 +32,7 @@ def cell(value: Cell) -> str:
 def byte_size(count: int) -> str:
     """Return a number of bytes with a unit."""
     if count < _KIBI:
-        return f"{count} bytes"
+        return counted(count, "byte")
 
     # Numbers from models are of any size, and may be too large for a float.
     scale = _KIBI
