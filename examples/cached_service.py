@@ -37,7 +37,7 @@ def open_session(
             options.add_provider(ep, optional=True)
         try:
             return epctx.load_or_compile(model, options), failed
-        except epctx.PluginError as error:
+        except (epctx.PluginError, epctx.EPFail) as error:
             broken = [ep for ep in eps if is_named(ep, error.ep)]
             if not broken:
                 raise
@@ -47,7 +47,9 @@ def open_session(
 
 def is_named(ep: str, full: str | None) -> bool:
     """Tell if an EP of the host is the one that an error names."""
-    return full in {ep, f"{ep}ExecutionProvider"}
+    # A host may write `acmenpu`, or `epctx-acme:AcmeNpu` with its distribution.
+    name = ep.rpartition(":")[2].lower()
+    return (full or "").lower() in {name, f"{name}executionprovider"}
 
 
 def create_app(model: str | None = None, eps: list[str] | None = None) -> FastAPI:

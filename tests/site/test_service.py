@@ -33,7 +33,7 @@ from epctx_core.plugin import ExecutionProvider, hookimpl, supported_partitions
 
 class CrashingProvider(ExecutionProvider):
     name = "CrashingExecutionProvider"
-    binary_suffix = "crashing"
+    binary_suffix = "broken"
 
     @hookimpl
     def get_capability(self, graph):
@@ -51,6 +51,10 @@ class CrashingProvider(ExecutionProvider):
     def load_context(self, nodes, reader):
         return []
 """
+# Its compiler reports an error.
+RAISING = CRASHING.replace("Crashing", "Raising").replace(
+    "os.abort()", 'raise ValueError("compiler bug")'
+)
 
 
 @pytest.fixture
@@ -60,7 +64,11 @@ def serve(tmp_path):
     network = ROOT / "examples/network.py"
     subprocess.run([sys.executable, network, model], check=True)
     plugins = tmp_path / "plugins"
-    for name, text in {"crashing": CRASHING, "lost": "import no_such_sdk"}.items():
+    for name, text in {
+        "crashing": CRASHING,
+        "raising": RAISING,
+        "lost": "import no_such_sdk",
+    }.items():
         entry = {f"{name.title()}ExecutionProvider": f"{name}:{name.title()}Provider"}
         install_distribution(
             plugins, f"epctx-{name}", {"epctx.execution_providers": entry}
@@ -100,3 +108,20 @@ def test_the_service_goes_on_without_plugins_that_crash_or_cannot_be_imported(se
     assert health["eps"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
     assert list(health["failed"]) == ["Crashing"]
     assert sum(scores[0]) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_service_goes_on_without_an_ep_whose_compiler_raises(serve):
+    health, scores, _ = serve("Raising,QNN")
+
+    assert health["eps"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
+    assert list(health["failed"]) == ["Raising"]
+    assert "compiler bug" in health["failed"]["Raising"]
+    assert sum(scores[0]) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("spelling", ["crashing", "epctx-crashing:Crashing"])
+def test_the_service_recognises_a_broken_ep_however_the_host_spells_it(serve, spelling):
+    health, _, _ = serve(f"{spelling},QNN")
+
+    assert health["eps"] == ["QNNExecutionProvider", "CPUExecutionProvider"]
+    assert list(health["failed"]) == [spelling]
