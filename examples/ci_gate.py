@@ -69,4 +69,6 @@ def main(model: Path, baseline: Path, ep: str = "QNN") -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))

@@ -63,4 +63,6 @@ def make_inputs(session: onnxruntime.InferenceSession) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -61,4 +61,6 @@ def write_network(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     print(f"wrote {write_network(Path(sys.argv[1]))}")

@@ -150,6 +150,33 @@ def test_the_gate_ends_as_the_command_does_that_cannot_read_the_model(tmp_path):
     run_example("ci_gate.py", tmp_path / "no.onnx", tmp_path / "b.json", code=2)
 
 
+@pytest.mark.parametrize("name", ["ci_gate.py", "keep_onnxruntime.py", "network.py"])
+def test_an_example_without_its_arguments_ends_with_its_usage(name):
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert f"python examples/{name} " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_each_command_line_of_the_readme_is_one_that_its_example_takes(tmp_path):
+    text = (EXAMPLES / "README.md").read_text("utf-8")
+    lines = re.findall(r"^python examples/(\S+\.py)(.*)$", text, re.MULTILINE)
+
+    for name, arguments in lines:
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / name, *arguments.split()],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+    assert {"ci_gate.py", "keep_onnxruntime.py"} <= {name for name, _ in lines}
+
+
 def test_each_example_is_in_the_table_of_the_readme_and_has_a_first_sentence():
     text = (EXAMPLES / "README.md").read_text("utf-8")
     named = re.findall(r"^\| \[`(\w+\.py)`\]\((\w+\.py)\) \|", text, re.MULTILINE)
