@@ -229,10 +229,14 @@ def test_settings_that_are_none_are_refused(wrong):
         cache_settings(**wrong)
 
 
-def test_a_wrong_value_in_the_environment_is_named(monkeypatch, model):
-    monkeypatch.setenv("EPCTX_CACHE_TRUST_STAT", "yes")
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("EPCTX_CACHE_TRUST_STAT", "yes"), ("EPCTX_CACHE_SIZE", "abc")],
+)
+def test_a_wrong_value_in_the_environment_is_named(monkeypatch, model, variable, value):
+    monkeypatch.setenv(variable, value)
 
-    with pytest.raises(epctx.InvalidArgument, match="EPCTX_CACHE_TRUST_STAT is 'yes'"):
+    with pytest.raises(epctx.InvalidArgument, match=f"{variable} is '{value}'"):
         epctx.load_or_compile(model)
 
 

@@ -109,7 +109,7 @@ def cache_settings(
     )
     if size is None:
         text = environment.get(SIZE_VARIABLE, "")
-        size = parse_size(text) if text.strip() else DEFAULT_SIZE
+        size = parse_size(text, SIZE_VARIABLE) if text.strip() else DEFAULT_SIZE
     return CacheSettings(
         folder=Path(named).expanduser().absolute()
         if named
@@ -139,7 +139,7 @@ def _choose(
     return text != "0"
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, variable: str = "") -> int:
     """Return the number of bytes of a text such as `1048576`, `512M` or `10G`.
 
     Raises:
@@ -150,7 +150,9 @@ def parse_size(text: str) -> int:
     )
     if match is None:
         raise InvalidArgument(
-            f"{text!r:.80} is not a size.",
+            f"{variable} is {text!r:.80}, not a size."
+            if variable
+            else f"{text!r:.80} is not a size.",
             hint="Write a number of bytes, such as 1048576, 512M or 10G.",
         )
     return int(match[1]) * _UNITS[match[2].upper()]
@@ -160,6 +162,10 @@ def _make_request(  # noqa: PLR0913 - public: the parameters of InferenceSession
     model: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
+    Args:
+        text: number and unit.
+        variable: the environment variable that has it, for the error.
+
     *,
     providers: Providers | None = None,
     provider_options: Sequence[Mapping[str, object]] | None = None,
