@@ -317,6 +317,20 @@ def test_a_local_address_has_a_whole_path(machines):
     assert "file:///mnt" in raised.value.hint
 
 
+@pytest.mark.parametrize("typo", ["s3//bucket/team", "team", "s3:/bucket/team", "./t"])
+def test_a_mistyped_address_does_not_become_a_folder(
+    machines, typo, tmp_path, monkeypatch
+):
+    """Each process would have a shared cache in its own folder."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidArgument, match="nor a whole path") as raised:
+        machines.path("a", typo)
+
+    assert "s3://bucket/folder" in raised.value.hint
+    assert not list(tmp_path.glob("**/entries/*/*.json"))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are read in /proc")
 def test_a_push_that_is_canceled_keeps_no_entry_locked(machines, broken):
     machines.path("a", None)

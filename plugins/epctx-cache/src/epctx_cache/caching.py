@@ -88,15 +88,6 @@ def cache_settings(
         raise InvalidArgument(
             f"cache_size is {size!r:.80}, not a number of bytes from 0."
         )
-    if shared is not None and not isinstance(shared, str):
-        raise InvalidArgument(f"shared_cache is {shared!r:.80}, not a text.")
-    address = environment.get(SHARED_VARIABLE, "") if shared is None else shared
-    if re.match(r"(file|local)://[^/]", address) and sys.platform != "win32":
-        # Others that have the same address would have another folder.
-        raise InvalidArgument(
-            f"the shared cache {address!r:.80} is no whole path.",
-            hint="Write three slashes before a path: file:///mnt/team/epctx.",
-        )
     if folder is not None and (
         not isinstance(folder, (str, os.PathLike))
         or not isinstance(os.fspath(folder), str)
@@ -116,9 +107,36 @@ def cache_settings(
         else get_user_folder(sys.platform, environment),
         size=size,
         trust_stat=_choose("trust_stat", trust_stat, TRUST_VARIABLE, environment),
-        shared=address,
+        shared=_choose_address(shared, environment),
         push=_choose("shared_push", push, PUSH_VARIABLE, environment),
     )
+
+
+def _choose_address(shared: str | None, environment: Mapping[str, str]) -> str:
+    """Return the address of the shared cache, of an argument or of its variable.
+
+    Raises:
+        InvalidArgument: it is no text, or would be a folder in that of each process.
+    """
+    if shared is not None and not isinstance(shared, str):
+        raise InvalidArgument(f"shared_cache is {shared!r:.80}, not a text.")
+    address = environment.get(SHARED_VARIABLE, "") if shared is None else shared
+    if re.match(r"(file|local)://[^/]", address) and sys.platform != "win32":
+        # Others that have the same address would have another folder.
+        raise InvalidArgument(
+            f"the shared cache {address!r:.80} is no whole path.",
+            hint="Write three slashes before a path: file:///mnt/team/epctx.",
+        )
+
+    # fsspec takes any other text for a path, also an address with a typo.
+    path = Path(address.removeprefix("file:")).expanduser()
+    if address and not re.search("://|::", address) and not path.is_absolute():
+        named = SHARED_VARIABLE if shared is None else "shared_cache"
+        raise InvalidArgument(
+            f"{named} is {address!r:.80}, neither an address nor a whole path.",
+            hint="Write it as s3://bucket/folder or file:///mnt/team/epctx.",
+        )
+    return address
 
 
 def _choose(
@@ -142,6 +160,10 @@ def _choose(
 def parse_size(text: str, variable: str = "") -> int:
     """Return the number of bytes of a text such as `1048576`, `512M` or `10G`.
 
+    Args:
+        text: number and unit.
+        variable: the environment variable that has it, for the error.
+
     Raises:
         InvalidArgument: the text is not a size.
     """
@@ -162,10 +184,6 @@ def _make_request(  # noqa: PLR0913 - public: the parameters of InferenceSession
     model: str | os.PathLike[str] | bytes,
     sess_options: SessionOptions | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    Args:
-        text: number and unit.
-        variable: the environment variable that has it, for the error.
-
     *,
     providers: Providers | None = None,
     provider_options: Sequence[Mapping[str, object]] | None = None,
