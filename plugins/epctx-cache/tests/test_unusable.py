@@ -98,6 +98,26 @@ def test_a_folder_that_cannot_be_made_gives_one_warning(cache, model, expected):
     assert "cannot be used" in warning
 
 
+def test_the_warning_of_a_file_that_cannot_be_written_is_one_sentence(
+    cache, model, monkeypatch
+):
+    """The hint of the error within would be a second line, behind a second full stop."""
+
+    def fail(self, path):
+        hint = "Check the disk and the folder, then try again."
+        raise epctx.Fail("writing failed: File too large.", path=path, hint=hint)
+
+    monkeypatch.setattr(epctx.ModelCompiler, "compile_to_file", fail)
+
+    cache.session(model).close()
+
+    (warning,) = cache.warnings
+    assert warning.endswith(" cannot be used: writing failed: File too large.")
+    with pytest.raises(epctx.Fail) as raised:
+        cache.path(model)
+    assert raised.value.message.endswith(": writing failed: File too large.")
+
+
 def test_a_path_in_a_cache_that_cannot_be_used_is_an_error(cache, model):
     cache.folder.write_text("")
 

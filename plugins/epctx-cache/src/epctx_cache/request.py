@@ -53,6 +53,11 @@ _warned: set[Path] = set()
 class _UnusableError(Exception):
     """The cache cannot be used; its cause is the reason."""
 
+    def __str__(self) -> str:
+        # The text of an error of epctx has its hint, too, behind a full stop.
+        cause = self.__cause__
+        return getattr(cause, "message", str(cause)).rstrip(".")
+
 
 def cacheable(
     options: SessionOptions | None,
@@ -197,9 +202,7 @@ class Request:
                         return loaded
         except _UnusableError as error:
             folder = self.settings.folder
-            _warn_once(
-                folder, f"the cache in {folder} cannot be used: {error.__cause__}."
-            )
+            _warn_once(folder, f"the cache in {folder} cannot be used: {error}.")
         return source()
 
     def _open_entry(self, lease: store.Lease) -> InferenceSession:
@@ -228,8 +231,7 @@ class Request:
                     return lease.model
         except _UnusableError as error:
             raise errors.Fail(
-                f"the cache in {str(self.settings.folder)!r} cannot be used: "
-                f"{error.__cause__}.",
+                f"the cache in {str(self.settings.folder)!r} cannot be used: {error}.",
                 path=self.settings.folder,
                 hint="Set cache_dir or EPCTX_CACHE_DIR to a writable folder.",
             ) from error.__cause__
