@@ -139,6 +139,26 @@ def test_an_entry_that_an_ep_no_longer_loads_is_compiled_anew(
     assert "made for an older driver" in cache.warnings[0]
 
 
+def test_an_entry_that_an_ep_fails_to_load_stays_and_a_warning_says_how_to_remove_it(
+    cache, model, monkeypatch
+):
+    """The fault may be the plugin's, and a compile for each start would be worse."""
+    cls = epctx.Registry().load(epctx.Registry().resolve("QNN"))
+    key = cache.key(model)
+
+    def fail(self, nodes, reader):
+        raise RuntimeError("stale")
+
+    monkeypatch.setattr(cls, "load_context", hookimpl(fail))
+
+    with pytest.raises(epctx.PluginError, match="stale"):
+        cache.session(model)
+    assert cache.keys == {key}
+    (warning,) = cache.warnings
+    assert f"the cache entry {key[:12]} of small.onnx" in warning
+    assert "epctx cache clear" in warning
+
+
 def test_an_error_that_is_not_the_entrys_fault_drops_nothing(cache, model, entry):
     options = with_eps(QNN)
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

@@ -186,6 +186,7 @@ class Request:
                         loaded = entry(lease)
                     except errors.EpctxError as error:
                         if self.compiled or not self._is_fault_of_entry(lease, error):
+                            self._warn_of_plugin(lease, error)
                             raise
                         # The shared cache would only give the same once more.
                         self._has_refused = self._has_pulled
@@ -470,6 +471,20 @@ class Request:
         except store.CorruptEntryError:
             return True
         return False
+
+    def _warn_of_plugin(self, lease: store.Lease, error: errors.EpctxError) -> None:
+        """Log a warning that an entry stays which a plugin fails to load."""
+        # It names neither the cache nor the model, and fails at each start.
+        if not self.compiled and isinstance(error, errors.PluginError):
+            _log.warning(
+                "the cache entry %s of %s in %s cannot be loaded, and stays: %s To "
+                "have the model compiled again, remove all entries by `epctx cache "
+                "clear`.",
+                lease.record.key[:12],
+                lease.record.model,
+                self.settings.folder,
+                error.message,
+            )
 
     def _is_of_cache_folder(self, error: errors.EpctxError) -> bool:
         """Return whether an error of a compile is caused by the cache's folder."""
