@@ -70,6 +70,20 @@ def test_a_page_runs_as_it_is_pasted_and_prints_what_it_shows(page, written, tmp
     assert (done.stdout, done.returncode) == ("", 0), done.stdout + done.stderr
 
 
+def test_the_python_of_serving_takes_a_network_with_an_input_of_another_shape(
+    written, tmp_path
+):
+    pages = shutil.copytree(written, tmp_path / "written")
+    network = TESTS.parent / "examples/network.py"
+    subprocess.run([sys.executable, network, pages / "model.onnx"], check=True)
+
+    done = run_in_process("serving.md", pages, tmp_path)
+
+    # Other numbers are printed, but nothing raises.
+    assert "7 nodes on QNN" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
 def test_few_blocks_are_marked_as_not_run_and_each_has_a_reason():
     reasons = [
         block.reason for page in PAGES for block in read_blocks(page) if block.reason
