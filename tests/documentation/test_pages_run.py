@@ -4,6 +4,7 @@ reader pastes them.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -82,6 +83,32 @@ def test_the_python_of_serving_takes_a_network_with_an_input_of_another_shape(
     # Other numbers are printed, but nothing raises.
     assert "7 nodes on QNN" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "cache-keys.md",
+        "drop-in.md",
+        "errors.md",
+        "shared-cache.md",
+        "start/from-onnxruntime.md",
+    ],
+)
+def test_a_page_that_readers_begin_with_imports_what_its_blocks_use(page):
+    imported = set()
+    for block in read_blocks(page):
+        if block.kind != "python" or block.file:
+            continue
+        nodes = list(ast.walk(ast.parse(block.text)))
+        imported |= {
+            alias.asname or alias.name
+            for node in nodes
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        assert used & {"np", "epctx"} <= imported
 
 
 def test_few_blocks_are_marked_as_not_run_and_each_has_a_reason():
