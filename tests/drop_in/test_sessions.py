@@ -11,6 +11,7 @@ import onnxruntime as real
 import pytest
 from drop_in.uses import models
 from epctx_onnxruntime.capi import onnxruntime_pybind11_state as native
+from epctx_onnxruntime.drop_in import sessions
 from epctx_onnxruntime.drop_in.errors import adopt
 
 from epctx_core import errors
@@ -89,6 +90,31 @@ def test_options_that_do_not_fit_the_providers_are_refused(options):
             providers=["CUDAExecutionProvider", "CPUExecutionProvider"],
             provider_options=options,
         )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["CPUExecutionProvider"], {"intra_op_num_threads": 1}, onnxruntime.RunOptions()],
+    ids=["providers", "mapping", "options of a run"],
+)
+@pytest.mark.parametrize("first", [[], ["QNN"]], ids=["alone", "with an EP before"])
+def test_an_argument_that_is_no_session_options_is_refused_by_its_name(
+    options, first, monkeypatch
+):
+    monkeypatch.setattr(sessions, "first_providers", first)
+
+    with pytest.raises(native.InvalidArgument, match="sess_options is an object of"):
+        onnxruntime.InferenceSession(MODEL, options)
+
+
+@pytest.mark.parametrize("wrong", ["QNN", 5, [5]])
+def test_providers_of_a_wrong_form_are_refused_behind_those_of_install(
+    wrong, monkeypatch
+):
+    monkeypatch.setattr(sessions, "first_providers", ["OpenVINO"])
+
+    with pytest.raises(native.InvalidArgument):
+        onnxruntime.InferenceSession(MODEL, providers=wrong)
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,11 @@ class InferenceSession(epctx_core.InferenceSession):
             options, providers, provider_options = _put_first(
                 options, providers, provider_options
             )
-        self._profiling_start = time.monotonic_ns() if options.enable_profiling else 0
+        start = time.monotonic_ns()
         super().__init__(
             path_or_bytes, options, providers, provider_options, registry=registry
         )
+        self._profiling_start = start if options.enable_profiling else 0
         self.input_names = [argument.name for argument in self._inputs]
         self.output_names = [argument.name for argument in self._outputs]
         if isinstance(options, SessionOptions) and (
@@ -409,7 +410,11 @@ def _put_first(
 ]:
     """Return a session's options and EPs with the EPs that `install` was given before
     them, each unless the program names it.
+
+    Raises:
+        InvalidArgument: they are not in a form that `InferenceSession` takes.
     """
+    read_request(options, providers, provider_options)
     named = [name for name, _ in options.providers] + [
         item if isinstance(item, str) else item[0] for item in providers or ()
     ]
