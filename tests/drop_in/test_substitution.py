@@ -7,10 +7,14 @@ import subprocess
 import sys
 import textwrap
 
+import epctx_onnxruntime
 import numpy as np
 import onnx
 import pytest
+from epctx_onnxruntime.drop_in import sessions
 from onnx import TensorProto, helper, numpy_helper
+
+from epctx_core.errors import InvalidArgument
 
 MODEL = helper.make_model(
     helper.make_graph(
@@ -211,6 +215,37 @@ def test_without_a_program_the_command_says_how_it_is_used(tmp_path):
     assert "no script and no module" in nothing.stderr
     assert missing.returncode == 2
     assert "there is no script" in missing.stderr
+
+
+def test_the_command_refuses_an_ep_that_is_not_installed_before_it_runs_the_program(
+    tmp_path,
+):
+    (tmp_path / "program.py").write_text("print('it ran')")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "epctx_onnxruntime", "--ep=QNNN", "program.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'QNNN'" in done.stderr
+    assert "Did you mean 'QNN'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [("QNN", "a list of EP names, not a string"), (["QMM"], "'QMM'")],
+)
+def test_install_refuses_providers_that_no_session_could_have(wrong, said):
+    with pytest.raises(InvalidArgument, match=said):
+        epctx_onnxruntime.install(wrong)
+
+    assert sys.modules["onnxruntime"] is not epctx_onnxruntime
+    assert sessions.first_providers == []
 
 
 def test_a_process_may_put_the_drop_in_in_place_and_take_it_back(program):

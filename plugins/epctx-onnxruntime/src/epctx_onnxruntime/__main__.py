@@ -7,6 +7,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from epctx_core.errors import EpctxError
+
 _PURPOSE = """Run a Python program with epctx in the place of onnxruntime: its sessions
 load context models, and run on installed Execution Providers. Processes that it starts
 otherwise than by a fork import onnxruntime itself."""
@@ -40,7 +42,10 @@ def main() -> None:
 
     from epctx_onnxruntime.drop_in.substitution import install
 
-    install(arguments.ep)
+    try:
+        install(arguments.ep)
+    except EpctxError as error:
+        parser.error(str(error))
     sys.argv = program
     if arguments.module:
         sys.path[0] = str(Path.cwd())

@@ -17,6 +17,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from epctx_core import default_registry
+from epctx_core.errors import InvalidArgument
 from epctx_onnxruntime.real import onnxruntime
 
 _NAME = "onnxruntime"
@@ -98,10 +100,23 @@ def install(providers: Sequence[str] = ()) -> ModuleType:
         providers: EPs that sessions use before those that the program names: most
             programs name the CPU alone, which loads no context model. Those of the last
             call count.
+
+    Raises:
+        InvalidArgument: no such EP is installed, or the EPs are not a list.
+        PluginError: the plugin of an EP cannot be used.
     """
     from epctx_onnxruntime.drop_in import sessions
 
-    sessions.first_providers[:] = providers
+    if isinstance(providers, str):
+        raise InvalidArgument(
+            f"install takes a list of EP names, not a string: [{providers!r:.80}]."
+        )
+    names = list(providers)
+    for name in names:
+        # A session would raise the same, but somewhere within the program.
+        default_registry.resolve(name)
+
+    sessions.first_providers[:] = names
     with _LOCK:
         drop_in = sys.modules[_PACKAGE]
         if sys.modules.get(_NAME) is drop_in:
