@@ -171,6 +171,30 @@ def test_ctrl_c_ends_the_call_and_the_process(tmp_path, temporary, note):
         compiler.compile_to_file()
 
 
+@pytest.mark.usefixtures("interruptible")
+def test_a_session_whose_run_was_interrupted_says_that_a_new_one_is_needed(
+    tmp_path, temporary, note
+):
+    """No plugin is at fault, so that no vendor is to hear of it."""
+    faults = {"fault": "leave-a-child", "hook": "run"}
+    options = options_for(Faulty, isolate="all", provider_options=faults)
+    interrupt_when(note.exists)
+
+    with (
+        nothing_left(temporary),
+        epctx.InferenceSession(
+            source(tmp_path), options, registry=registry_of(Faulty)
+        ) as session,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            session.run(None, {"x": example()})
+        with pytest.raises(epctx.PluginError, match="its call was") as raised:
+            session.run(None, {"x": example()})
+
+    assert raised.value.hint.startswith("Make a new session: ")
+    assert "vendor" not in raised.value.hint
+
+
 @pytest.mark.parametrize(
     ("fault", "seconds"), [("leave-a-child", 600), ("native-hang", 2)]
 )

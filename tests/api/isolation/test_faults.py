@@ -319,8 +319,10 @@ def test_a_crash_while_a_model_runs_leaves_a_host_that_goes_on(tmp_path, tempora
             with pytest.raises(
                 epctx.PluginError,
                 match="failed in run: its process is gone; it was ended by SIGSEGV",
-            ):
+            ) as raised:
                 session.run(None, {"x": x})
+            assert raised.value.hint.startswith("Make a new session: ")
+            assert "vendor" in raised.value.hint
 
     with epctx.InferenceSession(
         model, options_for(Faulty, isolate=""), registry=registry

@@ -55,6 +55,7 @@ class ChildProcess:
     Attributes:
         channel: messages to and from it.
         is_late: whether it was ended because a call took longer than it might.
+        is_interrupted: whether it was ended because the host broke off a call.
         is_closed: whether `close` was called.
         turn: held by the instance that calls it.
         is_busy: whether a call is under way.
@@ -100,7 +101,7 @@ class ChildProcess:
         source, sink = self._line.attach(self._process.first)
         self.channel = Channel(source, sink, limit=limit)
         self._reason = ""
-        self.is_late = self.is_closed = self.is_busy = False
+        self.is_late = self.is_interrupted = self.is_closed = self.is_busy = False
         self.turn = threading.RLock()
         self.instances = 0
         self._watch = _Watch(self)
@@ -161,6 +162,11 @@ class ChildProcess:
     def cut(self) -> None:
         """End every wait for the process."""
         self._line.cut()
+
+    def kill_interrupted(self) -> None:
+        """End the process because the host broke off a call."""
+        self.is_interrupted = self.is_interrupted or not self._reason
+        self.kill("it was ended because its call was")
 
     def close(self) -> None:
         """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove

@@ -240,7 +240,7 @@ class RemoteProvider:
             except BaseException:
                 # The call is over for the host, and the next message would belong to
                 # it.
-                process.kill("it was ended because its call was")
+                process.kill_interrupted()
                 self._close()
                 raise
             finally:
@@ -462,13 +462,26 @@ class RemoteProvider:
             error = self._make_plugin_error(
                 hook,
                 f"its process is gone; {self._process.describe_end()}",
-                "Report it to the plugin's vendor with the model. "
-                "ep.compile_timeout, ep.isolate_timeout_seconds and "
-                "ep.isolate_max_bytes limit its process.",
+                self._make_death_hint(hook),
             )
         if output := self._process.output:
             error.__cause__ = RemoteError(f"its process printed:\n{output}")
         return error
+
+    def _make_death_hint(self, hook: str) -> str:
+        """Return what a host can do about the end of the process."""
+        hints = []
+        if hook in _OF_RUNS:
+            hints.append("Make a new session: this one cannot use the EP any more.")
+        elif self._process.is_interrupted:
+            hints.append("Begin again with a new compile or session.")
+        if not self._process.is_interrupted:
+            hints.append(
+                "Report it to the plugin's vendor with the model. "
+                "ep.compile_timeout, ep.isolate_timeout_seconds and "
+                "ep.isolate_max_bytes limit its process."
+            )
+        return " ".join(hints)
 
     def _make_plugin_error(
         self, hook: str, fault: str, hint: str, *, event: str = "failed"
