@@ -14,6 +14,7 @@ from epctx_onnxruntime.capi import onnxruntime_pybind11_state as native
 from epctx_onnxruntime.drop_in import sessions
 from epctx_onnxruntime.drop_in.errors import adopt
 
+import epctx_core
 from epctx_core import errors
 from epctx_core.errors import EpctxError, ErrorCode, InvalidArgument
 
@@ -163,3 +164,22 @@ def test_arguments_that_only_tune_are_accepted_and_a_typo_is_not():
 
     with pytest.raises(InvalidArgument, match="Did you mean 'disabled_optimizers'"):
         onnxruntime.InferenceSession(models.linear(), disabled_optimizer=[])
+
+
+@pytest.mark.parametrize("name", ["io_binding", "run_with_iobinding"])
+def test_a_cached_session_without_a_name_says_how_the_drop_in_opens_the_entry(
+    name, tmp_path
+):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(models.linear())
+    cache = {"providers": ["QNN"], "cache_dir": tmp_path / "cache"}
+
+    with (
+        epctx_core.load_or_compile(path, **cache) as opened,
+        pytest.raises(AttributeError, match=r"InferenceSession\(compile_cached\("),
+    ):
+        getattr(opened, name)
+
+    entry = epctx_core.compile_cached(path, **cache)
+    with onnxruntime.InferenceSession(entry) as opened:
+        assert hasattr(opened, name)

@@ -129,6 +129,9 @@ _LACKING = frozenset(
 )
 """Names of onnxruntime that epctx_core lacks and the drop-in has."""
 
+_OF_SESSIONS = {"io_binding", "run_with_iobinding", "run_with_ort_values"}
+"""Those of them that hosts miss in sessions of `load_or_compile`."""
+
 
 def explain(name: str) -> str:
     """Return why epctx_core lacks a name of onnxruntime, or what has it; an empty text
@@ -139,6 +142,9 @@ def explain(name: str) -> str:
     )
     if reason := REASONS.get(name):
         return f"{reason}; {has_it}"
+    if name in _OF_SESSIONS:
+        # The import alone changes nothing for a session of `load_or_compile`.
+        return f"{has_it}, and for a cached model `InferenceSession(compile_cached(…))`"
     if name in _LACKING:
         return has_it
     return ""
