@@ -11,11 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
-from documentation.blocks import PAGES
+from documentation.blocks import PAGES, snippets
 from documentation.page_files import write_page_files
 from documentation.run_page import differs, read_blocks
 from documentation.test_write_an_ep import PAGES as PAGES_OF_EPS
+
+import epctx_core as epctx
+from epctx_core.plugin import Purpose
 
 RUN_BY_THEIR_OWN_TESTS = {
     "host-plugins.md",
@@ -130,6 +134,36 @@ def test_blocks_that_are_parts_of_an_example_are_in_it():
     for block in parts:
         for line in block.text.splitlines():
             assert line.strip() in lines
+
+
+def test_the_get_capability_of_the_page_of_graphs_takes_an_if_whole():
+    (text,) = [each for each in snippets("graph-objects.md") if "parent_node" in each]
+    names = {}
+    exec(snippets("hooks.md")[0] + text, names)  # noqa: S102 - the pages' own code
+    registry = epctx.Registry()
+    whole = type(
+        "Whole", (names["AcmeProvider"],), {"get_capability": names["get_capability"]}
+    )
+    registry.register(whole)
+    options = epctx.SessionOptions()
+    options.add_provider(whole.name)
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] y)'
+        "{ a = Relu (x) y = If (c) <then_branch = t () => (float[2] p) { p = Relu (a) }"
+        ", else_branch = e () => (float[2] q) { q = Neg (a) }> }"
+    )
+
+    explanation = epctx.explain_model(
+        model.SerializeToString(),
+        options,
+        registry=registry,
+        purpose=Purpose.RUN,
+    )
+
+    assert [(node.operator, node.ep) for node in explanation.nodes] == [
+        ("Relu", whole.name),
+        ("If", whole.name),
+    ]
 
 
 @pytest.mark.parametrize(
