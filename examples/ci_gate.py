@@ -31,9 +31,7 @@ def find_left(model: Path, ep: str) -> dict[str, str]:
     """Return the nodes that are left to the CPU EP, each with the reason."""
     _, explanation = epctx("explain", model, "--ep", ep)
     return {
-        node["name"] or f"{node['op_type']} #{node['index']}": "; ".join(
-            refusal["reason"] for refusal in node["refusals"]
-        )
+        node["name"]: "; ".join(refusal["reason"] for refusal in node["refusals"])
         for node in explanation["nodes"]
         if node["ep"] == "CPUExecutionProvider"
     }
