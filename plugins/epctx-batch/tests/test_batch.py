@@ -121,6 +121,26 @@ def test_results_stay_when_the_cache_is_removed(folder):
         pass
 
 
+def test_open_dimensions_get_the_lengths_of_the_file(folder):
+    model = onnx.load(CONV)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    onnx.save(model, folder / "one.onnx")
+    (folder / "two.onnx").unlink()
+    text = (folder / "fleet.toml").read_text()
+    text = text.replace('eps = ["QNN"]', 'eps = ["QNN"]\nfree_dimensions.batch = 2')
+    (folder / "fleet.toml").write_text(text)
+
+    result = run_batch(folder / "fleet.toml")
+
+    (task,) = by_target(result, "phone")
+    assert task.nodes == {"QNNExecutionProvider": 1}
+    with InferenceSession(task.output) as session:
+        assert session.get_inputs()[0].shape[0] == 2
+    facts = json.loads((folder / "fleet-results" / task.id / "task.json").read_text())
+    assert facts["free_dimensions"] == {"batch": 2}
+
+
 def test_a_damaged_model_fails_alone_and_its_log_says_why(folder):
     (folder / "bad.onnx").write_bytes(b"no model")
 

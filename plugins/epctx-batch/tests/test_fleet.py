@@ -59,6 +59,19 @@ def test_options_of_a_target_go_before_those_of_a_model_and_of_all(fleet):
     assert found.tasks[0].config == {"a": "3", "b": "2", "c": "1"}
 
 
+def test_lengths_of_a_target_go_before_those_of_a_model(fleet):
+    found = fleet(
+        f"{MODEL}free_dimensions = {{batch = 1, height = 320}}\n"
+        f'{TARGET}free_dimensions = {{batch = 4, "p2o.Dimension.0" = 8}}\n'
+    )
+
+    assert found.tasks[0].free_dimensions == {
+        "batch": 4,
+        "height": 320,
+        "p2o.Dimension.0": 8,
+    }
+
+
 def test_a_task_has_the_same_id_wherever_the_folder_lies(tmp_path):
     ids = []
     for place in ("one", "two"):
@@ -103,6 +116,12 @@ def test_names_of_models_and_targets_name_no_other_folder(fleet):
         (f"{MODEL}{TARGET}options.VitisAI.x = 1", "none of its EPs: QNN"),
         (f"{MODEL}{TARGET}options.QNN.x = [[1]]", "expected a text or a number"),
         (f"{MODEL}{TARGET}config.x = {{}}", "expected a text or a number"),
+        (
+            f'{MODEL}free_dimensions = {{height = "320"}}\n{TARGET}',
+            r"'height' in 'free_dimensions' of \[\[model\]\] is '320', expected a whole",
+        ),
+        (f"{MODEL}{TARGET}free_dimensions.batch = -1", "'batch' .* is -1, expected"),
+        (f"{MODEL}{TARGET}free_dimensions.batch = true", "'batch' .* is True"),
         (
             f"{MODEL}{TARGET}options.QNN.x = []",
             "option 'x' of target 't' has no values",

@@ -24,12 +24,13 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
         "workers": int,
         "config": dict,
     },
-    "model": {"path": str, "config": dict},
+    "model": {"path": str, "config": dict, "free_dimensions": dict},
     "target": {
         "name": str,
         "eps": list,
         "options": dict,
         "config": dict,
+        "free_dimensions": dict,
         "resources": dict,
     },
 }
@@ -62,6 +63,7 @@ class Task:
         timeout: seconds that each EP may work on the compile; None for no limit.
         resources: what the task needs of a Dask worker, such as `{"NPU": 1}`.
         html: true to make a report page of the context model.
+        free_dimensions: lengths of the model's open dimensions, by name.
     """
 
     id: str
@@ -76,6 +78,7 @@ class Task:
     timeout: int | None
     resources: Mapping[str, float]
     html: bool = False
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task as JSON."""
@@ -103,6 +106,7 @@ class _Target:
     eps: Sequence[str]
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -163,7 +167,7 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
         address = str(folder / Path(address).expanduser())
     shared = _to_texts("batch.config", batch.get("config", {}))
     tasks = []
-    for model, own in _find_models(models, folder):
+    for model, own, lengths in _find_models(models, folder):
         # A pattern may find what the batch itself has written.
         if any(model.is_relative_to(made) for made in (output, cache) if made):
             continue
@@ -183,6 +187,7 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
                 shared_cache=address,
                 timeout=batch.get("timeout"),
                 resources=target.resources,
+                free_dimensions={**lengths, **target.free_dimensions},
             )
             tasks.append(task)
     if not tasks:
@@ -221,6 +226,12 @@ def _check_table(name: str, table: object) -> dict[str, Any]:
             )
         if isinstance(value, int) and value <= 0:
             raise _WrongValueError(f"{key!r} is {value}, expected more than 0.")
+    for dimension, length in table.get("free_dimensions", {}).items():
+        if type(length) is not int or length < 0:
+            raise _WrongValueError(
+                f"the length of {dimension!r} in 'free_dimensions' of {written} is "
+                f"{length!r:.80}, expected a whole number from 0."
+            )
     needed = {"model": ["path"], "target": ["name", "eps"]}.get(name, [])
     for key in needed:
         if not table.get(key):
@@ -267,6 +278,7 @@ def _expand_target(table: Mapping[str, Any]) -> Iterator[_Target]:
             eps=list(eps),
             options=made,
             config=config,
+            free_dimensions=table.get("free_dimensions", {}),
             resources=resources,
         )
 
@@ -292,8 +304,9 @@ def _to_text(where: str, value: object) -> str:
 
 def _find_models(
     tables: Sequence[Mapping[str, Any]], folder: Path
-) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Yield the files of each pattern with their options, in the order of names.
+) -> Iterator[tuple[Path, dict[str, str], dict[str, int]]]:
+    """Yield the files of each pattern with their options and lengths of dimensions, in
+    the order of names.
 
     Raises:
         NoSuchFile: a pattern has no file.
@@ -314,8 +327,9 @@ def _find_models(
                 f"there is no model {str(pattern)!r} in {str(base)!r}.",
                 path=base / pattern,
             )
+        config = _to_texts("model.config", table.get("config", {}))
         for path in found:
-            yield path, _to_texts("model.config", table.get("config", {}))
+            yield path, config, table.get("free_dimensions", {})
 
 
 def _make_id(model: Path, target: str) -> str:

@@ -184,6 +184,8 @@ def _compile(task: Task, folder: Path) -> TaskResult:
     entries = {"ep.isolate": "compile", "ep.compile_timeout": limit}
     for key, value in (entries | dict(task.config)).items():
         options.add_session_config_entry(key, value)
+    for name, length in task.free_dimensions.items():
+        options.add_free_dimension_override_by_name(name, length)
 
     stages: set[str] = set()
     for _ in range(_ATTEMPTS):
