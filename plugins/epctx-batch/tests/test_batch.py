@@ -18,6 +18,7 @@ import pytest
 from cli.fixtures import on_a_terminal
 from epctx_batch import processes, run_batch
 from epctx_batch.fleet import read_fleet
+from epctx_batch.results import CPU_EP
 from epctx_batch.work import read_result
 from isolation.harness import wait_for
 
@@ -344,6 +345,39 @@ def test_the_command_prints_a_table_of_models_and_targets(epctx, folder, monkeyp
     assert [task["was_cached"] for task in again.json["tasks"]] == [False] * 2 + [
         True
     ] * 4
+
+
+def test_a_batch_in_which_nothing_is_compiled_exits_with_1_and_keeps_why(
+    epctx, folder, monkeypatch
+):
+    monkeypatch.chdir(folder)
+    graph = "<ir_version: 8, opset_import: ['' : 17]> g (float[N] x) => (float[N] y)"
+    model = onnx.parser.parse_model(graph.replace("'", '"') + "{ y = Relu(x) }")
+    onnx.save(model, folder / "two.onnx")
+
+    said = epctx("batch", "fleet.toml")
+    again = epctx("batch", "fleet.toml", "--json")
+    shown = epctx("batch", "show", "two-phone")
+    text = (folder / "fleet.toml").read_text()
+    allowing = text.replace("[batch]", "[batch]\nallow_uncompiled = true")
+    (folder / "fleet.toml").write_text(allowing)
+    allowed = epctx("batch", "fleet.toml")
+
+    assert (said.code, again.code, allowed.code) == (1, 1, 0)
+    assert "1 with nothing compiled; 0 failed" in said.out
+    assert "allow_uncompiled = true in [batch]" in said.out
+    assert "QNN takes static shapes only" in said.err
+    assert again.json["ok"] is False
+    jsonschema.validate(again.json, read_schema("batch"))
+    (plain,) = [t for t in again.json["tasks"] if t["nodes"].keys() <= {CPU_EP}]
+    assert plain["was_cached"]
+    assert plain["state"] == "done"
+    (warning,) = plain["warnings"]
+    assert "QNN takes static shapes only" in warning
+    log = (folder / "fleet-results" / plain["id"] / "log.txt").read_text()
+    assert warning in log
+    assert "Nothing was compiled." in shown.out
+    assert "QNN takes static shapes only" in shown.out
 
 
 def test_a_terminal_shows_counts_and_the_time_left_of_all_tasks(

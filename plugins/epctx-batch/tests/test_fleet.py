@@ -110,6 +110,10 @@ def test_names_of_models_and_targets_name_no_other_folder(fleet):
         (f"[batch]\ntimeout = 0\n{MODEL}{TARGET}", "expected more than 0"),
         (f"[batch]\nworkers = true\n{MODEL}{TARGET}", "'workers' of .* is True"),
         (
+            f"[batch]\nallow_uncompiled = 1\n{MODEL}{TARGET}",
+            r"'allow_uncompiled' of \[batch\] is 1, expected true or false",
+        ),
+        (
             f"[batch]\nworkers = 1.5\n{MODEL}{TARGET}",
             r"'workers' of \[batch\] is 1.5, expected a whole number",
         ),

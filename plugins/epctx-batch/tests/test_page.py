@@ -137,7 +137,7 @@ def test_the_page_has_a_row_for_each_model_and_links_to_pages_and_logs(folder):
         "report.html",
     ]
     assert all((page.parent / link).is_file() for link in reader.links)
-    assert "tasks2done1from the cache0failed1" in reader.words
+    assert "tasks2done1from the cache0nothing compiled0failed1" in reader.words
 
 
 def test_a_batch_that_goes_on_says_what_was_in_the_cache(folder):

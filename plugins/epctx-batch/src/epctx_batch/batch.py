@@ -79,7 +79,10 @@ def run_batch(
     batch = BatchResult(
         fleet=str(path),
         output=str(fleet.output),
-        ok=all(task.state == "done" for task in tasks),
+        ok=all(
+            task.state == "done" and (fleet.allow_uncompiled or not task.is_plain)
+            for task in tasks
+        ),
         tasks=tasks,
     )
     if not html:

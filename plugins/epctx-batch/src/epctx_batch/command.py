@@ -17,7 +17,7 @@ from epctx_cli.command import (
     counted,
 )
 
-from epctx_batch.results import ShowResult, TaskResult
+from epctx_batch.results import BatchResult, ShowResult, TaskResult
 from epctx_batch.table import Table, describe_nodes, make_table
 from epctx_core.errors import InvalidArgument, NoSuchFile, one_line
 
@@ -103,8 +103,12 @@ def _run(arguments: argparse.Namespace, console: Console) -> ExitCode:
                 notes=counts.describe(),
                 seconds_left=counts.estimate_seconds(total - done),
             )
+            words = "nothing compiled" if result.is_plain else ""
             if result.error is not None:
                 words = f"{result.error.message} {result.error.hint}".strip()
+            elif result.is_plain and result.warnings:
+                words = result.warnings[-1]
+            if words:
                 console.warn(f"{result.id}: {one_line(words)}")
 
         result = run_batch(
@@ -123,7 +127,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> ExitCode:
         for model, row in table.rows.items()
     ]
     console.table(("model", *table.targets), rows)
-    _print_sums(table, result.output, console)
+    _print_sums(table, result, console)
     if result.page is not None:
         size = Path(result.page).stat().st_size
         console.say(f"wrote {result.page} ({byte_size(size)})")
@@ -131,15 +135,23 @@ def _run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     return ExitCode.DONE if result.ok else ExitCode.FAILED
 
 
-def _print_sums(table: Table, output: str, console: Console) -> None:
+def _print_sums(table: Table, result: BatchResult, console: Console) -> None:
+    output = result.output
+    plain = f" {table.plain:,} with nothing compiled;" if table.plain else ""
     console.say()
     console.say(
         f"{counted(table.tasks, 'task')}: {table.done:,} done, of which "
-        f"{table.cached:,} were in the cache; {table.failed:,} failed; "
+        f"{table.cached:,} were in the cache;{plain} {table.failed:,} failed; "
         f"{byte_size(table.bytes)} in {output}"
     )
     console.say("EPContext nodes + nodes of the CPU EP, by model and target.")
-    if table.failed:
+    if table.plain and not (result.ok or table.failed):
+        console.note(
+            "Nothing was compiled in some tasks. free_dimensions of a [[model]] fixes "
+            "open dimensions; with allow_uncompiled = true in [batch] this exits with "
+            "0."
+        )
+    if table.failed or table.plain:
         console.say(f"epctx batch show ID --output {output} has the log of a task.")
 
 
@@ -170,6 +182,10 @@ def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
         if result.output is not None:
             rows.append(("output", result.output))
     console.table(("", ""), rows)
+    if result is not None and result.is_plain:
+        console.say("\nNothing was compiled.")
+        for words in result.warnings:
+            console.say(one_line(words))
     if result is not None and result.error is not None:
         console.say()
         for words in filter(None, (result.error.message, result.error.hint)):

@@ -23,6 +23,7 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
         "timeout": int,
         "workers": int,
         "config": dict,
+        "allow_uncompiled": bool,
     },
     "model": {"path": str, "config": dict, "free_dimensions": dict},
     "target": {
@@ -36,6 +37,7 @@ _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
 }
 """Tables of the file, their keys and types."""
 _FORMS: Final = {
+    bool: "true or false",
     str: "a text",
     int: "a whole number",
     dict: "a table",
@@ -93,11 +95,13 @@ class Fleet:
         tasks: each model for each target, in the order of the file.
         output: folder of the results.
         workers: number of processes; None for one for each processor.
+        allow_uncompiled: true if a task may end with nothing compiled.
     """
 
     tasks: Sequence[Task]
     output: Path
     workers: int | None = None
+    allow_uncompiled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,16 +149,7 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
         )
     batch = _check_table("batch", data.get("batch", {}))
     models = [_check_table("model", each) for each in _check_list("model", data)]
-    targets = list(
-        itertools.chain.from_iterable(
-            _expand_target(_check_table("target", each))
-            for each in _check_list("target", data)
-        )
-    )
-    names = [target.name for target in targets]
-    for name in names:
-        if names.count(name) > 1:
-            raise _WrongValueError(f"two targets are called {name!r}.")
+    targets = _list_targets(data)
 
     # Workers of other machines work in other folders.
     folder = path.parent.absolute()
@@ -199,7 +194,26 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
     if twice:
         found = next(task.model for task in tasks if task.id == twice[0])
         raise _WrongValueError(f"the model {found!r} is listed twice.")
-    return Fleet(tasks=tasks, output=output, workers=batch.get("workers"))
+    return Fleet(
+        tasks=tasks,
+        output=output,
+        workers=batch.get("workers"),
+        allow_uncompiled=batch.get("allow_uncompiled", False),
+    )
+
+
+def _list_targets(data: Mapping[str, Any]) -> list[_Target]:
+    targets = list(
+        itertools.chain.from_iterable(
+            _expand_target(_check_table("target", each))
+            for each in _check_list("target", data)
+        )
+    )
+    names = [target.name for target in targets]
+    for name in names:
+        if names.count(name) > 1:
+            raise _WrongValueError(f"two targets are called {name!r}.")
+    return targets
 
 
 def _check_list(name: str, data: Mapping[str, Any]) -> list[Any]:
@@ -220,11 +234,11 @@ def _check_table(name: str, table: object) -> dict[str, Any]:
             raise _WrongValueError(
                 f"{written} has no key {key!r}; there are {', '.join(known)}."
             )
-        if not isinstance(value, known[key]) or isinstance(value, bool):
+        if type(value) is not known[key]:
             raise _WrongValueError(
                 f"{key!r} of {written} is {value!r:.80}, expected {_FORMS[known[key]]}."
             )
-        if isinstance(value, int) and value <= 0:
+        if type(value) is int and value <= 0:
             raise _WrongValueError(f"{key!r} is {value}, expected more than 0.")
     for dimension, length in table.get("free_dimensions", {}).items():
         if type(length) is not int or length < 0:

@@ -96,6 +96,7 @@ def _make_sums(table: Table) -> Iterator[str]:
         "tasks": f"{table.tasks:,}",
         "done": f"{table.done:,}",
         "from the cache": f"{table.cached:,}",
+        "nothing compiled": f"{table.plain:,}",
         "failed": f"{table.failed:,}",
         "size": byte_size(table.bytes),
         "compile time": f"{table.seconds:,.1f} s",

@@ -5,9 +5,11 @@ The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+CPU_EP: Final = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ class TaskResult:
         bytes: length of the context model and its files.
         error: the error; null if the task is done.
         versions: version of each package that took part, by name.
+        warnings: warnings that epctx logged meanwhile, such as why nothing was
+            compiled.
     """
 
     id: str
@@ -55,6 +59,12 @@ class TaskResult:
     bytes: int
     error: TaskError | None
     versions: dict[str, str]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the task is done, and nothing was compiled."""
+        return self.error is None and self.nodes.keys() <= {CPU_EP}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON."""
@@ -68,7 +78,8 @@ class BatchResult:
     Attributes:
         fleet: the file.
         output: folder of the results.
-        ok: true if all tasks are done.
+        ok: true if all tasks are done, and each has compiled something, unless the
+            file allows otherwise.
         tasks: result of each task, in the order of the file.
         page: path of the page with the table; left out without `--html`.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epctx_batch.work import CPU_EP
+from epctx_batch.results import CPU_EP
 
 if TYPE_CHECKING:
     from epctx_batch.results import BatchResult, TaskResult
@@ -21,7 +21,8 @@ class Table:
         targets: names of targets, in the order of the file.
         rows: results of each model by target; the model's path is relative to the
             folder of the file if it lies there.
-        tasks, done, cached, failed: numbers of tasks; those from the cache are done.
+        tasks, done, cached, plain, failed: numbers of tasks; those from the cache, and
+            those with nothing compiled (plain), are done.
         bytes: length of all context models with their files.
         seconds: sum of the durations of tasks that were not in the cache.
     """
@@ -31,6 +32,7 @@ class Table:
     tasks: int
     done: int
     cached: int
+    plain: int
     failed: int
     bytes: int
     seconds: float
@@ -52,6 +54,7 @@ def make_table(result: BatchResult) -> Table:
         tasks=len(result.tasks),
         done=len(done),
         cached=sum(task.was_cached for task in done),
+        plain=sum(task.is_plain for task in done),
         failed=len(result.tasks) - len(done),
         bytes=sum(task.bytes for task in done),
         seconds=sum(task.seconds for task in result.tasks if not task.was_cached),
@@ -62,8 +65,8 @@ def describe_nodes(task: TaskResult) -> str:
     """Return the EPContext nodes and other nodes, or the code of the error."""
     if task.error is not None:
         return f"failed: {task.error.code}"
+    if task.is_plain:
+        return "nothing compiled"
     contexts = sum(count for ep, count in task.nodes.items() if ep != CPU_EP)
     others = task.nodes.get(CPU_EP, 0)
-    if not contexts:
-        return "nothing compiled"
     return f"{contexts} + {others} CPU" if others else f"{contexts}"

@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -24,8 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epctx_cache.shared import hide_user
 
-from epctx_batch.results import TaskError, TaskResult
-from epctx_core import SessionOptions, default_registry, inspect_model
+from epctx_batch.results import CPU_EP, TaskError, TaskResult
+from epctx_core import (
+    ModelCompiler,
+    SessionOptions,
+    default_registry,
+    inspect_model,
+)
 from epctx_core.errors import EpctxError, Fail
 from epctx_core.ext import SESSION_OPTIONS, Publication, import_installed
 
@@ -38,7 +43,6 @@ RESULT: Final = "result.json"
 PAGE: Final = "report.html"
 HTML: Final = "epctx batch --html"
 HIDDEN: Final = "(hidden)"
-CPU_EP: Final = "CPUExecutionProvider"
 _ATTEMPTS: Final = 3
 """Compiles of a model whose entry the cache removes before its files are taken."""
 
@@ -55,10 +59,11 @@ def run_task(task: Task) -> TaskResult:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / PAGE).unlink(missing_ok=True)
-        with _logged(folder / LOG):
+        with _logged(folder / LOG) as warnings:
             _write_json(folder / TASK, _hide_secrets(task))
             result = _try_to_compile(task, folder)
-            result = replace(result, seconds=time.monotonic() - start)
+            seconds = time.monotonic() - start
+            result = replace(result, seconds=seconds, warnings=list(warnings))
             # Before the page: the compile counts if making that ends the process.
             _write_json(folder / RESULT, result.as_dict())
             if task.html and result.output is not None:
@@ -122,6 +127,7 @@ def parse_result(data: bytes) -> TaskResult:
         is_sound = (
             all(type(count) is int for count in result.nodes.values())
             and all(isinstance(text, str) for text in result.versions.values())
+            and all(isinstance(text, str) for text in result.warnings)
             and isinstance(result.seconds, float | int)
             and type(result.bytes) is int
             and (result.state == "done") == (error is None)
@@ -211,6 +217,15 @@ def _compile(task: Task, folder: Path) -> TaskResult:
             hint="Raise the limit of the cache (EPCTX_CACHE_SIZE).",
         )
 
+    was_cached = stages <= {"pull"}
+    if was_cached and not info.ep_contexts:
+        # The cache does not keep why. The EPs' claims are all that this repeats.
+        with suppress(EpctxError):
+            compiler = ModelCompiler(
+                options, task.model, embed_compiled_data_into_model=True
+            )
+            compiler.compile_to_stream(lambda _: None)
+
     nodes: dict[str, int] = {}
     for node in info.ep_contexts:
         nodes[node.source] = nodes.get(node.source, 0) + 1
@@ -221,7 +236,7 @@ def _compile(task: Task, folder: Path) -> TaskResult:
         model=task.model,
         target=task.target,
         state="done",
-        was_cached=stages <= {"pull"},
+        was_cached=was_cached,
         seconds=0.0,
         nodes=nodes,
         output=str(output),
@@ -254,13 +269,22 @@ def _list_versions(makers: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 @contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """Write what the process and its children print, and what epctx logs, into a file.
+def _logged(path: Path) -> Iterator[list[str]]:
+    """Write what the process and its children print, and what epctx logs, into a file;
+    yield the warnings among the latter, a list that grows.
 
     Also what native code prints: the descriptors are redirected.
     """
+    warnings: list[str] = []
+
+    def keep_warning(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.WARNING:
+            warnings.append(record.getMessage())
+        return True
+
     logger = logging.getLogger("epctx")
     handler = logging.StreamHandler()
+    handler.addFilter(keep_warning)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     with path.open("w", encoding="utf-8") as file:
         handler.setStream(file)
@@ -271,7 +295,7 @@ def _logged(path: Path) -> Iterator[None]:
         try:
             for descriptor in (1, 2):
                 os.dup2(file.fileno(), descriptor)
-            yield
+            yield warnings
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
