@@ -45,6 +45,18 @@ def test_a_context_model_finds_its_eps_and_is_not_compiled(epctx, folder):
     assert said.json["settings"]["turns"] == 1
 
 
+def test_a_length_of_an_open_dimension_is_an_option(epctx, folder):
+    said = epctx(
+        "bench", folder / "open.onnx", "--ep", "QNN", "--free-dimension", "N=5", *QUICK,
+        "--json",
+    )  # fmt: skip
+
+    assert said.code == 0
+    assert said.json["settings"]["free_dimensions"] == {"N": 5}
+    (column,) = said.json["columns"]
+    assert "batch" not in column["rows"]["run"]
+
+
 def test_markdown_has_a_line_for_each_row(report):
     (table,) = make_tables(report.columns)
 
@@ -62,6 +74,7 @@ def test_markdown_has_a_line_for_each_row(report):
         ("--threads", "1,x"),
         ("--ep", "CPU", "--markdown", "--json"),
         ("--ep", "CPU", "-c", "no_value"),
+        ("--ep", "CPU", "--free-dimension", "N"),
         ("--ep", "CPU", "-p", "QNN.htp_arch=73"),
         ("--time-limit", "-1"),
     ],

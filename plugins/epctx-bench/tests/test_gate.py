@@ -326,11 +326,11 @@ def test_a_threshold_that_is_not_a_slowdown_is_refused(text):
         parse_threshold(text)
 
 
-def measured_with(*, options=None, config=None, threads=1, unit="s"):
+def measured_with(*, options=None, threads=1, unit="s", **settings):
     """Return a report whose column was measured with these settings."""
     random = np.random.default_rng(4)
     made = simulate(random, 15, 0.02)
-    made["settings"] = {"config": config or {}}
+    made["settings"] = settings
     ours = made["columns"][0]
     ours["options"] = {"QNN": options or {}}
     ours["rows"]["load_warm"] |= {"threads": threads, "unit": unit}
@@ -342,6 +342,10 @@ def measured_with(*, options=None, config=None, threads=1, unit="s"):
     [
         ({"options": {"mode": "balanced"}}, "QNN was not judged: its options of QNN"),
         ({"config": {"ep.x": "1"}}, "QNN was not judged: the session options differ"),
+        (
+            {"free_dimensions": {"batch": 4}},
+            "QNN was not judged: the lengths of open dimensions differ",
+        ),
         ({"threads": 4}, "QNN, load_warm: its threads was 1 and is 4"),
     ],
 )

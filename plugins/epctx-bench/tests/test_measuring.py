@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
 from epctx_bench import BenchSettings, bench, judge, load_report, read_schema
 from epctx_bench.columns import scan_columns
@@ -27,6 +29,27 @@ def test_every_row_has_a_sample_for_each_turn(columns):
     for column in columns.values():
         assert {len(row.samples) for row in column.rows.values()} == {2}
         assert all(sample > 0 for row in column.rows.values() for sample in row.samples)
+
+
+def test_open_dimensions_get_the_same_lengths_in_every_column(tmp_path):
+    """The model runs at no other lengths: those made up are 1."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]>'
+        "net (float[N, width] x) => (float[N, 6] y)"
+        "<float[1, 6] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, int64[2] s = {-1, 6}>"
+        "{ a = Reshape(x, s)  y = Add(a, w) }"
+    )
+    onnx.save(model, tmp_path / "net.onnx")
+    settings = replace(
+        QUICK, onnxruntime=True, check=True, free_dimensions={"width": 3, "N": 2}
+    )
+
+    report = bench(tmp_path / "net.onnx", eps=["QNN", "CPU"], settings=settings)
+
+    assert [column.error for column in report.columns] == [None] * 3
+    assert [c.check and c.check["max_abs"] for c in report.columns] == [0.0, 0.0, None]
+    jsonschema.validate(report.as_dict(), read_schema())
+    assert report.as_dict()["settings"]["free_dimensions"] == {"width": 3, "N": 2}
 
 
 def test_only_what_compiles_has_the_row_compile(columns):

@@ -76,6 +76,8 @@ def make_options(request: Request) -> SessionOptions:
     options = SessionOptions()
     for key, value in request.settings.config.items():
         options.add_session_config_entry(key, value)
+    for name, length in request.settings.free_dimensions.items():
+        options.add_free_dimension_override_by_name(name, length)
     for ep, values in request.eps:
         options.add_provider(ep, values)
     return options
@@ -122,7 +124,10 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
     with closing(ProviderSession(options, default_registry)) as session:
         (choice,), _ = session.choose(options.providers, None)
     cls: Any = choice.cls
-    return cls.make_session_options(choice.options, compiles=compiles)
+    native = cls.make_session_options(choice.options, compiles=compiles)
+    for name, length in request.settings.free_dimensions.items():
+        native.add_free_dimension_override_by_name(name, length)
+    return native
 
 
 def _compile_by_vendor(request: Request) -> dict[str, Any]:
@@ -249,6 +254,8 @@ def _prepare(request: Request) -> Callable[[], Any]:
 
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = _ORT_ERRORS_ONLY
+        for name, length in request.settings.free_dimensions.items():
+            settings.add_free_dimension_override_by_name(name, length)
         return lambda: onnxruntime.InferenceSession(
             request.model, settings, providers=["CPUExecutionProvider"]
         )

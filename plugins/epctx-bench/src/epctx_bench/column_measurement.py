@@ -172,7 +172,12 @@ class ColumnMeasurement:
             "eps": [(ep, column.options.get(ep, {})) for ep in column.eps],
             "settings": self._settings,
         }
-        return ask_child(Request(**{**facts, **changes}))
+        request = Request(**{**facts, **changes})
+        if task != "compile" and column.compiles:
+            # The compiled model has these lengths already.
+            settings = replace(request.settings, free_dimensions={})
+            request = replace(request, settings=settings)
+        return ask_child(request)
 
     def make_rows(self) -> dict[str, Row]:
         """Return the rows of all turns; none after an error."""

@@ -14,6 +14,7 @@ from epctx_cli.command import (
     ExitCode,
     add_common,
     add_config,
+    parse_dimension,
     provider_options,
     require_plugin,
     whole_number,
@@ -74,6 +75,14 @@ def _add_columns(parser: CommandParser) -> None:
             ("-c", "--config"),
             "KEY=VALUE",
             "a session option of all columns; may be repeated",
+        ),
+        (
+            ("--free-dimension",),
+            "NAME=LENGTH",
+            (
+                "the length of an open dimension of the models, such as batch=1; may "
+                "be repeated"
+            ),
         ),
     ):
         parser.add_argument(
@@ -235,6 +244,7 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
 
     options = SessionOptions()
     add_config(options, arguments.config, console)
+    lengths = dict(map(parse_dimension, arguments.free_dimension))
     return BenchSettings(
         turns=arguments.turns,
         time_limit=arguments.time_limit,
@@ -245,6 +255,7 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
         check=arguments.check,
         onnxruntime=not arguments.no_onnxruntime,
         config=dict(options.config_entries),
+        free_dimensions=lengths,
     )
 
 

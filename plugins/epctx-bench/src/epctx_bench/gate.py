@@ -438,10 +438,16 @@ def _find_other_settings(column: str, saved: _Side, now: _Side) -> str:
         if (then.get(ep) or {}) != (today.get(ep) or {}):
             return f"its options of {ep} differ"
 
-    before, after = (
-        side.report.get("settings", {}).get("config") or {} for side in (saved, now)
-    )
-    return "" if before == after else "the session options differ"
+    for key, meaning in (
+        ("config", "the session options"),
+        ("free_dimensions", "the lengths of open dimensions"),
+    ):
+        before, after = (
+            side.report.get("settings", {}).get(key) or {} for side in (saved, now)
+        )
+        if before != after:
+            return f"{meaning} differ"
+    return ""
 
 
 def _compare_row(

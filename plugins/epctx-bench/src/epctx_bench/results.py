@@ -44,6 +44,7 @@ class SettingsFacts:
         check: true if the outputs were compared with the reference.
         onnxruntime: true if onnxruntime's CPU session was to be measured.
         config: session options by their key.
+        free_dimensions: lengths of open dimensions of the models, by name.
         child_timeout: seconds after which a measuring process was ended.
     """
 
@@ -57,6 +58,7 @@ class SettingsFacts:
     check: bool
     onnxruntime: bool
     config: dict[str, str]
+    free_dimensions: dict[str, int]
     child_timeout: float
 
 

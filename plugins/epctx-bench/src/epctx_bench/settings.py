@@ -27,6 +27,7 @@ class BenchSettings:
         onnxruntime: True to measure onnxruntime's CPU session of the original model
             too, where onnxruntime is installed.
         config: session options by their key.
+        free_dimensions: lengths of open dimensions of the models, by name.
         child_timeout: seconds after which a measuring process is ended and its column
             fails.
     """
@@ -41,6 +42,7 @@ class BenchSettings:
     check: bool = False
     onnxruntime: bool = True
     config: Mapping[str, str] = field(default_factory=dict)
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
     child_timeout: float = 600.0
 
     def __post_init__(self) -> None:

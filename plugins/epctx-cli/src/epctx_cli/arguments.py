@@ -300,7 +300,7 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     session = SessionOptions()
     add_config(session, arguments.config, console)
     for text in arguments.free_dimension:
-        session.add_free_dimension_override_by_name(*_length(text))
+        session.add_free_dimension_override_by_name(*parse_dimension(text))
     for path in arguments.custom_ops_library:
         session.register_custom_ops_library(path)
     for name in arguments.host_plugin:
@@ -335,7 +335,7 @@ def _split(text: str, flag: str) -> tuple[str, str]:
     return key, value
 
 
-def _length(text: str) -> tuple[str, int]:
+def parse_dimension(text: str) -> tuple[str, int]:
     """Return name and length of `NAME=LENGTH`; a name may contain `=`."""
     name, _, length = text.rpartition("=")
     if not name or not length.isdecimal():
