@@ -1,4 +1,6 @@
-"""Measuring processes: what they leave running keeps nobody waiting."""
+"""Measuring processes: what they leave running keeps nobody waiting, and what they
+say when they fail.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,15 @@ def script(monkeypatch, tmp_path):
     return use
 
 
+FAILING = """
+import sys
+sys.stderr.write("\\x1b[1;31mconcat: 1 and 2\\x1b[m\\n")
+def load():
+    raise ValueError("two lengths")
+load()
+"""
+
+
 def is_running(pid):
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"
 
@@ -69,3 +80,13 @@ def test_a_process_that_does_not_end_is_ended_with_all_that_it_started(
 
     time.sleep(0.2)
     assert not is_running(int(note.read_text()))
+
+
+def test_an_error_has_neither_colours_nor_frames_of_a_traceback(script):
+    script(FAILING)
+
+    with pytest.raises(Fail) as raised:
+        ask(timeout=30)
+
+    reason = raised.value.message.partition("said: ")[2]
+    assert reason == "concat: 1 and 2 ValueError: two lengths"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,11 @@ _COMMAND = (sys.executable, "-P", "-m", "epctx_bench.child")
 """Without the current folder, which may hold a file named as a module."""
 _LONGEST_REASON = 2000
 """Characters of a process's last words in an error."""
+_NOISE = re.compile(
+    r"\x1b\[[0-9;]*[A-Za-z]|^Traceback \(most recent call last\):\n(?:[ \t].*\n)*",
+    re.MULTILINE,
+)
+"""Colours, and the frames of a traceback, whose last line says what happened."""
 _WORDS = {
     "describe": "describing EPs",
     "compile": "compiling",
@@ -118,7 +124,8 @@ def ask_child(request: Request) -> dict[str, Any]:
             return result
 
         said.seek(0)
-        reason = " ".join(said.read().split())[-_LONGEST_REASON:]
+        words = _NOISE.sub("", said.read())
+        reason = " ".join(words.split())[-_LONGEST_REASON:]
         raise Fail(
             f"{doing} with {request.engine} failed: its process "
             f"{_describe_end(code)} and said: {reason or 'nothing'}",
