@@ -75,6 +75,7 @@ def test_markdown_has_a_line_for_each_row(report):
         ("--ep", "CPU", "--markdown", "--json"),
         ("--ep", "CPU", "-c", "no_value"),
         ("--ep", "CPU", "--free-dimension", "N"),
+        ("--ep", "CPU", "--free-dimension", "N=1", "--free-dimension", "N=2"),
         ("--ep", "CPU", "-p", "QNN.htp_arch=73"),
         ("--time-limit", "-1"),
     ],

@@ -70,3 +70,56 @@ def test_an_unknown_dimension_is_refused_by_name(epctx, batched):
 
     assert said.code == 2
     assert "no input of the model has the dimension 'sequence'" in said.err
+
+
+NEEDS_SIX = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[N, width] x) => (float[M, 6] y) <int64[2] s = {-1, 6}>
+    { a = Relu(x)  y = Reshape(a, s) }"""
+"""A model that does not run at the lengths that are made up."""
+WIDTH = ("--free-dimension", "width=6")
+
+
+@pytest.mark.parametrize("lengths", [(), WIDTH])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_model_is_compared_with_its_context_model_at_the_lengths_of_that(
+    epctx, model, lengths, is_first
+):
+    source = model(NEEDS_SIX)
+    epctx("compile", source, "--ep", "QNN", *WIDTH)
+    compiled = source.with_name("small_ctx.onnx")
+
+    pair = (source, compiled) if is_first else (compiled, source)
+    said = epctx("compare", *pair, *lengths)
+
+    assert said.code == 0, said.err
+    assert "x float32[1, 6]" in said.out
+
+
+def test_a_length_that_neither_of_two_models_has_is_refused_by_name(epctx, batched):
+    said = epctx("compare", batched, batched, "--free-dimension", "sequence=1")
+
+    assert said.code == 2
+    assert "no input of the model has the dimension 'sequence'" in said.err
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_an_error_names_the_lengths_that_were_made_up(epctx, model, command):
+    source = model(NEEDS_SIX)
+
+    said = epctx(command, *[source] * (2 if command == "compare" else 1))
+
+    assert said.code == 1
+    assert "N and width of its inputs are open, and were made up: 1" in said.err
+    assert "--free-dimension NAME=LENGTH" in said.err
+    assert "__cause__" not in said.err
+
+
+def test_an_error_of_a_check_says_that_the_model_is_written(epctx, model):
+    source = model(NEEDS_SIX)
+
+    said = epctx("compile", source, "--ep", "OpenVINO", "--check")
+
+    assert said.code == 1
+    assert "small_ctx.onnx is written; its check failed" in said.err
+    assert "were made up: 1" in said.err
+    assert source.with_name("small_ctx.onnx").exists()

@@ -244,7 +244,10 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
 
     options = SessionOptions()
     add_config(options, arguments.config, console)
-    lengths = dict(map(parse_dimension, arguments.free_dimension))
+    lengths = {}
+    for name, length in map(parse_dimension, arguments.free_dimension):
+        options.add_free_dimension_override_by_name(name, length)
+        lengths[name] = length
     return BenchSettings(
         turns=arguments.turns,
         time_limit=arguments.time_limit,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
-from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
 from epctx_core.ext import check_folder
 
 if TYPE_CHECKING:
@@ -29,21 +30,74 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time stamp of every entry of a written file: equal arrays give equal bytes."""
 
 
-def make_inputs(arguments: Sequence[NodeArg], seed: int) -> dict[str, np.ndarray]:
+def make_inputs(
+    arguments: Sequence[NodeArg], seed: int, others: Sequence[NodeArg] = ()
+) -> dict[str, np.ndarray]:
     """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers
     0 or 1, booleans; open dimensions are 1.
+
+    Args:
+        arguments: the model's inputs.
+        seed: the seed.
+        others: the inputs of another model, for both: what the first leaves open has
+            the length that it has there.
 
     Raises:
         InvalidArgument: an input has a type or a size for which there are no random
             values.
     """
     generator = np.random.default_rng(seed)
+    lengths = _merge_lengths(arguments, others)
     return {
-        argument.name: _random_values(argument, generator) for argument in arguments
+        argument.name: _random_values(
+            argument,
+            tuple(d if isinstance(d, int) else 1 for d in lengths[argument.name]),
+            generator,
+        )
+        for argument in arguments
     }
 
 
-def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndarray:
+def _merge_lengths(
+    arguments: Sequence[NodeArg], others: Sequence[NodeArg]
+) -> dict[str, tuple[int | str | None, ...]]:
+    """Return the lengths of each input, of `others` where `arguments` have none."""
+    known = {other.name: other.tensor_type.shape or () for other in others}
+    merged = {}
+    for argument in arguments:
+        own = argument.tensor_type.shape or ()
+        other = known.get(argument.name, ())
+        pairs = zip(own, other if len(other) == len(own) else own, strict=True)
+        merged[argument.name] = tuple(
+            b if isinstance(b, int) and not isinstance(a, int) else a for a, b in pairs
+        )
+    return merged
+
+
+@contextmanager
+def explain_made_lengths(
+    arguments: Sequence[NodeArg], others: Sequence[NodeArg] = ()
+) -> Iterator[None]:
+    """Say in an error of a run that `make_inputs` made up lengths."""
+    try:
+        yield
+    except EpctxError as error:
+        merged = _merge_lengths(arguments, others)
+        lengths = [length for own in merged.values() for length in own]
+        names = [d for d in dict.fromkeys(lengths) if isinstance(d, str)]
+        words = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+        if not all(isinstance(length, int) for length in lengths):
+            error.hint = (
+                f"The lengths {words or 'without a name'} of its inputs are open, and "
+                "were made up: 1. Give others by --free-dimension NAME=LENGTH, or "
+                "arrays by --input FILE.npz of epctx run and epctx compare."
+            )
+        raise
+
+
+def _random_values(
+    argument: NodeArg, shape: tuple[int, ...], generator: np.random.Generator
+) -> np.ndarray:
     expected = argument.tensor_type
     type_name = ""
     if expected.elem_type is not None:
@@ -62,7 +116,6 @@ def _random_values(argument: NodeArg, generator: np.random.Generator) -> np.ndar
             ),
         )
 
-    shape = tuple(d if isinstance(d, int) else 1 for d in expected.shape)
     if math.prod(shape) > _MOST_MADE:
         raise InvalidArgument(
             f"the input {argument.name!r} of shape {list(shape)} is too large for "

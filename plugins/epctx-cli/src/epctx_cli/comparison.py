@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 
-from epctx_cli.arrays import load_inputs, make_inputs
+from epctx_cli.arrays import explain_made_lengths, load_inputs, make_inputs
 from epctx_cli.node_counts import NodeCounts, count_nodes, record_nodes
 from epctx_core import InferenceSession
 
@@ -228,33 +228,32 @@ def compare_models(
     Args:
         a, b: the models.
         tolerance: the largest differences of equal outputs.
-        input_path: a `.npz` file, or None to make inputs for `a` from the seed.
+        input_path: a `.npz` file, or None to make inputs for both from the seed.
         seed: see `make_inputs`.
 
     Raises:
         EpctxError: a model cannot be loaded or run; see `InferenceSession`.
     """
-    inputs: Mapping[str, Any] | None = None
     results = []
     nodes = []
-    for model, options in (a, b):
+    for _, options in (a, b):
         record_nodes(options)
-        with InferenceSession(model, options) as session:
-            if inputs is None:
-                expected = session.get_inputs()
-                inputs = (
-                    make_inputs(expected, seed)
-                    if input_path is None
-                    else load_inputs(input_path, expected)
-                )
+    with InferenceSession(*a) as first, InferenceSession(*b) as second:
+        expected, others = first.get_inputs(), second.get_inputs()
+        inputs = (
+            make_inputs(expected, seed, others)
+            if input_path is None
+            else load_inputs(input_path, expected)
+        )
+        made = expected if input_path is None else ()
+        for session in (first, second):
             names = [output.name for output in session.get_outputs()]
-            results.append(dict(zip(names, session.run(None, inputs), strict=True)))
+            with explain_made_lengths(made, others):
+                results.append(dict(zip(names, session.run(None, inputs), strict=True)))
             nodes.append(count_nodes(session))
-    first, second = results
-    differences = compare_all(first, second, tolerance)
     return Comparison(
-        differences=differences,
-        inputs=inputs or {},
+        differences=compare_all(results[0], results[1], tolerance),
+        inputs=inputs,
         nodes=nodes,
     )
 

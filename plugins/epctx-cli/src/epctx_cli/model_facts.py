@@ -180,6 +180,17 @@ def count_elements(shape: Sequence[int]) -> int | None:
     return count
 
 
+def read_open_dimensions(path: Path) -> list[str]:
+    """Return the open dimensions of a file; none if it cannot be read as a model."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    try:
+        return list_open_dimensions(ModelProto.FromString(path.read_bytes()))
+    except (OSError, DecodeError):
+        return []
+
+
 def list_open_dimensions(model: ModelProto) -> list[str]:
     """Return the names of open lengths of inputs; one without a name is `?`."""
     initialized = {tensor.name for tensor in model.graph.initializer}

@@ -27,7 +27,7 @@ from epctx_cli.results import (
     OutputDifference,
     ShareResult,
 )
-from epctx_core.errors import InvalidArgument, one_line
+from epctx_core.errors import EpctxError, InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -271,11 +271,18 @@ def _check(
         progress.watch(plain, compiled)
         for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
             plain.graph_optimization_level = level
-            comparison = compare_models(
-                (str(report.output), compiled),
-                (arguments.model, plain),
-                tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
-            )
+            try:
+                comparison = compare_models(
+                    (str(report.output), compiled),
+                    (arguments.model, plain),
+                    tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
+                )
+            except EpctxError as error:
+                error.hint = (
+                    f"{one_line(str(report.output))} is written; its check failed. "
+                    f"{error.hint or ''}"
+                ).rstrip()
+                raise
             if all(difference.equal for difference in comparison.differences):
                 break
     wrong = print_differences(

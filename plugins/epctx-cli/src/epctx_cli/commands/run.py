@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -17,6 +18,7 @@ from epctx_cli.arguments import (
     add_common,
     add_inputs,
     add_providers,
+    parse_dimension,
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from epctx_cli.comparison import Comparison, Difference
     from epctx_cli.console import Console
     from epctx_cli.node_counts import NodeCounts
-    from epctx_core import InferenceSession, NodeArg
+    from epctx_core import InferenceSession, NodeArg, SessionOptions
 
 
 def add_run_arguments(parser: CommandParser) -> None:
@@ -60,7 +62,7 @@ def add_run_arguments(parser: CommandParser) -> None:
 
 def run_run(arguments: argparse.Namespace, console: Console) -> int:
     """Load and run the model, and describe its outputs."""
-    from epctx_cli.arrays import check_writable, save_arrays
+    from epctx_cli.arrays import check_writable, explain_made_lengths, save_arrays
     from epctx_cli.node_counts import count_nodes, record_nodes
     from epctx_core import InferenceSession
 
@@ -79,7 +81,9 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
             inputs = _inputs(arguments, session, console)
             names = [output.name for output in session.get_outputs()]
             begun = time.perf_counter()
-            results = dict(zip(names, session.run(None, inputs), strict=True))
+            made = session.get_inputs() if arguments.input is None else ()
+            with explain_made_lengths(made):
+                results = dict(zip(names, session.run(None, inputs), strict=True))
             seconds = Durations(load=loaded - start, run=time.perf_counter() - begun)
             outputs = [
                 _describe_output(output, results[output.name])
@@ -213,8 +217,7 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     if not (arguments.atol >= 0 and arguments.rtol >= 0):
         raise InvalidArgument("--atol and --rtol must be 0 or more.")
     tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
-    a = arguments.model, session_options(arguments, console)
-    b = arguments.reference, session_options(arguments, console)
+    a, b = _pair_with_options(arguments, console)
     inside = None
     with console.progress() as progress:
         progress.watch(a[1], b[1])
@@ -251,6 +254,29 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
         )
     )
     return ExitCode.DONE if equal else ExitCode.FAILED
+
+
+def _pair_with_options(
+    arguments: argparse.Namespace, console: Console
+) -> list[tuple[str, SessionOptions]]:
+    """Return both models with their session options. A length is one for the models
+    that have its dimension open; if neither has, for both, which refuse it.
+    """
+    from epctx_cli.model_facts import read_open_dimensions
+
+    lengths = arguments.free_dimension
+    paths = arguments.model, arguments.reference
+    open_in = [read_open_dimensions(Path(path)) if lengths else [] for path in paths]
+    pair = []
+    for path, own in zip(paths, open_in, strict=True):
+        arguments.free_dimension = [
+            text
+            for text in lengths
+            for name, _ in [parse_dimension(text)]
+            if name in own or not any(name in each for each in open_in)
+        ]
+        pair.append((path, session_options(arguments, console)))
+    return pair
 
 
 def _print_compare(
