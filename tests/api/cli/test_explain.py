@@ -147,6 +147,48 @@ def test_operators_refused_for_one_reason_share_its_line_and_open_lengths_have_a
     assert epctx("explain", source, "--ep", "QNN", "--free-dimension=batch=1").code == 0
 
 
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (
+            ["p2o.0", "x::y-1", "n", "m"],
+            "--free-dimension p2o.0=1 --free-dimension x::y-1=1 --free-dimension n=1 …",
+        ),
+        (["$(id)", "?"], "--free-dimension '$(id)=1' --free-dimension '?=1'."),
+        (["a\nb"], "--free-dimension NAME=1."),
+    ],
+)
+def test_the_remedy_names_open_dimensions_as_a_shell_takes_them(
+    epctx, model, names, remedy
+):
+    path = model("y = Relu(x)")
+    proto = onnx.load(path)
+    for value in (*proto.graph.input, *proto.graph.output):
+        del value.type.tensor_type.shape.dim[:]
+        for name in names:
+            value.type.tensor_type.shape.dim.add().dim_param = name
+    onnx.save(proto, path)
+
+    said = epctx("explain", path, "--ep", "QNN")
+
+    assert f"fix them, as in {remedy}\n" in said.out
+
+
+def test_lengths_without_a_name_have_a_remedy_of_their_own(epctx, model):
+    path = model(
+        '<ir_version: 8, opset_import: ["" : 17]> '
+        "g (float[?, 3, ?] x) => (float[?, 3, ?] y) { y = Relu(x) }"
+    )
+
+    explained = epctx("explain", path, "--ep", "QNN")
+    inspected = epctx("inspect", path)
+
+    assert "Inputs have 2 open dimensions without a name" in explained.out
+    assert "make_dynamic_shape_fixed IN.onnx OUT.onnx \\\n" in explained.out
+    assert "Open dimensions of inputs: 2 without a name" in inspected.out
+    assert epctx("inspect", path, "--json").json["unnamed_dimensions"] == 2
+
+
 def test_json_keeps_the_reason_and_names_the_node_that_it_follows_from(epctx, model):
     said = epctx("explain", model(TWO_MODS % ""), "--ep", "QNN", "--json")
 

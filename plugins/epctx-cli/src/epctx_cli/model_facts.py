@@ -29,6 +29,11 @@ _BITS_OF_PACKED = {
 """Bits of an element where it is no whole number of bytes."""
 _MOST_ELEMENTS = 1 << 59
 """Elements of a weight; more would take 2^63 bytes with the widest type."""
+FIX_UNNAMED = (
+    "  python -m onnxruntime.tools.make_dynamic_shape_fixed IN.onnx OUT.onnx \\\n"
+    "    --input_name NAME --input_shape 1,512"
+)
+"""Command that gives an input lengths; `--free-dimension` needs names of them."""
 _OF_QUANTIZATION = ("QLinear", "QGemm", "QAttention", "QMoE")
 
 
@@ -43,7 +48,9 @@ class ModelFacts:
             and of functions, each of which counts once.
         functions: the number of functions that the model defines.
         subgraphs: the number of graphs in nodes, such as the branches of an If.
-        open_dimensions: names of the inputs' open lengths.
+        open_dimensions: names of the inputs' open lengths; at the end `?` for those
+            without a name.
+        unnamed_dimensions: number of open lengths without a name.
         parameters, weight_bytes: of all weights, those in files of their own included,
             but none of a weight whose shape no memory holds.
         weight_types: by element type the number of weights, their elements and bytes.
@@ -59,6 +66,7 @@ class ModelFacts:
     functions: int
     subgraphs: int
     open_dimensions: Sequence[str]
+    unnamed_dimensions: int
     parameters: int
     weight_bytes: int
     weight_types: Mapping[str, Mapping[str, int]]
@@ -105,6 +113,7 @@ def _describe(model: ModelProto) -> ModelFacts:
             weights=1, parameters=elements, bytes=weight.bytes
         )
 
+    dimensions, unnamed = list_open_dimensions(model)
     return ModelFacts(
         ir_version=model.ir_version,
         opsets={
@@ -114,7 +123,9 @@ def _describe(model: ModelProto) -> ModelFacts:
         operators=dict(operators.most_common()),
         functions=len(model.functions),
         subgraphs=len(graphs) - len(model.functions) - 1,
-        open_dimensions=list_open_dimensions(model),
+        # Names first, as a model may name a dimension "?", too.
+        open_dimensions=[*dimensions, "?"] if unnamed else dimensions,
+        unnamed_dimensions=unnamed,
         parameters=sum(total["parameters"] for total in types.values()),
         weight_bytes=sum(total["bytes"] for total in types.values()),
         weight_types=types,
@@ -181,30 +192,32 @@ def count_elements(shape: Sequence[int]) -> int | None:
 
 
 def read_open_dimensions(path: Path) -> list[str]:
-    """Return the open dimensions of a file; none if it cannot be read as a model."""
+    """Return the names of a file's open dimensions; none if it cannot be read as a
+    model.
+    """
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
     try:
-        return list_open_dimensions(ModelProto.FromString(path.read_bytes()))
+        return list_open_dimensions(ModelProto.FromString(path.read_bytes()))[0]
     except (OSError, DecodeError):
         return []
 
 
-def list_open_dimensions(model: ModelProto) -> list[str]:
-    """Return the names of open lengths of inputs; one without a name is `?`."""
+def list_open_dimensions(model: ModelProto) -> tuple[list[str], int]:
+    """Return the names of open lengths of inputs, and the number of those without."""
     initialized = {tensor.name for tensor in model.graph.initializer}
     lengths = chain.from_iterable(
         value.type.tensor_type.shape.dim
         for value in model.graph.input
         if value.name not in initialized
     )
-    names = (
-        decode_text(length.dim_param) or "?"
+    names = [
+        decode_text(length.dim_param)
         for length in lengths
         if not length.HasField("dim_value")
-    )
-    return list(dict.fromkeys(names))
+    ]
+    return list(dict.fromkeys(filter(None, names))), names.count("")
 
 
 def _is_of_quantization(operator: str) -> bool:

@@ -464,7 +464,9 @@ class InspectResult:
         operators: number of nodes by operator, the most frequent first.
         functions: number of functions that the model defines.
         subgraphs: number of graphs in nodes.
-        open_dimensions: names of the inputs' open lengths.
+        open_dimensions: names of the inputs' open lengths; at the end `?` for those
+            without a name.
+        unnamed_dimensions: number of open lengths without a name.
         parameters: number of elements of all weights.
         weight_bytes: bytes of all weights.
         weight_types: number of weights, parameters and bytes, by element type.
@@ -495,6 +497,7 @@ class InspectResult:
     functions: int | None = None
     subgraphs: int | None = None
     open_dimensions: list[str] | None = None
+    unnamed_dimensions: int | None = None
     parameters: int | None = None
     weight_bytes: int | None = None
     weight_types: dict[str, dict[str, int]] | None = None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -160,16 +161,31 @@ def _print_values(info: ModelInfo, console: Console) -> None:
             console.say(f"  and {text.counted(left, f'more {kind}')}; see -v")
 
 
+def _print_open_dimensions(facts: ModelFacts, console: Console) -> None:
+    from epctx_cli.model_facts import FIX_UNNAMED
+
+    if not facts.open_dimensions:
+        return
+    unnamed = facts.unnamed_dimensions
+    names = facts.open_dimensions[:-1] if unnamed else facts.open_dimensions
+    shown = len(names) if console.verbose else _MOST_ROWS
+    words = ", ".join(map(text.cut, names[:shown]))
+    further = len(names[shown:])
+    if further:
+        words += f" and {further:,} more"
+    if unnamed:
+        words += f"{' and ' if words else ''}{unnamed:,} without a name"
+    words += "; see -v" if further else ""
+    console.say(f"Open dimensions of inputs: {words}")
+    if unnamed:
+        console.say(f"A length without a name is set by\n{FIX_UNNAMED}", wrap=False)
+
+
 def _print_facts(facts: ModelFacts, console: Console) -> None:
     """Print the facts of a plain model."""
     opsets = ", ".join(f"{text.cut(name)} {n}" for name, n in facts.opsets.items())
     console.say(f"\nIR version {facts.ir_version}, opsets: {opsets or 'none'}")
-    if facts.open_dimensions:
-        shown = len(facts.open_dimensions) if console.verbose else _MOST_ROWS
-        names = ", ".join(map(text.cut, facts.open_dimensions[:shown]))
-        further = len(facts.open_dimensions[shown:])
-        more = f" and {further:,} more; see -v" if further else ""
-        console.say(f"Open dimensions of inputs: {names}{more}")
+    _print_open_dimensions(facts, console)
     others = {"subgraph": facts.subgraphs, "function": facts.functions}
     if parts := [text.counted(count, noun) for noun, count in others.items() if count]:
         console.say(f"Counted with the main graph: {' and '.join(parts)}")
@@ -419,6 +435,7 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
 
 
 _SHOWN_OPERATORS = 6
+_SHOWN_LENGTHS = 3
 
 
 def add_explain_arguments(parser: CommandParser) -> None:
@@ -614,7 +631,7 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
     """List each reason once, in the order of the numbers of nodes; one that follows
     from another is counted there.
     """
-    from epctx_cli.model_facts import list_open_dimensions
+    from epctx_cli.model_facts import FIX_UNNAMED, list_open_dimensions
 
     lines = text.describe_refusals(
         text.Refused(ep, reason, node.name, node.operator, node.follows.get(ep))
@@ -625,17 +642,23 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
         console.say("\nRefused:")
     for line in lines:
         console.say(f"  {line}")
-    dimensions = list_open_dimensions(explanation.model)
-    names = [name for name in dimensions if name != "?"]
+    names, unnamed = list_open_dimensions(explanation.model)
     if lines and names:
         shown = ", ".join(map(text.cut, names))
-        named = next(filter(str.isidentifier, names), "NAME")
+        # Parts of a command to paste, which foreign text may not change.
+        usable = [n for n in names if n.isprintable() and text.cut(n) == n]
+        fixes = [
+            f"--free-dimension {shlex.quote(f'{name}=1')}"
+            for name in (usable or ["NAME"])[:_SHOWN_LENGTHS]
+        ]
+        end = " …" if len(names) > _SHOWN_LENGTHS else "."
         console.say(
             f"\nOpen dimensions of inputs: {shown}. For EPs that take static shapes "
-            f"only, fix them, as in --free-dimension {named}=1."
+            f"only, fix them, as in {' '.join(fixes)}{end}"
         )
-    elif lines and dimensions:
+    if lines and unnamed:
         console.say(
-            "\nInputs have open dimensions without names. For EPs that take static "
-            "shapes only, give them names or lengths in the model."
+            f"\nInputs have {text.counted(unnamed, 'open dimension')} without a name. "
+            "For EPs that take static shapes only, set the lengths in the model by"
         )
+        console.say(FIX_UNNAMED, wrap=False)
