@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from command_line import main
 
+PLUGINS = Path(__file__).parents[3] / "plugins"
+
 
 def begun(word, folder, capsys):
     """Return what `epctx plugins new` says of a package, and the text of its module of
@@ -56,6 +58,17 @@ def test_a_payloads_first_eight_characters_are_always_eight(word, tmp_path, caps
     _, text = begun(word, tmp_path, capsys)
 
     assert len(magic_in(text)) == 8
+
+
+@pytest.mark.parametrize(
+    "word",
+    [path.name.removeprefix("epctx-") for path in sorted(PLUGINS.glob("epctx-*"))],
+)
+def test_the_name_of_a_package_of_epctx_is_refused(word, tmp_path, capsys):
+    assert main(["plugins", "new", word, "-o", str(tmp_path)]) == 2
+
+    assert re.search("epctx's own|are reserved for", capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

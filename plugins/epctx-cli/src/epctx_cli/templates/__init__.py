@@ -45,6 +45,14 @@ _PROJECTS = {
 """Parts of the `pyproject.toml` under `common/`; that of an EP is a file of its own."""
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OWN_WORDS = frozenset({"core", "cpu", "sim"})
+"""First words of names that are epctx's own."""
+_OWN_NAMES = frozenset(
+    {
+        "batch", "bench", "blobs", "cache", "campaigns", "cli", "conformance", "files",
+        "isolation", "onnxruntime", "openvino-container", "report",
+    }
+)  # fmt: skip
+"""Names of further packages of epctx; that of `openvino` is reserved for its vendor."""
 _ENDING = ".in"
 """Suffix of every file of the template, so that no tool reads it as its own."""
 _HIDDEN = "dot-"
@@ -174,7 +182,7 @@ def _refuse_bad_word(word: str) -> None:
             "letters, digits and single dashes, and begins with a letter.",
             hint=f"Try {near!r}." if near else "Try one such as 'nimbus'.",
         )
-    if word.partition("-")[0] in _OWN_WORDS:
+    if word in _OWN_NAMES or word.partition("-")[0] in _OWN_WORDS:
         raise InvalidArgument(
             f"the plugin name {word!r} is epctx's own.",
             hint="Name it after your device or company.",
