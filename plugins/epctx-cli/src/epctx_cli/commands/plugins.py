@@ -345,8 +345,8 @@ def _print_option(option: Mapping[str, Any], console: Console) -> None:
     name = option["name"]
     choices = " | ".join(map(_value, option["choices"]))
     values = choices or _TYPES[option["type"]]
-    default = "secret" if option["secret"] else _value(option["default"])
-    console.say(f"  {name} ({values}; default {default})")
+    default = f"default {_value(option['default'])}"
+    console.say(f"  {name} ({values}; {'secret' if option['secret'] else default})")
     console.say(f"{_DEEPER}{option['doc']}")
 
 
