@@ -260,6 +260,8 @@ def test_nothing_compiled_writes_the_plain_model_and_fails_unless_that_is_allowe
     assert ("With --allow-uncompiled" in said.out) == (code != 0)
     assert "Simulated" not in said.out
     assert ("Checked against the CPU EP" in said.out) == is_checked
+    is_left_out = "--check" in flags and not is_checked
+    assert ("Nothing was compiled, so nothing was checked." in said.out) == is_left_out
 
 
 def test_nothing_compiled_fails_if_something_was_required_and_nothing_is_written(

@@ -120,9 +120,10 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         )
         code = code if equal else ExitCode.FAILED
     if not (report.compiled or arguments.allow_uncompiled):
+        unchecked = ", so nothing was checked" if arguments.check else ""
         console.note(
-            "Nothing was compiled. With --allow-uncompiled this exits with 0; with "
-            "--require-compiled nothing is written."
+            f"Nothing was compiled{unchecked}. With --allow-uncompiled this exits with "
+            "0; with --require-compiled nothing is written."
         )
     if code == ExitCode.DONE:
         # Values are not repeated, since they may be secret.
