@@ -113,6 +113,15 @@ def test_its_extra_for_tests_has_all_that_ci_test_runs(environment):
     ]
 
 
+@pytest.mark.parametrize("loading", [(), ("--load",)])
+def test_it_says_that_it_is_simulated_until_it_opens_a_device(environment, loading):
+    plugins = json.loads(
+        environment.run("epctx", "plugins", "list", *loading, "--json")
+    )["plugins"]
+
+    assert [plugin["simulated"] for plugin in plugins] == [True]
+
+
 def test_it_is_the_only_plugin_there_and_is_found(environment):
     plugins = json.loads(
         environment.run("epctx", "plugins", "list", "--load", "--json")

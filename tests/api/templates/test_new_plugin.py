@@ -125,7 +125,8 @@ def test_its_entry_point_and_pins_are_those_of_its_names_and_of_this_core(
     assert project["entry-points"] == {
         "epctx.execution_providers": {
             "ZebraNpuExecutionProvider": "epctx_zebra_npu:ZebraNpuProvider"
-        }
+        },
+        "epctx.simulated": {"ZebraNpuExecutionProvider": "true"},
     }
 
 
