@@ -14,7 +14,6 @@ from epctx_cli.command import (
     ExitCode,
     add_common,
     add_config,
-    parse_dimension,
     provider_options,
     require_plugin,
     whole_number,
@@ -245,9 +244,15 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
     options = SessionOptions()
     add_config(options, arguments.config, console)
     lengths = {}
-    for name, length in map(parse_dimension, arguments.free_dimension):
-        options.add_free_dimension_override_by_name(name, length)
-        lengths[name] = length
+    for text in arguments.free_dimension:
+        name, _, length = text.rpartition("=")
+        if not name or not length.isdecimal():
+            raise InvalidArgument(
+                f"--free-dimension {text!r} is not of the form NAME=LENGTH, such as "
+                "batch=1."
+            )
+        lengths[name] = int(length)
+        options.add_free_dimension_override_by_name(name, lengths[name])
     return BenchSettings(
         turns=arguments.turns,
         time_limit=arguments.time_limit,

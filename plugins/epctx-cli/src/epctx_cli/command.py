@@ -27,7 +27,6 @@ from epctx_cli.arguments import (
     add_common,
     add_config,
     add_providers,
-    parse_dimension,
     provider_options,
     require_plugin,
     session_options,
@@ -39,6 +38,6 @@ from epctx_cli.text import byte_size, counted
 
 __all__ = [
     "CommandParser", "Console", "ExitCode", "add_common", "add_config", "add_providers",
-    "byte_size", "counted", "parse_dimension", "provider_options", "require_plugin",
-    "session_options", "whole_number",
+    "byte_size", "counted", "provider_options", "require_plugin", "session_options",
+    "whole_number",
 ]  # fmt: skip
