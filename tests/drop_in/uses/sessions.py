@@ -475,7 +475,9 @@ def assignment_that_was_not_recorded():
 
 @uses("InferenceSession.get_input_memory_infos")
 def input_memory():
-    return [_memory(each) for each in session().get_input_memory_infos()]
+    # What onnxruntime returns lies in the session, and is garbage without it.
+    opened = session()
+    return [_memory(each) for each in opened.get_input_memory_infos()]
 
 
 @uses("InferenceSession.get_output_memory_infos")

@@ -113,10 +113,10 @@ Delegate: TypeAlias = Callable[
 ]
 
 
-def make_memory_info(name: str = "Cpu") -> onnxruntime.OrtMemoryInfo:
+def make_memory_info() -> onnxruntime.OrtMemoryInfo:
     """Return the description of CPU memory, where all inputs and outputs are."""
     return onnxruntime.OrtMemoryInfo.create_v2(
-        name,
+        "Cpu",
         onnxruntime.OrtMemoryInfoDeviceType.CPU,
         0,
         0,

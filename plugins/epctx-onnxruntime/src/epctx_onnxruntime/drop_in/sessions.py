@@ -212,10 +212,8 @@ class InferenceSession(epctx_core.InferenceSession):
         )
 
     def get_input_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
-        """Return the memory of each input: the CPU's, without a name as in
-        onnxruntime.
-        """
-        return [make_memory_info("") for _ in self.get_inputs()]
+        """Return the memory of each input: the CPU's."""
+        return [make_memory_info() for _ in self.get_inputs()]
 
     def get_output_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """Return the memory of each output: the CPU's."""
