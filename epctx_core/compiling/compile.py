@@ -487,7 +487,7 @@ class Compile:
             outputs=outputs,
             partitions=tuple(map(describe_partition, work.assignment.partitions)),
             assignments=count_nodes(work.assignment),
-            refusals=tuple(map(describe_refusal, work.assignment.shown_refusals)),
+            refusals=tuple(map(describe_refusal, work.assignment.find_refusals())),
             timings=dict(self.seconds),
             required_files=tuple(dict.fromkeys(required)),
             delivered=delivered,

@@ -183,13 +183,25 @@ class Assignment:
         """The main graph and all subgraphs that the session runs itself."""
         return list(self.main.executed_graphs())
 
-    @property
-    def shown_refusals(self) -> list[RefusalRecord]:
-        """The refusals of nodes in these graphs. A body of any other node is run, or
-        refused, with the node.
+    def find_refusals(self) -> list[RefusalRecord]:
+        """Return the refusals but those in bodies that the same EP took with their
+        node.
         """
-        graphs = {part.graph for part in self.graphs}
-        return [refusal for refusal in self.refusals if refusal.graph in graphs]
+        if not any(refusal.graph.path for refusal in self.refusals):
+            return self.refusals
+        taken = {
+            (partition.ep, partition.graph.path, node)
+            for partition in self.partitions
+            for node in partition.node_indices
+        }
+        return [
+            refusal
+            for refusal in self.refusals
+            if not any(
+                (refusal.ep, refusal.graph.path[:depth], node) in taken
+                for depth, (node, _) in enumerate(refusal.graph.path)
+            )
+        ]
 
     def of(self, ep: str) -> list[GraphPartition]:
         """Return one EP's partitions."""

@@ -560,8 +560,12 @@ def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
     count; then the model's open dimensions, if refused nodes have one.
     """
     refusals = sorted(
-        assignment.shown_refusals,
-        key=lambda refusal: len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
+        assignment.refusals,
+        key=lambda refusal: (
+            # A node of the main graph is refused with all of its bodies.
+            bool(refusal.graph.path),
+            len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
+        ),
     )
     why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
 

@@ -50,7 +50,7 @@ def test_the_report_says_that_the_ep_is_simulated(epctx, resnet):
     ) in said.out
 
 
-def test_the_class_of_an_ep_alone_may_say_that_it_is_simulated(epctx, model, site):
+def test_the_class_of_an_ep_alone_may_say_that_it_is_simulated(process, model, site):
     taking = """
     simulated = True
 
@@ -68,9 +68,9 @@ def test_the_class_of_an_ep_alone_may_say_that_it_is_simulated(epctx, model, sit
         ]
 """
     code = PROVIDER.partition("{body}")[0] + taking
-    folder = site("acme-ep", "AcmeEP", code=code.format(name="AcmeEP"))
+    folder = site("acme-simulating", "AcmeEP", code=code.format(name="AcmeEP"))
 
-    said = epctx(
+    said = process(
         "run", model("y = Identity(x)"), "--ep", "AcmeEP", "--json", path=[folder]
     )
 

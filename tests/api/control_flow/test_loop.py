@@ -257,7 +257,7 @@ def test_an_error_of_an_ep_inside_a_body_names_the_ep_and_its_partition(tmp_path
     with (
         loaded(report.output) as session,
         pytest.raises(
-            epctx.RuntimeException, match="AlphaExecutionProvider failed"
+            epctx.RuntimeException, match=r"AlphaExecutionProvider .* failed"
         ) as caught,
     ):
         session.run(
