@@ -191,7 +191,7 @@ class InferenceSession(Strict):
             try:
                 results = self.run(output_names, feeds, run_options)
             except BaseException as raised:  # noqa: BLE001 - the callback gets every error
-                error = str(raised)
+                error = str(raised) or type(raised).__name__
             finally:
                 self._running.remove(get_ident())
             callback(results, user_data, error)
@@ -215,7 +215,8 @@ class InferenceSession(Strict):
         """Return the memory that was given for each output, None for those without."""
         if not isinstance(arrays, Mapping):
             raise InvalidArgument(
-                f"outputs maps names to arrays, and is no {type(arrays).__name__}."
+                f"outputs must map names to arrays, not be a {type(arrays).__name__}.",
+                hint="Write outputs={name: array}.",
             )
         self._find_indices([*arrays])
         memory = [arrays.get(output.name) for output in self._outputs]

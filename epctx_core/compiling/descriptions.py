@@ -16,7 +16,7 @@ from epctx_core.graph.extraction import GraphPartition
 from epctx_core.graph.splice import PARTITION
 from epctx_core.graph.type_table import may_have_shape
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode, ValueInfo
-from epctx_core.registry.guard import check_text, contract_error, to_plain
+from epctx_core.registry.guard import contract_error, to_plain
 from epctx_core.sessions.plan import make_shape_error
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Descriptions:
                 f"gave a {type(text).__name__} instead of a text as {field_name}"
             )
         if text is not None:
-            check_text(self._choice.record, HOOK, text, field_name)
+            self._choice.check_text(HOOK, text, field_name)
         return text
 
     def _error(self, problem: str) -> PluginError:

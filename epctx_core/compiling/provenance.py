@@ -123,6 +123,7 @@ def describe_providers(
             )
         if not info:
             continue
+        choice.check_text("get_compatibility_info", info, "compatibility text")
         earlier = [
             text for text in read_compatibility_info(proto).get(ep, ()) if text != info
         ]

@@ -204,28 +204,7 @@ def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
 
     if not hook.caller_checks:
         check_result_types(record, hook, result)
-    if type(result) is str:
-        check_text(record, hook.name, result, "its result")
     return result
-
-
-def check_text(record: PluginRecord, hook: str, text: str, what: str) -> None:
-    """Raise PluginError unless a plugin's text can be stored in a model.
-
-    Args:
-        record: the EP's record.
-        hook: the hook that gave it.
-        text: the text.
-        what: the part of the result that it is.
-    """
-    fault = ""
-    if text.encode(errors="ignore").decode() != text:
-        fault = "which UTF-8 cannot represent"
-    elif (shown := concealed(text)) != text:
-        fault = f"which holds the value of a secret option ({shown!r:.80})"
-        text = shown
-    if fault:
-        raise contract_error(record, hook, f"gave {text!r:.80} as {what}, {fault}")
 
 
 def describe_type(value: object) -> str:

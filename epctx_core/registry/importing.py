@@ -299,7 +299,8 @@ def _find_option_fault(option: ProviderOption) -> str:
     default = () if option.default is None else (option.default,)
     types = (int, float) if option.type is float else (option.type,)
     for value in (*option.choices, *default):
-        if type(value) not in types:
+        is_flag = isinstance(value, bool)
+        if not isinstance(value, types) or is_flag is not (option.type is bool):
             return f"is of type {option.type.__name__}, and has the value {value!r:.80}"
     if option.choices and not {*default} <= {*option.choices}:
         return f"has the default {option.default!r:.80}, which is no choice"

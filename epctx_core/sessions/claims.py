@@ -580,7 +580,8 @@ def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
     names = [d for each in types for d in each.shape or () if isinstance(d, str)]
     if is_open and names:
         # Part of a command to paste, which foreign text may not change.
-        named = next((n for n in names if not set(n) - _PLAIN), "NAME")
+        plain = (n for n in names if not n.startswith("-") and not set(n) - _PLAIN)
+        named = next(plain, "NAME")
         why.append(
             " Dimensions of the model's inputs are open: if that is the cause, "
             f"fix them by `--free-dimension {named}=1` or "

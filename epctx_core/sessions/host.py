@@ -14,7 +14,7 @@ from epctx_core.errors import InvalidArgument, concealed, convert_errors
 from epctx_core.graph.mapping import known_digests
 from epctx_core.options import CancellationFlag, SessionOptions
 from epctx_core.registry.guard import blame_host
-from epctx_core.sessions.providers import Progress, logged_names, no_progress
+from epctx_core.sessions.providers import Progress, check_progress, logged_names
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import ModelInput
@@ -219,11 +219,11 @@ def wrap_progress(progress: Progress | None) -> Progress:
         InvalidArgument: it cannot be called.
     """
     if progress is None:
-        return no_progress
+        return check_progress
     check_function("progress", progress)
 
     def report(stage: str, done: int, total: int) -> None:
-        no_progress(stage, done, total)  # an EP's mistake is not the callback's
+        check_progress(stage, done, total)
         with blame_host(f"the progress callback raised at stage {stage!r}"):
             progress(concealed(stage), done, total)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -60,6 +60,13 @@ class StepSpec(NamedTuple):
     allocates: bool = True
     nodes: Sequence[int] = ()
     label: str = ""
+
+    @property
+    def node(self) -> str | None:
+        """The name for errors; None for a group of nodes on the CPU EP, which has no
+        name of its own.
+        """
+        return None if not self.label and len(self.nodes) > 1 else self.name
 
 
 Step: TypeAlias = (
@@ -170,8 +177,10 @@ class Plan:
                 )
                 for slot, result in zip(outputs, results, strict=True):
                     values[slot] = result
-            except BaseException as error:  # noqa: BLE001 - it is raised again
-                _raise_step_error(error, spec, options)
+            except BaseException as error:
+                if _passes(error, spec):
+                    raise
+                raise _step_failed(error, spec, options) from error
             # Otherwise an output without a reader would live through the next step.
             result = None
             results = ()
@@ -202,8 +211,10 @@ def _run_only(spec: StepSpec, feeds: Sequence[Any]) -> list[Any]:
     try:
         results = spec.run(feeds, None)
         return results if type(results) is list else list(results)
-    except BaseException as error:  # noqa: BLE001 - it is raised again
-        _raise_step_error(error, spec)
+    except BaseException as error:
+        if _passes(error, spec):
+            raise
+        raise _step_failed(error, spec) from error
 
 
 def _add_frees(
@@ -229,35 +240,33 @@ def _stopped() -> RuntimeException:
     )
 
 
-def _raise_step_error(
-    error: BaseException, spec: StepSpec, options: RunOptions | None = None
-) -> NoReturn:
-    """Raise the error of a step: one of epctx, with EP and node filled in; Ctrl-C; any
-    other as RuntimeException.
+def _passes(error: BaseException, spec: StepSpec) -> bool:
+    """Return whether an error of a step passes: one of epctx, which gets EP and node if
+    they were left out, or Ctrl-C.
     """
-    # A group of nodes for the CPU EP has no name of its own.
-    is_group = not spec.label and len(spec.nodes) > 1
-    node = None if is_group else spec.name
-    if isinstance(error, EpctxError):
-        error.ep = error.ep or spec.ep
-        error.node = error.node or node
-        raise error
-    if isinstance(error, KeyboardInterrupt):
-        raise error
-    if options is not None and options.terminate:
-        raise _stopped() from error
+    if not isinstance(error, EpctxError):
+        return isinstance(error, KeyboardInterrupt)
+    error.ep = error.ep or spec.ep
+    error.node = error.node or spec.node
+    return True
 
-    what = repr(spec.name)
-    if is_group:
-        what = f"one of {len(spec.nodes)} nodes from {what} on"
-    raise RuntimeException(
-        f"{spec.label or spec.ep} failed while it ran {what}: {describe(error)}",
-        node=node,
+
+def _step_failed(
+    error: BaseException, spec: StepSpec, options: RunOptions | None = None
+) -> RuntimeException:
+    if options is not None and options.terminate:
+        return _stopped()
+    place = repr(spec.name)
+    if spec.node is None:
+        place = f"one of {len(spec.nodes)} nodes from {place} on"
+    return RuntimeException(
+        f"{spec.label or spec.ep} failed while it ran {place}: {describe(error)}",
+        node=spec.node,
         ep=spec.ep,
         hint=FAULT_HINT
         if spec.label
         else "Its own exception is the cause of this error (`-v` shows it).",
-    ) from error
+    )
 
 
 def add_checks(

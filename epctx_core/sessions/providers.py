@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import (
+    SHORTEST_SECRET,
     EpctxError,
     InvalidArgument,
     NotImplementedByProvider,
@@ -69,11 +70,11 @@ Progress: TypeAlias = "Callable[[str, int, int], None]"
 """`progress(stage, done, total)`."""
 
 
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Show nothing, for a host without a progress callback.
+def check_progress(stage: str, done: int, total: int) -> None:
+    """Check what an EP reports; all that there is to do for a host without a callback.
 
     Raises:
-        TypeError: an EP reports something else than a stage and two whole numbers.
+        TypeError: it is something else than a stage and two whole numbers.
     """
     if not isinstance(stage, str):
         raise TypeError(f"progress takes the name of a stage first, not {stage!r:.80}")
@@ -126,6 +127,31 @@ class ProviderChoice:
             name: value for name, value in self.options.items() if name not in secret
         }
 
+    def check_text(self, hook: str, text: str, part: str) -> None:
+        """Check a text of the EP that models are to hold.
+
+        Args:
+            hook: what gave it.
+            text: the text.
+            part: its name in the result.
+
+        Raises:
+            PluginError: UTF-8 cannot represent it, or it has the value of one of the
+                EP's secret options in it.
+        """
+        secrets = (
+            str(self.options[option.name])
+            for option in self.cls.options
+            if option.secret
+        )
+        fault = ""
+        if text.encode(errors="ignore").decode() != text:
+            fault = f"gave {text!r:.80} as {part}, which UTF-8 cannot represent"
+        elif any(len(s) >= SHORTEST_SECRET and s in text for s in secrets):
+            fault = f"gave a text as {part} that holds the value of a secret option"
+        if fault:
+            raise guard.contract_error(self.record, hook, fault)
+
     def build_info(self) -> BuildInfo:
         """Return versions and target of the EP.
 
@@ -146,7 +172,7 @@ class ProviderChoice:
                     "instead of a text"
                 )
                 raise guard.contract_error(self.record, method, what)
-            guard.check_text(self.record, method, text, name)
+            self.check_text(method, text, name)
         return BuildInfo(**texts)
 
 
@@ -372,7 +398,7 @@ class ProviderSession:
         session: SessionOptions,
         registry: Registry,
         *,
-        progress: Progress = no_progress,
+        progress: Progress = check_progress,
         cancel: CancellationFlag | None = None,
         host_plugins: Sequence[HostPlugin] | None = None,
     ) -> None:
@@ -581,7 +607,7 @@ class ProviderSession:
             yield replace(
                 self._contexts[ep],
                 purpose=Purpose.EXPORT,
-                progress=no_progress,
+                progress=check_progress,
                 workspace=workspace,
             )
 

@@ -256,10 +256,10 @@ def _make_type_error(
     if "O" in (expected.kind, actual.kind) or actual.kind in "SU":
         # What numpy makes of these is no number, or no text, that anybody meant.
         hint = f"Give an array of {wanted}."
-    elif actual.kind in "iu" and expected.kind == "V":
+    elif (actual.itemsize, expected.kind) == (expected.itemsize, "V"):
         hint = (
             f"Convert numbers by array.astype({wanted!r}); if they are the bits of "
-            f"{wanted}, look at them so: array.view({wanted!r})."
+            f"{wanted}, reinterpret them by array.view({wanted!r})."
         )
     return InvalidArgument(
         f"the input {name!r} is {actual}; the model takes {wanted}.", hint=hint
@@ -304,7 +304,8 @@ def check_memory(output: NodeArg, array: Any) -> None:
         found = f"{array.dtype}{list(array.shape)}"
     raise InvalidArgument(
         f"the memory given for the output {output.name!r}, {found}, is not a "
-        f"C-contiguous, writable array of {expected}."
+        f"C-contiguous, writable array of {expected}.",
+        hint="Make it by np.empty(shape, dtype).",
     )
 
 

@@ -19,10 +19,10 @@ from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.providers import (
     ProviderSession,
+    check_progress,
     choose_provider,
     collect_kept_functions,
     make_private_workspace,
-    no_progress,
     skip_unavailable,
 )
 from epctx_core.sessions.routing import (
@@ -101,7 +101,7 @@ class Work:
         session: SessionOptions,
         registry: Registry,
         requested: Sequence[ProviderRequest] | None,
-        progress: Progress = no_progress,
+        progress: Progress = check_progress,
     ) -> None:
         self.source = source
         self.session = session

@@ -176,6 +176,18 @@ def test_an_ep_that_gives_its_secret_away_is_stopped(source, how):
     assert not source.with_name("m_ctx.onnx").exists()
 
 
+def test_the_secret_of_another_ep_is_no_fault_of_this_one(source):
+    options = epctx.SessionOptions()
+    options.add_provider(KEYED.name, {"key": "release"})
+    other = validating(info="release")
+    other.name = "OtherExecutionProvider"
+
+    with epctx.InferenceSession(source, options, registry=registry_with(KEYED)):
+        path = compiled(source, other)
+
+    assert b"release" in path.read_bytes()
+
+
 def test_a_compatibility_text_that_no_file_can_hold_is_the_plugins_fault(source):
     with pytest.raises(PluginError, match="which UTF-8 cannot represent"):
         compiled(source, validating(info="nimbus \ud800"))

@@ -224,7 +224,7 @@ def test_memory_of_another_type_is_described():
 
 
 def test_memory_has_to_be_given_by_names():
-    with pytest.raises(epctx.InvalidArgument, match="maps names to arrays"):
+    with pytest.raises(epctx.InvalidArgument, match="must map names to arrays"):
         run_into(model_of("y = Relu(x)"), Alpha, outputs=[np.zeros(2, np.float32)])
 
 

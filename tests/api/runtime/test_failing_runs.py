@@ -5,7 +5,10 @@ the exception.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import queue
+import weakref
 
 import numpy as np
 import onnx.parser
@@ -35,6 +38,7 @@ class Failing(ExecutionProvider):
 
     name = "FailingExecutionProvider"
     act = None
+    given = ()
 
     @hookimpl
     def get_capability(self, graph):
@@ -42,10 +46,11 @@ class Failing(ExecutionProvider):
 
     @hookimpl
     def compile(self, partitions):
-        return [
-            CompiledPartition(lambda _inputs, _outputs: type(self).act())
-            for _ in partitions
-        ]
+        return [CompiledPartition(self.run) for _ in partitions]
+
+    def run(self, inputs, _outputs):
+        type(self).given = [weakref.ref(value.base) for value in inputs]
+        return type(self).act()
 
 
 @pytest.fixture(params=PIECES)
@@ -126,20 +131,45 @@ def test_control_c_passes(failing):
         failing(raises(KeyboardInterrupt()))
 
 
-def test_the_callback_of_a_run_is_called_whatever_the_ep_raises(failing_session):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (asyncio.CancelledError("gone"), "CancelledError: gone"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+    ],
+)
+def test_the_callback_of_a_run_is_called_whatever_the_ep_raises(
+    failing_session, error, said
+):
     called = queue.SimpleQueue()
 
-    with failing_session(raises(asyncio.CancelledError("gone"))) as session:
+    with failing_session(raises(error)) as session:
         session.run_async(
             None,
             {"x": np.ones(2, np.float32)},
-            lambda results, _data, error: called.put((results, error)),
+            lambda results, _data, text: called.put((results, text)),
             None,
         )
-        results, error = called.get(timeout=60)
+        results, text = called.get(timeout=60)
 
     assert results == []
-    assert "CancelledError: gone" in error
+    assert said in text
+
+
+def test_a_failed_run_keeps_no_values(failing_session):
+    def refuse():
+        raise epctx.InvalidGraph("no")
+
+    gc.disable()
+    try:
+        with (
+            failing_session(refuse) as session,
+            contextlib.suppress(epctx.InvalidGraph),
+        ):
+            session.run(None, {"x": np.ones(2, np.float32)})
+        assert [value() for value in Failing.given] == [None]
+    finally:
+        gc.enable()
 
 
 def test_of_many_nodes_of_the_cpu_ep_that_fail_together_none_is_blamed():
