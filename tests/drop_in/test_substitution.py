@@ -238,7 +238,12 @@ def test_the_command_refuses_an_ep_that_is_not_installed_before_it_runs_the_prog
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [("QNN", "a list of EP names, not a string"), (["QMM"], "'QMM'")],
+    [
+        ("QNN", "a list of EP names, not 'QNN'"),
+        (None, "a list of EP names, not None"),
+        ([("QNN", {})], "a list of EP names"),
+        (["QMM"], "'QMM'"),
+    ],
 )
 def test_install_refuses_providers_that_no_session_could_have(wrong, said):
     with pytest.raises(InvalidArgument, match=said):

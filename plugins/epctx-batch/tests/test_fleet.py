@@ -184,6 +184,11 @@ def test_paths_begin_in_the_folder_of_the_file_or_at_home(fleet, tmp_path, monke
     assert task.shared_cache == str(tmp_path / "shared")
 
 
+def test_a_mistyped_address_of_a_shared_cache_is_no_folder(fleet):
+    with pytest.raises(InvalidArgument, match="neither an address such as"):
+        fleet(f'[batch]\nshared_cache = "s3//bucket/team"\n{MODEL}{TARGET}')
+
+
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(NoSuchFile, match=r"none\.toml"):
         read_fleet(tmp_path / "none.toml")

@@ -317,6 +317,11 @@ def test_a_local_address_has_a_whole_path(machines):
     assert "file:///mnt" in raised.value.hint
 
 
+def test_a_folder_of_a_user_that_there_is_not_is_refused(machines):
+    with pytest.raises(InvalidArgument, match="a user that is not known"):
+        machines.path("a", "~nobody-of-this-name/team")
+
+
 @pytest.mark.parametrize("typo", ["s3//bucket/team", "team", "s3:/bucket/team", "./t"])
 def test_a_mistyped_address_does_not_become_a_folder(
     machines, typo, tmp_path, monkeypatch

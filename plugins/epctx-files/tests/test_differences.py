@@ -102,6 +102,32 @@ def test_nodes_that_nothing_tells_apart_are_compared_together(tmp_path):
     assert difference.second == "Own(z) -> ; Own(x) -> "
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("<alpha>|LeakyRelu <alpha: float = @alpha> (x)", "<beta>|LeakyRelu <alpha: float = @beta> (x)"),
+        ("<a: float = 1.0>|LeakyRelu <alpha: float = @a> (x)", "<a: float = 3.0>|LeakyRelu <alpha: float = @a> (x)"),
+    ],
+    ids=["parameter", "default"],
+)  # fmt: skip
+def test_attributes_of_functions_are_compared(tmp_path, one, other):
+    paths = []
+    for name, text in (("a.onnx", one), ("b.onnx", other)):
+        parameters, _, body = text.partition("|")
+        paths.append(tmp_path / name)
+        model = onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 17, "f": 1]> g (float[2] x) => '
+            "(float[2] y) { y = f.act(x) } "
+            f'<domain: "f", opset_import: ["": 17]> act {parameters} (x) => (y) '
+            f"{{ y = {body} }}"
+        )
+        paths[-1].write_bytes(model.SerializeToString())
+
+    (difference,) = diff(*paths).differences
+
+    assert difference.part == "function"
+
+
 def test_weights_of_subgraphs_are_compared(tmp_path):
     first = write_if(tmp_path / "a.onnx", 1)
     second = write_if(tmp_path / "b.onnx", 100)

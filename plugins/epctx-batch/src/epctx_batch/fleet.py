@@ -140,6 +140,18 @@ class _WrongValueError(ValueError):
     """A value of the file is wrong."""
 
 
+def _find_address(given: str | None, folder: Path) -> str | None:
+    """Return the address of the shared cache; a path begins in the file's folder."""
+    if not given or ":" in given:
+        return given
+    if "//" in given:
+        raise _WrongValueError(
+            f"batch.shared_cache is {given!r}, neither an address such as "
+            "s3://bucket/folder nor a path."
+        )
+    return str(folder / Path(given).expanduser())
+
+
 def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
     unknown = data.keys() - _KEYS.keys()
     if unknown:
@@ -157,9 +169,7 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
     cache = (
         folder / Path(batch["cache_dir"]).expanduser() if "cache_dir" in batch else None
     )
-    address = batch.get("shared_cache")
-    if address and ":" not in address:
-        address = str(folder / Path(address).expanduser())
+    address = _find_address(batch.get("shared_cache"), folder)
     shared = _to_texts("batch.config", batch.get("config", {}))
     tasks = []
     for model, own, lengths in _find_models(models, folder):

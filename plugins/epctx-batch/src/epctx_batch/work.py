@@ -219,7 +219,7 @@ def _compile(task: Task, folder: Path) -> TaskResult:
 
     was_cached = stages <= {"pull"}
     if was_cached and not info.ep_contexts:
-        # The cache does not keep why. The EPs' claims are all that this repeats.
+        # The cache does not keep why: a compile, whose result nobody takes, says it.
         with suppress(EpctxError):
             compiler = ModelCompiler(
                 options, task.model, embed_compiled_data_into_model=True

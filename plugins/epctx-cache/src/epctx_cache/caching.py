@@ -102,7 +102,7 @@ def cache_settings(
         text = environment.get(SIZE_VARIABLE, "")
         size = parse_size(text, SIZE_VARIABLE) if text.strip() else DEFAULT_SIZE
     return CacheSettings(
-        folder=Path(named).expanduser().absolute()
+        folder=_expand(named).absolute()
         if named
         else get_user_folder(sys.platform, environment),
         size=size,
@@ -129,7 +129,7 @@ def _choose_address(shared: str | None, environment: Mapping[str, str]) -> str:
         )
 
     # fsspec takes any other text for a path, also an address with a typo.
-    path = Path(address.removeprefix("file:")).expanduser()
+    path = _expand(address.removeprefix("file:"))
     if address and not re.search("://|::", address) and not path.is_absolute():
         named = SHARED_VARIABLE if shared is None else "shared_cache"
         raise InvalidArgument(
@@ -137,6 +137,21 @@ def _choose_address(shared: str | None, environment: Mapping[str, str]) -> str:
             hint="Write it as s3://bucket/folder or file:///mnt/team/epctx.",
         )
     return address
+
+
+def _expand(path: str) -> Path:
+    """Return a path in which `~` is the folder of a user.
+
+    Raises:
+        InvalidArgument: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f"{path!r:.80} is in the folder of a user that is not known: {error}",
+            hint="Write the whole path.",
+        ) from error
 
 
 def _choose(

@@ -477,13 +477,13 @@ class Request:
         # It names neither the cache nor the model, and fails at each start.
         if not self.compiled and isinstance(error, errors.PluginError):
             _log.warning(
-                "the cache entry %s of %s in %s cannot be loaded, and stays: %s To "
+                "the cache entry %s of %s in %s cannot be loaded, and stays: %s. To "
                 "have the model compiled again, remove all entries by `epctx cache "
                 "clear`.",
                 lease.record.key[:12],
                 lease.record.model,
                 self.settings.folder,
-                error.message,
+                error.message.rstrip("."),
             )
 
     def _is_of_cache_folder(self, error: errors.EpctxError) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, PluginError
 from epctx_core.ext import check_folder
 
 if TYPE_CHECKING:
@@ -81,17 +81,21 @@ def explain_made_lengths(
     """Say in an error of a run that `make_inputs` made up lengths."""
     try:
         yield
+    except PluginError:
+        raise
     except EpctxError as error:
         merged = _merge_lengths(arguments, others)
         lengths = [length for own in merged.values() for length in own]
         names = [d for d in dict.fromkeys(lengths) if isinstance(d, str)]
         words = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
         if not all(isinstance(length, int) for length in lengths):
-            error.hint = (
+            given = "others by --free-dimension NAME=LENGTH, or " if names else ""
+            made = (
                 f"The lengths {words or 'without a name'} of its inputs are open, and "
-                "were made up: 1. Give others by --free-dimension NAME=LENGTH, or "
-                "arrays by --input FILE.npz of epctx run and epctx compare."
+                f"were made up: 1. Give {given}arrays by --input FILE.npz of epctx run "
+                "and epctx compare."
             )
+            error.hint = f"{made} {error.hint or ''}".rstrip()
         raise
 
 

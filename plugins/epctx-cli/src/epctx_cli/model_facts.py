@@ -191,9 +191,9 @@ def count_elements(shape: Sequence[int]) -> int | None:
     return count
 
 
-def read_open_dimensions(path: Path) -> list[str]:
-    """Return the names of a file's open dimensions; none if it cannot be read as a
-    model.
+def read_open_dimensions(path: Path) -> list[str] | None:
+    """Return the names of a file's open dimensions; None if it is no ONNX file, such as
+    one of onnxruntime's own format.
     """
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
@@ -201,7 +201,7 @@ def read_open_dimensions(path: Path) -> list[str]:
     try:
         return list_open_dimensions(ModelProto.FromString(path.read_bytes()))[0]
     except (OSError, DecodeError):
-        return []
+        return None
 
 
 def list_open_dimensions(model: ModelProto) -> tuple[list[str], int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 from onnx import (
     AttributeProto,
+    FunctionProto,
     GraphProto,
     NodeProto,
     SparseTensorProto,
@@ -191,7 +192,7 @@ def _describe(
         "function": {
             ".".join(filter(None, get_key(each))): (
                 f"({', '.join(each.input)}) -> {', '.join(each.output)} "
-                f"{_spell_nodes(bundle, each.node)}"
+                f"{_spell_parameters(bundle, each)}{_spell_nodes(bundle, each.node)}"
             )
             for each in model.functions
         },
@@ -307,6 +308,18 @@ def _spell_nodes(bundle: Bundle, nodes: Iterable[NodeProto]) -> str:
     return f"{{{'; '.join(_spell_node(bundle, node) for node in nodes)}}}"
 
 
+def _spell_parameters(bundle: Bundle, function: FunctionProto) -> str:
+    """Return the attributes of a function, with the defaults of those that have one."""
+    parameters = [
+        *function.attribute,
+        *(
+            f"{each.name}={_spell_attribute(bundle, each)}"
+            for each in function.attribute_proto
+        ),
+    ]
+    return f"[{', '.join(parameters)}] " if parameters else ""
+
+
 def _spell_node(bundle: Bundle, node: NodeProto) -> str:
     """Return an operator with its arguments and attributes on one line."""
     hidden = _OF_CONTEXT if is_context_node(node) else frozenset()
@@ -316,16 +329,22 @@ def _spell_node(bundle: Bundle, node: NodeProto) -> str:
         if each.name not in hidden
     )
     given = f" [{', '.join(attributes)}]" if attributes else ""
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    # One of several functions of a name.
+    operator = ":".join(filter(None, (node.op_type, getattr(node, "overload", ""))))
+    operator = f"{node.domain}.{operator}" if node.domain else operator
     return f"{operator}({', '.join(node.input)}) -> {', '.join(node.output)}{given}"
 
 
 def _spell_attribute(bundle: Bundle, attribute: AttributeProto) -> str:
+    if attribute.ref_attr_name:
+        return f"@{attribute.ref_attr_name}"
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        graphs = attribute.graphs or (attribute.g,)
+        is_one = attribute.type == AttributeProto.GRAPH
+        graphs = (attribute.g,) if is_one else attribute.graphs
         return "; ".join(_spell_graph(bundle, each) for each in graphs)
     if attribute.type in (AttributeProto.TENSOR, AttributeProto.TENSORS):
-        tensors = attribute.tensors or (attribute.t,)
+        is_one = attribute.type == AttributeProto.TENSOR
+        tensors = (attribute.t,) if is_one else attribute.tensors
         return "; ".join(_spell_tensor(bundle, each) for each in tensors)
     if attribute.type == AttributeProto.SPARSE_TENSOR:
         return _spell_sparse(bundle, attribute.sparse_tensor)

@@ -4,6 +4,7 @@ after the other are added to those of the first.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -170,10 +171,12 @@ class Union:
         before it; by number, as several may have one stem.
         """
         number, stem = len(self._manifests) + 1, part.stem
+        words = "such as"
         if part.parts.contexts:
             # Names at its EPContext nodes stay.
             number, stem = 1, self._whole.stem
-        return f"such as --prefix {number}={stem}{number}/"
+            words = "with the number of the model that has it, such as"
+        return f"{words} --prefix {shlex.quote(f'{number}={stem}{number}/')}"
 
     def _rename(self, names: Mapping[str, str]) -> None:
         """Rename values of the union."""

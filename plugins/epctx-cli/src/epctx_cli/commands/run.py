@@ -260,7 +260,8 @@ def _pair_with_options(
     arguments: argparse.Namespace, console: Console
 ) -> list[tuple[str, SessionOptions]]:
     """Return both models with their session options. A length is one for the models
-    that have its dimension open; if neither has, for both, which refuse it.
+    that have its dimension open, or of which that is not known; if neither has, for
+    both, which refuse it.
     """
     from epctx_cli.model_facts import read_open_dimensions
 
@@ -269,13 +270,16 @@ def _pair_with_options(
     open_in = [read_open_dimensions(Path(path)) if lengths else [] for path in paths]
     pair = []
     for path, own in zip(paths, open_in, strict=True):
-        arguments.free_dimension = [
+        applying = [
             text
             for text in lengths
             for name, _ in [parse_dimension(text)]
-            if name in own or not any(name in each for each in open_in)
+            if own is None
+            or name in own
+            or not any(name in each for each in open_in if each is not None)
         ]
-        pair.append((path, session_options(arguments, console)))
+        given = argparse.Namespace(**{**vars(arguments), "free_dimension": applying})
+        pair.append((path, session_options(given, console)))
     return pair
 
 

@@ -107,9 +107,12 @@ def install(providers: Sequence[str] = ()) -> ModuleType:
     """
     from epctx_onnxruntime.drop_in import sessions
 
-    if isinstance(providers, str):
+    if not isinstance(providers, (list, tuple)) or not all(
+        isinstance(name, str) for name in providers
+    ):
         raise InvalidArgument(
-            f"install takes a list of EP names, not a string: [{providers!r:.80}]."
+            f"install takes a list of EP names, not {providers!r:.80}.",
+            hint='Write install(["QNN"]); options of an EP belong to the session.',
         )
     names = list(providers)
     for name in names:
