@@ -136,10 +136,13 @@ def test_a_child_imports_nothing_that_would_count_as_its_memory():
 
 
 def test_memory_is_at_least_that_of_what_a_process_holds(harness):
+    size = 256 << 20
     before = harness.resident_memory()
-    held = bytearray(os.urandom(1)) * (64 << 20)
+    held = bytearray(os.urandom(1)) * size
     after = harness.resident_memory()
 
-    assert after - before > 60 << 20
-    assert harness.peak_memory() >= after - (4 << 20)
-    assert len(held) == 64 << 20
+    # What earlier tests have left may be freed meanwhile.
+    freed = size // 4
+    assert after - before > size - freed
+    assert harness.peak_memory() >= after - freed
+    assert len(held) == size
