@@ -188,6 +188,26 @@ def test_inputs_of_another_length_get_outputs_of_theirs(doubling, binding):
     np.testing.assert_array_equal(first.numpy(), X * 2)
 
 
+@pytest.mark.parametrize(
+    ("kind", "array"),
+    [("float", X), ("bool", np.array([True, False, True])), ("int64", np.arange(3))],
+)
+def test_a_result_that_the_host_changed_is_bound_as_it_is_then(kind, array):
+    session = session_of("y = Identity (x)", f"{kind}[n] x", f"{kind}[n] y")
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", array)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    (result,) = binding.get_outputs()
+
+    result.update_inplace(array[::-1].copy())
+    binding.bind_ortvalue_input("x", result)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+
+    np.testing.assert_array_equal(binding.get_outputs()[0].numpy(), array[::-1])
+
+
 def test_a_result_that_is_bound_as_the_next_input_is_not_written_over(doubling):
     binding = doubling.io_binding()
     binding.bind_cpu_input("x", X)

@@ -75,7 +75,25 @@ class IOBinding:
     @with_native_errors
     def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue) -> None:
         """Bind an input to a value, which is not copied."""
-        self.bind_cpu_input(name, to_array(ortvalue))
+        array = self._find_result(ortvalue)
+        self.bind_cpu_input(name, to_array(ortvalue) if array is None else array)
+
+    def _find_result(self, ortvalue: onnxruntime.OrtValue) -> np.ndarray | None:
+        """Return the array of the last run that a value is over: a decoder binds the
+        results of each step as inputs of the next one.
+        """
+        for name, value in self._values.items():
+            if value is not ortvalue:
+                continue
+            result = self._results.get(name)
+            # A value may be a copy, which the host may have changed.
+            if (
+                isinstance(result, np.ndarray)
+                and not result.dtype.hasobject
+                and result.__array_interface__["data"][0] == ortvalue.data_ptr()
+            ):
+                return result
+        return None
 
     @with_native_errors
     def bind_output(
