@@ -127,6 +127,12 @@ class ProviderChoice:
             name: value for name, value in self.options.items() if name not in secret
         }
 
+    @property
+    def secrets(self) -> list[str]:
+        """The values of the secret options that are set."""
+        values = (self.options[each.name] for each in self.cls.options if each.secret)
+        return [str(value) for value in values if value is not None]
+
     def check_text(self, hook: str, text: str, part: str) -> None:
         """Check a text of the EP that models are to hold.
 
@@ -139,15 +145,10 @@ class ProviderChoice:
             PluginError: UTF-8 cannot represent it, or it has the value of one of the
                 EP's secret options in it.
         """
-        secrets = (
-            str(self.options[option.name])
-            for option in self.cls.options
-            if option.secret
-        )
         fault = ""
         if text.encode(errors="ignore").decode() != text:
             fault = f"gave {text!r:.80} as {part}, which UTF-8 cannot represent"
-        elif any(len(s) >= SHORTEST_SECRET and s in text for s in secrets):
+        elif any(len(s) >= SHORTEST_SECRET and s in text for s in self.secrets):
             fault = f"gave a text as {part} that holds the value of a secret option"
         if fault:
             raise guard.contract_error(self.record, hook, fault)
@@ -332,9 +333,7 @@ def choose_provider(
         options=options,
         requested=requested,
     )
-    conceal(
-        (str(options[option.name]) for option in cls.options if option.secret), choice
-    )
+    conceal(choice.secrets, choice)
     return choice
 
 

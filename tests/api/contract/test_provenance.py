@@ -176,6 +176,13 @@ def test_an_ep_that_gives_its_secret_away_is_stopped(source, how):
     assert not source.with_name("m_ctx.onnx").exists()
 
 
+def test_a_secret_that_is_not_set_is_in_no_text(source):
+    option = ProviderOption("key", str, default=None, doc="A key.", secret=True)
+    ep = validating(options=(option,), info="for None")
+
+    assert b"for None" in compiled(source, ep).read_bytes()
+
+
 def test_the_secret_of_another_ep_is_no_fault_of_this_one(source):
     options = epctx.SessionOptions()
     options.add_provider(KEYED.name, {"key": "release"})
