@@ -35,6 +35,8 @@ class IOBinding:
         self._memory: dict[str, np.ndarray | None] = {}
         self._values: dict[str, onnxruntime.OrtValue] = {}
         self._results: dict[str, Any] = {}
+        # By the identity of the values that the host got last.
+        self._outputs: dict[int, str] = {}
         self._shapes: list[tuple[int, ...]] | None = None
 
     def is_of(self, session: object) -> bool:
@@ -82,17 +84,18 @@ class IOBinding:
         """Return the array of the last run that a value is over: a decoder binds the
         results of each step as inputs of the next one.
         """
-        for name, value in self._values.items():
-            if value is not ortvalue:
-                continue
-            result = self._results.get(name)
-            # A value may be a copy, which the host may have changed.
-            if (
-                isinstance(result, np.ndarray)
-                and not result.dtype.hasobject
-                and result.__array_interface__["data"][0] == ortvalue.data_ptr()
-            ):
-                return result
+        name = self._outputs.get(id(ortvalue), "")
+        # Another value may have the identity of one that is gone.
+        if name not in self._values or self._values[name] is not ortvalue:
+            return None
+        result = self._results.get(name)
+        # A value may be a copy, which the host may have changed.
+        if (
+            isinstance(result, np.ndarray)
+            and not result.dtype.hasobject
+            and result.__array_interface__["data"][0] == ortvalue.data_ptr()
+        ):
+            return result
         return None
 
     @with_native_errors
@@ -181,6 +184,7 @@ class IOBinding:
         for name, result in zip(self._memory, self._read_results(), strict=True):
             if name not in self._values:
                 self._values[name] = to_ort_value(result)
+        self._outputs = {id(self._values[name]): name for name in self._memory}
         return [self._values[name] for name in self._memory]
 
     @with_native_errors
