@@ -69,6 +69,14 @@ def import_modules(names: Iterable[str]) -> None:
                 importlib.import_module(name)
 
 
+def _fix_dimensions(options: Any, request: Request) -> None:
+    """Give open dimensions the request's lengths, in session options of epctx or
+    onnxruntime.
+    """
+    for name, length in request.settings.free_dimensions.items():
+        options.add_free_dimension_override_by_name(name, length)
+
+
 def make_options(request: Request) -> SessionOptions:
     """Return the session options with the request's EPs."""
     from epctx_core import SessionOptions
@@ -76,8 +84,7 @@ def make_options(request: Request) -> SessionOptions:
     options = SessionOptions()
     for key, value in request.settings.config.items():
         options.add_session_config_entry(key, value)
-    for name, length in request.settings.free_dimensions.items():
-        options.add_free_dimension_override_by_name(name, length)
+    _fix_dimensions(options, request)
     for ep, values in request.eps:
         options.add_provider(ep, values)
     return options
@@ -125,8 +132,7 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
         (choice,), _ = session.choose(options.providers, None)
     cls: Any = choice.cls
     native = cls.make_session_options(choice.options, compiles=compiles)
-    for name, length in request.settings.free_dimensions.items():
-        native.add_free_dimension_override_by_name(name, length)
+    _fix_dimensions(native, request)
     return native
 
 
@@ -254,8 +260,7 @@ def _prepare(request: Request) -> Callable[[], Any]:
 
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = _ORT_ERRORS_ONLY
-        for name, length in request.settings.free_dimensions.items():
-            settings.add_free_dimension_override_by_name(name, length)
+        _fix_dimensions(settings, request)
         return lambda: onnxruntime.InferenceSession(
             request.model, settings, providers=["CPUExecutionProvider"]
         )

@@ -242,17 +242,7 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
     from epctx_core import SessionOptions
 
     options = SessionOptions()
-    add_config(options, arguments.config, console)
-    lengths = {}
-    for text in arguments.free_dimension:
-        name, _, length = text.rpartition("=")
-        if not name or not length.isdecimal():
-            raise InvalidArgument(
-                f"--free-dimension {text!r} is not of the form NAME=LENGTH, such as "
-                "batch=1."
-            )
-        lengths[name] = int(length)
-        options.add_free_dimension_override_by_name(name, lengths[name])
+    add_config(options, arguments.config, console, arguments.free_dimension)
     return BenchSettings(
         turns=arguments.turns,
         time_limit=arguments.time_limit,
@@ -263,7 +253,7 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
         check=arguments.check,
         onnxruntime=not arguments.no_onnxruntime,
         config=dict(options.config_entries),
-        free_dimensions=lengths,
+        free_dimensions=dict(options.model_overrides.dimensions),
     )
 
 

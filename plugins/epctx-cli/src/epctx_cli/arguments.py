@@ -298,9 +298,7 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     from epctx_core import SessionOptions
 
     session = SessionOptions()
-    add_config(session, arguments.config, console)
-    for text in arguments.free_dimension:
-        session.add_free_dimension_override_by_name(*parse_dimension(text))
+    add_config(session, arguments.config, console, arguments.free_dimension)
     for path in arguments.custom_ops_library:
         session.register_custom_ops_library(path)
     for name in arguments.host_plugin:
@@ -314,8 +312,14 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     return session
 
 
-def add_config(session: SessionOptions, texts: Iterable[str], console: Console) -> None:
-    """Add the entries of `-c` to session options; warn of those without an effect.
+def add_config(
+    session: SessionOptions,
+    texts: Iterable[str],
+    console: Console,
+    dimensions: Iterable[str] = (),
+) -> None:
+    """Add the entries of `-c`, and the lengths of `--free-dimension`, to session
+    options; warn of entries without an effect.
 
     Raises:
         InvalidArgument: one is malformed, unknown, or given twice.
@@ -326,6 +330,8 @@ def add_config(session: SessionOptions, texts: Iterable[str], console: Console) 
 
     for key in session.ignored_config_entries:
         console.warn(f"the session option {key!r} has no effect.")
+    for text in dimensions:
+        session.add_free_dimension_override_by_name(*parse_dimension(text))
 
 
 def _split(text: str, flag: str) -> tuple[str, str]:
