@@ -39,7 +39,7 @@ NETWORK_REPORTS = $(patsubst %,benchmarks/data/reports/network_%.json,resnet50 b
 STRESS = -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
 
 # In no other environment: an installed EP of a vendor goes before the simulated one of its name.
-VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8'
+VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8' 'nxrt-ep-cpu>=0.1.0.dev6'
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:

@@ -502,11 +502,9 @@ class Compile:
             eps = " or ".join(work.providers.choices)
             why = "every EP was skipped" if work.skipped else "no EP was asked for"
             _log.warning(
-                "nothing was compiled: %s, so %s is a plain model, which runs on the "
-                "CPU EP.%s",
-                f"no node of {work.model.source.where} is taken by {eps}"
-                if eps
-                else why,
+                "nothing was compiled of %s%s, so %s is a plain model.%s",
+                work.model.source.where,
+                f" by {eps}" if eps else f", as {why}",
                 "the model" if report.output is None else repr(report.output.name),
                 explain_unused_eps(work.assignment, work.model),
             )

@@ -90,6 +90,14 @@ def test_names_of_eps_are_read_out_of_the_source(site, code):
     assert record.name == "AcmeExecutionProvider"
 
 
+def test_an_ep_s_name_may_end_otherwise(site):
+    install_wheel(site, "onnxruntime-ep-acme", MODULE.format(ep="acme_ep"))
+
+    (record,) = records_of("onnxruntime-ep-acme")
+
+    assert record.name == "acme_ep"
+
+
 def test_a_wheel_with_two_eps_has_a_record_for_each(site):
     code = (
         'def get_ep_names():\n    return ["AExecutionProvider", "BExecutionProvider"]'

@@ -98,8 +98,8 @@ def test_it_says_what_is_simulated_and_what_was_not_compiled(epctx, models, tmp_
     assert said.code == FAILED
     assert "Simulated: QNNExecutionProvider computes on this CPU" in said.out
     assert (
-        "warning: nothing was compiled: no node of plain.onnx is taken by "
-        "QNNExecutionProvider, so 'plain_ctx.onnx' is a plain model"
+        "warning: nothing was compiled of plain.onnx by QNNExecutionProvider, so "
+        "'plain_ctx.onnx' is a plain model"
     ) in said.err
     assert (
         epctx("share", *models, plain, "--ep", "QNN", "--allow-uncompiled").code == DONE

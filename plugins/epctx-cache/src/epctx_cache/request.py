@@ -199,7 +199,9 @@ class Request:
                         self._store.drop(lease)
                     else:
                         self._count_hit(lease)
-                        _log.info("%s", _describe_share(lease.record))
+                        if lease.record.partitions:
+                            # Of another one the EPs may run nodes, and save none.
+                            _log.info("%s", _describe_share(lease.record))
                         return loaded
         except _UnusableError as error:
             folder = self.settings.folder

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -44,6 +45,7 @@ Progress = Callable[[str, int, int], None]
 _THREADS = ("intra_op_num_threads", "inter_op_num_threads")
 """Attributes of onnxruntime's session options that a compile uses, too."""
 
+_RECORD = "session.record_ep_graph_assignment_info"
 _log = logging.getLogger("epctx.cache")
 _LOCK = threading.RLock()
 """Held while the session options of a host, which several threads may share, are
@@ -212,11 +214,17 @@ def _read_entries(host_options: onnxruntime.SessionOptions) -> dict[str, str]:
     """Return the config entries that epctx acts on: onnxruntime lists none, and tells
     those that are asked for.
     """
-    entries = {}
-    for key in SESSION_OPTIONS:
-        with suppress(RuntimeError):  # it is not set
-            entries[key] = host_options.get_session_config_entry(key)
-    return entries
+    values = {key: _read_entry(host_options, key) for key in SESSION_OPTIONS}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _read_entry(host_options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """Return a config entry; None where it is not set."""
+    try:
+        value: str = host_options.get_session_config_entry(key)
+    except RuntimeError:
+        return None
+    return value
 
 
 def _select_devices(
@@ -317,22 +325,9 @@ class _Loader:
                 help.
         """
         if not lease.record.partitions:
-            # With the EP, onnxruntime would have it look for nodes at each start.
-            _log.warning(
-                "%s takes no node of %s, which is loaded without it; `epctx explain` "
-                "has the reasons.",
-                self.choice.name,
-                lease.record.model,
-            )
-            return self._load_source(with_ep=False)
+            return self._load_uncompiled(lease.record.model)
         if MODELS in lease.record.node_attributes:
-            _log.warning(
-                "what %s compiled of %s cannot be loaded by onnxruntime, as the EP "
-                "writes no EPContext nodes: onnxruntime compiles the model at each "
-                "start.",
-                self.choice.name,
-                lease.record.model,
-            )
+            _warn_of_compiles(self.choice.name, lease.record.model)
             return self._load_source()
         self._check_entry(lease)
         entries = self.request.options.config_entries
@@ -348,6 +343,32 @@ class _Loader:
             raise errors.InvalidGraph(
                 error.message, ep=self.choice.name, path=lease.model
             ) from error
+
+    def _load_uncompiled(self, model: str) -> onnxruntime.InferenceSession:
+        """Return a session of a source of which the EP saved nothing; of one that it
+        runs, as onnxruntime says, with the EP.
+        """
+        cls: Any = self.choice.cls
+        if not cls.writes_contexts:
+            # Not taken back: onnxruntime prints a warning when an entry is changed.
+            if _read_entry(self.given, _RECORD) is None:
+                self.given.add_session_config_entry(_RECORD, "1")
+            session = self._load_source()
+            parts = session.get_provider_graph_assignment_info()
+            if any(part.ep_name == cls.library.ep for part in parts):
+                _warn_of_compiles(self.choice.name, model)
+            else:
+                _log.warning("%s takes no node of %s.", self.choice.name, model)
+            return session
+
+        # With the EP, onnxruntime would have it look for nodes at each start.
+        _log.warning(
+            "%s takes no node of %s, which is loaded without it; `epctx explain` has "
+            "the reasons.",
+            self.choice.name,
+            model,
+        )
+        return self._load_source(with_ep=False)
 
     def _check_entry(self, lease: Lease) -> None:
         """Raise InvalidGraph for an entry that is damaged, or that the EP says is
@@ -408,6 +429,17 @@ class _Loader:
                 )
                 _ADDED[self.given] = self._provider
         return _open(model, self.given, self.choice.name)
+
+
+@cache
+def _warn_of_compiles(ep: str, model: str) -> None:
+    """Log, once in a process, that what an EP compiled of a model is not kept."""
+    _log.warning(
+        "%s runs %s but cannot save what it compiled as EPContext nodes: onnxruntime "
+        "compiles the model at each start.",
+        ep,
+        model,
+    )
 
 
 def _open(

@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -186,6 +186,8 @@ def _make_provider(
         "epctx_onnxruntime.providers.library", needed_by=needed_by
     ).PluginLibrary
     full = ep if ep.endswith(_SUFFIX) else ep + _SUFFIX
+    if library and full != ep and _load_known(full) is None:
+        full = _complete_name((full, ep), library, library_class)
     vendor_class = _load_known(full)
     if vendor_class is not None:
         members: dict[str, Any] = {
@@ -207,6 +209,19 @@ def _make_provider(
         full, (vendor_class or base,), {**members, "__module__": __name__}
     )
     return made
+
+
+def _complete_name(
+    names: tuple[str, ...], library: str, library_class: Callable[..., Any]
+) -> str:
+    """Return the first of two names by which a library lists devices: not all EPs end
+    in `ExecutionProvider`.
+    """
+    for name in names:
+        with suppress(NotImplementedByProvider):
+            library_class(ep=name, path=library).list_devices()
+            return name
+    return names[0]
 
 
 def _load_known(ep: str) -> Any:

@@ -78,12 +78,15 @@ class OnnxRuntimeProvider(ExecutionProvider):
             their content counts for caches.
         static_shapes_only: whether nodes with shapes that are not static are left out
             where the EP refuses a model whole.
+        writes_contexts: whether the EP is known to write EPContext nodes. Of another
+            one that compiles nothing onnxruntime is asked which nodes it runs.
     """
 
     library: ClassVar[PluginLibrary]
     finds_values_by_name: ClassVar[bool] = False
     file_options: ClassVar[tuple[str, ...]] = ()
     static_shapes_only: ClassVar[bool] = False
+    writes_contexts: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)
@@ -91,6 +94,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         self._folder: Path | None = None
         self._compiled: list[tuple[Partition, Program]] = []
         self._sessions: list[VendorSession] = []
+        self._only_runs = False
 
     # -- what subclasses may say otherwise
     # ---------------------------------------------------------
@@ -348,6 +352,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             folder=self._get_folder(),
             can_take=lambda node: self.can_take(graph, node),
             whole=self.may_try_whole(graph),
+            writes_contexts=self.writes_contexts,
         )
         claims = maker.make()
         if all(isinstance(claim, Refusal) for claim in claims):
@@ -357,19 +362,29 @@ class OnnxRuntimeProvider(ExecutionProvider):
     @hookimpl
     def compile(self, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         """Return what `get_capability` compiled, ready to run unless it is exported."""
-        compiled = [(partition, partition.token) for partition in partitions]
-        self._compiled += compiled  # type: ignore[arg-type]
+        for partition in partitions:
+            if partition.token is None:
+                self._only_runs = True
+            else:
+                self._compiled.append((partition, partition.token))  # type: ignore[arg-type]
         if self.context.purpose is Purpose.EXPORT:
             return [CompiledPartition(None)] * len(partitions)
-        return [self._run_program(*item) for item in compiled]  # type: ignore[arg-type]
+        return [self._run(partition) for partition in partitions]
 
     @hookimpl
     def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
         """Describe the vendor's nodes; programs of one binary share a payload.
 
         Raises:
-            NotImplementedByProvider: binaries of several models are to be one payload.
+            NotImplementedByProvider: binaries of several models are to be one payload,
+                or there is none, as the EP only runs models.
         """
+        if self._only_runs:
+            raise NotImplementedByProvider(
+                f"{self.name} runs models but cannot save what it compiled.",
+                ep=self.name,
+                hint="Run the model with it as it is, without ep.context_enable.",
+            )
         payloads: dict[Binary, Payload] = {}
         nodes = []
         payload = None
@@ -564,11 +579,17 @@ class OnnxRuntimeProvider(ExecutionProvider):
             self._folder = self._scratch.enter_context(self.context.scratch())
         return self._folder
 
-    def _run_program(self, partition: Partition, program: Program) -> CompiledPartition:
+    def _run(self, partition: Partition) -> CompiledPartition:
+        """Return a session over what `get_capability` compiled of a partition, or over
+        its nodes.
+        """
         from onnx import ModelProto
 
-        from epctx_onnxruntime.providers.sessions import open_model
+        from epctx_onnxruntime.providers.sessions import open_model, open_partition
 
+        program: Any = partition.token
+        if program is None:
+            return self._keep(open_partition(partition, self.session_options(0)))
         if program.name is None:
             model = ModelProto.FromString(program.binary.content)
             return self._keep(

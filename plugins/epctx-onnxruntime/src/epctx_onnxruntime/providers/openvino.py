@@ -99,6 +99,7 @@ class OpenVINOExecutionProvider(OnnxRuntimeProvider):
     )
 
     finds_values_by_name: ClassVar[bool] = True
+    writes_contexts: ClassVar[bool] = True
     file_options: ClassVar[tuple[str, ...]] = ("load_config",)
 
     def __init__(self, context: ProviderContext) -> None:

@@ -2,13 +2,15 @@
 
 onnxruntime cuts: a model whose nodes are all free is compiled in one call, and each
 EPContext node that comes back is the program of a set of nodes. Otherwise each convex
-group of nodes is compiled as a model of its own. An EP that writes no EPContext nodes
-is asked which nodes it takes, and its programs are optimised models.
+group of nodes is compiled as a model of its own. Of an EP that writes no EPContext
+nodes onnxruntime says which nodes it takes, and its programs are optimised models; of
+one for which onnxruntime compiles no model at all, sessions over the nodes themselves.
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, helper
 
-from epctx_core.plugin import ComputeCapability, Refusal, number_nodes
+from epctx_core.plugin import ComputeCapability, Purpose, Refusal, number_nodes
 from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weights
 from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
 from epctx_onnxruntime.providers.library import one_line
@@ -41,6 +43,10 @@ _PLACED = frozenset(
 """Attributes of an EPContext node that say where its payload is; the core writes
 them.
 """
+
+
+CANNOT_SAVE = "it runs models but cannot save what it compiled"
+"""Reason for which an EP that writes nothing is given no nodes by a compile."""
 
 
 class VendorRefusal(Exception):
@@ -96,6 +102,8 @@ class ProgramMaker:
         can_take: returns True for a node that the EP may take, or a reason.
         whole: whether to try the whole model first, with nodes that the EP may not
             take.
+        writes_contexts: whether the EP is known to write EPContext nodes, so that a
+            model that does not compile is not one that it only runs.
     """
 
     ep: str
@@ -105,11 +113,13 @@ class ProgramMaker:
     folder: Path
     can_take: Callable[[NodeView], bool | str]
     whole: bool = True
+    writes_contexts: bool = False
 
     def __post_init__(self) -> None:
         self._whole = self.graph.model()
         self._results = {value.name for value in self.graph.outputs}
         self._claimed: set[int] = set()
+        self._only_runs = False
 
     def make(self) -> list[ComputeCapability | Refusal]:
         """Compile the free nodes; return a claim for each program, and a refusal for
@@ -160,11 +170,13 @@ class ProgramMaker:
 
         Computing with shapes would cut the graph, and onnxruntime folds it in a
         session, around EPContext nodes, too. Where one level does not fit, the other is
-        tried.
+        tried; where neither does, the EP may still run nodes.
 
         Raises:
             VendorRefusal: onnxruntime refuses the model whole.
         """
+        if self._only_runs:
+            return self._take(nodes, self._find_assigned(nodes, model))
         levels = [_LEVELS.ORT_DISABLE_ALL, _LEVELS.ORT_ENABLE_BASIC]
         if any(node.op_type in _OF_SHAPES for node in nodes):
             levels.reverse()
@@ -174,7 +186,12 @@ class ProgramMaker:
         except VendorRefusal:
             self.context.cancel.raise_if_requested()
             self._claimed = before
-        return self._compile_at(levels[1], nodes, model, strict=False)
+        try:
+            return self._compile_at(levels[1], nodes, model, strict=False)
+        except VendorRefusal as error:
+            if self.writes_contexts:
+                raise
+            return self._take_running(nodes, model, error)
 
     def _compile_at(
         self,
@@ -211,7 +228,7 @@ class ProgramMaker:
             if separated is None:
                 return self._compile_apart(nodes, model, left, programs, strict=strict)
             compiled, folder = self._call_compiler(separated, level)
-        return self._take_assigned(nodes, model)
+        return self._take(nodes, self._find_assigned(nodes, model))
 
     def _compile_apart(
         self,
@@ -518,11 +535,29 @@ class ProgramMaker:
                 )
         return model
 
-    def _take_assigned(
-        self, nodes: Sequence[NodeView], model: ModelProto
+    def _take_running(
+        self, nodes: Sequence[NodeView], model: ModelProto, refusal: VendorRefusal
     ) -> list[ComputeCapability | Refusal]:
-        """Take the nodes that onnxruntime gives to an EP that writes no EPContext
-        nodes.
+        """Take the nodes of a model that the EP runs, where onnxruntime does not
+        compile it: that fails for each EP without EPContext nodes.
+
+        Raises:
+            VendorRefusal: the one given, as the EP runs no node either.
+        """
+        self.context.cancel.raise_if_requested()
+        with suppress(VendorRefusal):
+            if ep_nodes := self._find_assigned(nodes, model):
+                self._only_runs = True
+                return self._take(nodes, ep_nodes)
+        raise refusal
+
+    def _find_assigned(
+        self, nodes: Sequence[NodeView], model: ModelProto
+    ) -> list[NodeView]:
+        """Return the nodes of a model that onnxruntime gives to the EP in a session.
+
+        Raises:
+            VendorRefusal: onnxruntime makes no session of the model with the EP.
         """
         by_output = {name: node for node in nodes for name in node.outputs if name}
         names = [
@@ -534,24 +569,38 @@ class ProgramMaker:
             for node in names[number]
             if node is not None
         }
-        ep_nodes = [
+        return [
             node
             for node in nodes
             if node.index in assigned and self.can_take(node) is True
         ]
+
+    def _take(
+        self, nodes: Sequence[NodeView], ep_nodes: Sequence[NodeView]
+    ) -> list[ComputeCapability | Refusal]:
+        """Take the nodes that onnxruntime gives to an EP without EPContext nodes."""
+        if self._only_runs and self.context.purpose is Purpose.EXPORT:
+            # They stay in the context model, and a session with the EP takes them.
+            return self._refuse_rest(nodes, [Refusal(CANNOT_SAVE, ep_nodes)])
+
         claims: list[ComputeCapability | Refusal] = []
         for group in self.graph.convex_groups(ep_nodes) if ep_nodes else ():
             self.context.cancel.raise_if_requested()
             try:
-                content = self._optimise(self._extract(group))
                 claims.append(
-                    ComputeCapability(
-                        group, exact=True, token=Program(binary=Binary(content))
-                    )
+                    ComputeCapability(group, exact=True, token=self._save(group))
                 )
             except VendorRefusal as error:
                 claims.append(Refusal(str(error), group))
         return self._refuse_rest(nodes, claims)
+
+    def _save(self, group: Sequence[NodeView]) -> Program | None:
+        """Return the optimised model of a group of nodes; None for an EP that only
+        runs models.
+        """
+        if self._only_runs:
+            return None
+        return Program(binary=Binary(self._optimise(self._extract(group))))
 
     def _ask_assignment(self, model: ModelProto) -> set[int]:
         """Return the numbers of a model's nodes that onnxruntime gives to the EP."""

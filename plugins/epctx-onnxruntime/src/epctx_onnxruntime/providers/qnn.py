@@ -190,6 +190,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     file_options: ClassVar[tuple[str, ...]] = ("backend_path", "op_packages")
     needs_verified_payloads: ClassVar[bool] = True
     static_shapes_only: ClassVar[bool] = True
+    writes_contexts: ClassVar[bool] = True
 
     def __init__(self, context: ProviderContext) -> None:
         super().__init__(context)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto, helper
 
 from epctx_core.errors import InvalidGraph
-from epctx_onnxruntime.engine import OnnxRuntimeModel
+from epctx_onnxruntime.engine import (
+    OnnxRuntimeModel,
+    keep_distinct_names,
+    ort_value,
+    place_weights,
+)
 from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
 from epctx_onnxruntime.real import onnxruntime
@@ -18,7 +23,7 @@ from epctx_onnxruntime.real import onnxruntime
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epctx_core.plugin import ValueInfo
+    from epctx_core.plugin import Partition, ValueInfo
 
 EMBED_LIMIT = 16 << 20
 """Bytes up to which a payload in memory is copied into the model of its session; a
@@ -83,10 +88,37 @@ def open_context(
     return open_model(make_context_model(node, *values), name, options)
 
 
+def open_partition(
+    partition: Partition, options: onnxruntime.SessionOptions
+) -> VendorSession:
+    """Create a session over the nodes of a partition, whose weights stay where they
+    are.
+
+    Raises:
+        InvalidGraph: onnxruntime or the EP refuses the model.
+    """
+    weights = {name: view.array() for name, view in partition.weights.items()}
+    arrays, model = place_weights(partition.model(), weights)
+    keep_distinct_names(model.graph)
+    values = [ort_value(array) for array in arrays.values()]
+    if values:
+        options.add_external_initializers(list(arrays), values)
+    return open_model(model, partition.name, options, (weights, arrays, values))
+
+
 def open_model(
-    model: ModelProto, name: str, options: onnxruntime.SessionOptions
+    model: ModelProto,
+    name: str,
+    options: onnxruntime.SessionOptions,
+    owned: object = (),
 ) -> VendorSession:
     """Create a session.
+
+    Args:
+        model: the model.
+        name: its name in messages.
+        options: of the session.
+        owned: memory that the session reads.
 
     Raises:
         InvalidGraph: onnxruntime or the EP refuses the model.
@@ -106,4 +138,4 @@ def open_model(
                 "versions installed here."
             ),
         ) from error
-    return VendorSession(session, model, ())
+    return VendorSession(session, model, owned)

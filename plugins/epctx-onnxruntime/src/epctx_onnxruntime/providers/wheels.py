@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PREFIX = "onnxruntime-ep-"
 EP_GROUP = "epctx.execution_providers"
-_EP_NAME = re.compile(r"\w+ExecutionProvider")
+_EP_NAME = re.compile(r"\w+")
 _REQUIRED = re.compile(r"\s*([\w.-]+)")
 _NAMING = ("get_ep_names", "get_ep_name")
 """Functions that name the EPs of a wheel, in order of precedence."""
