@@ -34,7 +34,8 @@ class ProviderOption:
     """Option of an EP.
 
     Args:
-        name: the key that hosts set.
+        name: the key that hosts set; "*" for all that no other option names, whose
+            values the EP gets as given, for it to check.
         type: `int`, `float`, `bool` or `str`; values arrive as text and are converted.
         default: the typed value used when the host sets none.
         choices: the typed values allowed; empty for any.
@@ -99,8 +100,9 @@ def parse_provider_options(
         InvalidArgument: an unknown name (with a suggestion) or a bad value.
     """
     by_name = {option.name: option for option in schema}
+    others = by_name.pop("*", None)
     for name in values:
-        if name not in by_name:
+        if name not in by_name and others is None:
             close = suggestion(name, by_name)
             # A host may have passed a secret value as a key.
             hidden = not close and any(option.secret for option in by_name.values())
@@ -114,12 +116,11 @@ def parse_provider_options(
                 ep=ep,
                 hint=f"Its options: {', '.join(sorted(by_name)) or 'none'}.",
             )
-    return MappingProxyType(
-        {
-            name: option.parse(ep, values[name]) if name in values else option.default
-            for name, option in by_name.items()
-        }
-    )
+    typed = {
+        name: option.parse(ep, values[name]) if name in values else option.default
+        for name, option in by_name.items()
+    }
+    return MappingProxyType({**values, **typed} if others else typed)
 
 
 class Cancellation(Protocol):

@@ -295,6 +295,8 @@ def _find_option_fault(option: ProviderOption) -> str:
         return f"has the doc {option.doc!r:.80}, not text"
     if not isinstance(option.secret, bool) or not isinstance(option.effect, bool):
         return "has neither True nor False as secret or effect"
+    if option.name == "*" and option.secret:
+        return "is secret, but is for options whose values nobody knows to hide"
 
     default = () if option.default is None else (option.default,)
     types = (int, float) if option.type is float else (option.type,)

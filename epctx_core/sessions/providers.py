@@ -130,7 +130,9 @@ class ProviderChoice:
     @property
     def secrets(self) -> list[str]:
         """The values of the secret options that are set."""
-        values = (self.options[each.name] for each in self.cls.options if each.secret)
+        values = (
+            self.options.get(each.name) for each in self.cls.options if each.secret
+        )
         return [str(value) for value in values if value is not None]
 
     def check_text(self, hook: str, text: str, part: str) -> None:

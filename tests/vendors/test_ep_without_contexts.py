@@ -101,16 +101,24 @@ def test_it_takes_nodes_of_some_of_these_networks():
 DROP_IN = """
 import sys, json
 import epctx_onnxruntime as onnxruntime, nxrt_ep_cpu, numpy as np
-onnxruntime.register_execution_provider_library("nxrt", nxrt_ep_cpu.get_library_path())
-options = onnxruntime.SessionOptions()
-devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "cpu_ep"]
-options.add_provider_for_devices(devices, {})
-options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-session = onnxruntime.InferenceSession(sys.argv[1], options)
-parts = session.get_provider_graph_assignment_info()
-names = [n.name for p in parts if p.ep_name == "cpu_ep" for n in p.get_nodes()]
+
+def use():
+    path = nxrt_ep_cpu.get_library_path()
+    onnxruntime.register_execution_provider_library("nxrt", path)
+    options = onnxruntime.SessionOptions()
+    devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == "cpu_ep"]
+    options.add_provider_for_devices(devices, {})
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    with onnxruntime.InferenceSession(sys.argv[1], options) as session:
+        parts = session.get_provider_graph_assignment_info()
+        nodes = [n.name for p in parts if p.ep_name == "cpu_ep" for n in p.get_nodes()]
+        return nodes, session.get_providers(), options
+
+use()
+onnxruntime.unregister_execution_provider_library("nxrt")
+*answer, options = use()
 onnxruntime.ModelCompiler(options, sys.argv[1]).compile_to_file(sys.argv[2])
-print(json.dumps([names, session.get_providers()]))
+print(json.dumps(answer))
 """
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain
 
 from epctx_core import InferenceSession, Registry
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.plugin import ProviderOption
 
 EP = "TestExecutionProvider"
@@ -134,3 +136,18 @@ def test_a_secret_is_not_in_the_message(given):
 def test_parsed_options_cannot_be_changed():
     with pytest.raises(TypeError):
         parsed()["htp_arch"] = 68
+
+
+ANY = ProviderOption("*", str, default=None, doc="Any other, for the vendor's code.")
+
+
+def test_an_ep_may_take_options_that_only_its_vendors_code_knows():
+    assert dict(parsed((SCHEMA[1], ANY), scale="2", level="high")) == {
+        "scale": 2.0,
+        "level": "high",
+    }
+
+
+def test_an_option_for_all_others_hides_none_of_them():
+    with pytest.raises(PluginError, match="'\\*' is secret"):
+        parsed((replace(ANY, secret=True),))

@@ -247,9 +247,10 @@ def _select_devices(
                 "EP as '<distribution>:<EP>'."
             ),
         )
-    devices = list(
-        choice.cls.select_devices(choice.cls.library.list_devices(), choice.options)
-    )
+    library = choice.cls.library
+    # The session is the host's, and so are the devices of a library that it registered.
+    listed = library.list_registered(library.ep) or library.list_devices()
+    devices = list(choice.cls.select_devices(listed, choice.options))
     if not isinstance(provider, str) and _identify([provider])[0] not in _identify(
         devices
     ):
@@ -355,7 +356,7 @@ class _Loader:
                 self.given.add_session_config_entry(_RECORD, "1")
             session = self._load_source()
             parts = session.get_provider_graph_assignment_info()
-            if any(part.ep_name == cls.library.ep for part in parts):
+            if any(part.ep_name == self.devices[0].ep_name for part in parts):
                 _warn_of_compiles(self.choice.name, model)
             else:
                 _log.warning("%s takes no node of %s.", self.choice.name, model)

@@ -68,7 +68,7 @@ class Subject:
                 name.
             PackageMissing: epctx-onnxruntime is not installed.
         """
-        return _find_provider(self.ep, self.library, tuple(sorted(self.options)))
+        return _find_provider(self.ep, self.library)
 
     @property
     def plugin(self) -> Any:
@@ -83,9 +83,8 @@ class Subject:
             InvalidArgument: one is unknown or malformed.
         """
         provider_options = {option.name: option for option in self.provider.options}
-        if unknown := next(
-            (name for name in self.options if name not in provider_options), None
-        ):
+        others = self.options if provider_options.pop("*", None) else {}
+        for unknown in self.options.keys() - provider_options.keys() - others.keys():
             raise InvalidArgument(
                 f"{self.provider.name} has no option "
                 f"{unknown!r}.{suggestion(unknown, provider_options)}",
@@ -93,12 +92,13 @@ class Subject:
                 hint=f"Its options: {', '.join(sorted(provider_options)) or 'none'}.",
             )
         name = self.provider.name
-        return {
+        typed = {
             key: option.parse(name, self.options[key])
             if key in self.options
             else option.default
             for key, option in provider_options.items()
         }
+        return {**others, **typed}
 
     def describe(self) -> dict[str, str]:
         """Return where results come from: versions, digest of the library, device,
@@ -164,17 +164,13 @@ def _find_version(name: str) -> str:
 
 
 @cache
-def _find_provider(
-    ep: str, library: str, options: tuple[str, ...]
-) -> type[ExecutionProvider]:
+def _find_provider(ep: str, library: str) -> type[ExecutionProvider]:
     if library or ep in {CPU, CPU.removesuffix(_SUFFIX)}:
-        return _make_provider(ep, library, options)
+        return _make_provider(ep, library)
     return default_registry.load(default_registry.resolve(ep))
 
 
-def _make_provider(
-    ep: str, library: str, options: tuple[str, ...]
-) -> type[ExecutionProvider]:
+def _make_provider(ep: str, library: str) -> type[ExecutionProvider]:
     """Return a class over a library, or over an EP inside onnxruntime; what
     epctx-onnxruntime knows of the EP is used.
     """
@@ -200,10 +196,7 @@ def _make_provider(
             "name": name,
             "vendor": library or "onnxruntime",
             "library": library_class(ep=full, path=library),
-            "options": tuple(
-                ProviderOption(key, str, default=None, doc="As given.")
-                for key in options
-            ),
+            "options": (ProviderOption("*", str, default=None, doc="As given."),),
         }
     made: type[ExecutionProvider] = type(
         full, (vendor_class or base,), {**members, "__module__": __name__}

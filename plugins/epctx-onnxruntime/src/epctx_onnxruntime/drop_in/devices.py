@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import epctx_core
 from epctx_core import default_registry, get_ep_metadata
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NotFound
-from epctx_core.plugin import ExecutionProvider, HardwareDevice, ProviderOption, Purpose
+from epctx_core.plugin import ExecutionProvider, HardwareDevice, Purpose
 from epctx_onnxruntime.drop_in.errors import with_native_errors
 from epctx_onnxruntime.drop_in.names import REASONS
 from epctx_onnxruntime.real import native, onnxruntime
@@ -334,8 +335,6 @@ def choose_by_delegate(
 
 _REGISTERED: dict[str, list[str]] = {}
 """EPs that were registered with each library, by the host's name for it."""
-_LIBRARIES: dict[str, str] = {}
-"""Libraries of those EPs, by EP."""
 
 
 @with_native_errors
@@ -353,16 +352,13 @@ def register_execution_provider_library(
         library_path: its file.
 
     Raises:
-        InvalidArgument: the name is taken.
-        Fail: onnxruntime cannot load the library.
+        Fail: onnxruntime cannot load the library, or the name is taken.
     """
     from epctx_onnxruntime.providers import register_plugin_ep
 
     if registration_name in _REGISTERED:
-        raise InvalidArgument(
-            f"a library is registered as {registration_name!r} already."
-        )
-    before = {device.ep_name for device in onnxruntime.get_ep_devices()}
+        raise Fail(f"a library is already registered under {registration_name!r}.")
+    before = _count_devices()
     try:
         onnxruntime.register_execution_provider_library(
             registration_name, str(library_path)
@@ -384,12 +380,15 @@ def register_execution_provider_library(
             adapter.label,
         )
         return
-    for device in onnxruntime.get_ep_devices():
-        ep = device.ep_name
-        if ep not in before and ep not in _LIBRARIES:
+    # A name that was listed before may be that of a library registered earlier.
+    for ep in _count_devices() - before:
+        if not default_registry.find(ep):
             register_plugin_ep(ep, library=library_path)
-            _LIBRARIES[ep] = library_path
             _REGISTERED[registration_name].append(ep)
+
+
+def _count_devices() -> Counter[str]:
+    return Counter(device.ep_name for device in onnxruntime.get_ep_devices())
 
 
 def _find_adapter(library_path: str) -> PluginRecord | None:
@@ -410,35 +409,6 @@ def _find_adapter(library_path: str) -> PluginRecord | None:
     return None
 
 
-def declare_options(ep: str, options: Iterable[str]) -> None:
-    """Let an EP that a library brought have options of these names: only the library
-    knows them, so they are passed on as text.
-
-    Raises:
-        InvalidArgument: a session uses the EP, and it lacks one of the options.
-    """
-    if ep not in _LIBRARIES:
-        return
-    from epctx_onnxruntime.providers import register_plugin_ep
-
-    declared = default_registry.load(default_registry.resolve(ep)).options
-    missing = set(options) - {option.name for option in declared}
-    if not missing:
-        return
-    default_registry.unregister(ep)
-    register_plugin_ep(
-        ep,
-        library=_LIBRARIES[ep],
-        options=[
-            *declared,
-            *(
-                ProviderOption(name, str, default=None, doc="Passed on to the library.")
-                for name in sorted(missing)
-            ),
-        ],
-    )
-
-
 @with_native_errors
 def unregister_execution_provider_library(registration_name: str) -> None:
     """Remove a library and the EPs that were registered with it.
@@ -454,6 +424,5 @@ def unregister_execution_provider_library(registration_name: str) -> None:
         )
     for ep in _REGISTERED[registration_name]:
         default_registry.unregister(ep)
-        del _LIBRARIES[ep]
     del _REGISTERED[registration_name]
     onnxruntime.unregister_execution_provider_library(registration_name)

@@ -72,19 +72,6 @@ class SessionOptions(epctx_core.SessionOptions):
         return bool(self.providers) or not (self._policy is self._delegate is None)
 
     @with_native_errors
-    def add_provider(
-        self,
-        name: str,
-        options: Mapping[str, Any] | None = None,
-        *,
-        optional: bool = False,
-    ) -> None:
-        """Append an EP; see `epctx_core.SessionOptions`."""
-        if options:
-            devices.declare_options(name, options)
-        super().add_provider(name, options, optional=optional)
-
-    @with_native_errors
     def add_provider_for_devices(
         self,
         ep_devices: Sequence[devices.OrtEpDevice],
@@ -221,6 +208,7 @@ adopt_methods(
     "add_free_dimension_override_by_denotation",
     "add_free_dimension_override_by_name",
     "add_initializer",
+    "add_provider",
     "add_session_config_entry",
     "get_session_config_entry",
     "register_custom_ops_library",

@@ -105,9 +105,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
         that are not set.
         """
         return {
-            option.name: str(int(value)) if isinstance(value, bool) else str(value)
-            for option in cls.options
-            if (value := options.get(option.name)) is not None
+            name: str(int(value)) if isinstance(value, bool) else str(value)
+            for name, value in options.items()
+            if value is not None
         }
 
     @classmethod
@@ -346,6 +346,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         maker = ProgramMaker(
             ep=self.library.ep,
+            native_ep=self.library.list_devices()[0].ep_name,
             graph=graph,
             context=self.context,
             options=make_options,

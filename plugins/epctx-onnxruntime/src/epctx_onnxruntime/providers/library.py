@@ -4,10 +4,8 @@ onnxruntime, listing its devices.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
-import os
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -50,18 +48,16 @@ class PluginLibrary:
 
     def list_devices(self) -> Sequence[onnxruntime.OrtEpDevice]:
         """Return the devices that the EP can use on this machine; registers the library
-        if nobody has yet.
+        at the first call.
 
         Raises:
             NotImplementedByProvider: the package or its library is missing or does not
                 load, or there is no device.
         """
-        if devices := self._list_registered():
-            return devices
         with _LOCK:
-            if not (devices := self._list_registered()):
-                self._register()
-                devices = self._list_registered()
+            self._register()
+        # Some libraries name their EP themselves, and most as they were registered.
+        devices = self.list_registered(self._name) or self.list_registered(self.ep)
         if not devices:
             raise NotImplementedByProvider(
                 f"the library of {self.ep} loads, but lists no device on this machine"
@@ -73,29 +69,33 @@ class PluginLibrary:
             )
         return devices
 
-    def _list_registered(self) -> list[onnxruntime.OrtEpDevice]:
+    @staticmethod
+    def list_registered(name: str) -> list[onnxruntime.OrtEpDevice]:
+        """Return the devices of an EP that onnxruntime knows by this name."""
         from epctx_onnxruntime.real import onnxruntime
 
-        return [
-            device
-            for device in onnxruntime.get_ep_devices()
-            if device.ep_name == self.ep
-        ]
+        return [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
+
+    @property
+    def _name(self) -> str:
+        """The name under which the library is registered: not the EP's own, by which
+        the program around may register it.
+        """
+        return f"epctx.{self.ep}"
 
     def _register(self) -> None:
         from epctx_onnxruntime.real import onnxruntime
 
-        if self in _REGISTERED:
-            return
+        if not (self.path or self.module):
+            return  # The EP is inside onnxruntime.
         if failure := _FAILURES.get(self):
             raise NotImplementedByProvider(failure[0], hint=failure[1])
         path = self.find_path()
+        if _REGISTERED.get(self._name) == path:
+            return
         try:
-            onnxruntime.register_execution_provider_library(self.ep, path)
+            onnxruntime.register_execution_provider_library(self._name, path)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
-            if _is_loaded(path):
-                # By the host, under this name: it is the device that is missing.
-                return
             reason = (
                 f"the library {Path(path).name} of {self.ep} does not load: "
                 f"{one_line(error)}"
@@ -106,7 +106,7 @@ class PluginLibrary:
             )
             _FAILURES[self] = reason, hint
             raise NotImplementedByProvider(reason, hint=hint) from error
-        _REGISTERED.add(self)
+        _REGISTERED[self._name] = path
 
     def import_module(self) -> Any:
         """Import the vendor's package.
@@ -222,20 +222,12 @@ class PluginLibrary:
         return facts
 
 
-_REGISTERED: set[PluginLibrary] = set()
+_REGISTERED: dict[str, str] = {}
+"""Paths of libraries by the names under which they are registered."""
 _FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
 """Reasons and hints of libraries that do not load: one that failed to load is not
 loaded again in this process.
 """
-
-
-def _is_loaded(path: str) -> bool:
-    """Return whether this process has a library loaded already."""
-    try:
-        ctypes.CDLL(path, os.RTLD_NOLOAD)
-    except OSError:
-        return False
-    return True
 
 
 def digest_file(path: Path) -> str:

@@ -93,7 +93,8 @@ class ProgramMaker:
     """Compiler of the nodes of one graph.
 
     Args:
-        ep: the EP's name in onnxruntime.
+        ep: the EP's name.
+        native_ep: its name in onnxruntime.
         graph: the main graph of a model.
         context: for cancellation and progress.
         options: makes options of sessions with the EP; True asks for those of a
@@ -107,6 +108,7 @@ class ProgramMaker:
     """
 
     ep: str
+    native_ep: str
     graph: GraphView
     context: ProviderContext
     options: Callable[[bool], onnxruntime.SessionOptions]
@@ -258,7 +260,7 @@ class ProgramMaker:
         binaries: dict[bytes, Binary] = {}
         shapes = _find_static_shapes(compiled.graph)
         infos = {entry.key: entry.value for entry in compiled.metadata_props}
-        info = infos.get(INFO_KEY + self.ep)
+        info = infos.get(INFO_KEY + self.native_ep)
         return [
             replace(
                 _read_program(node, folder, binaries),
@@ -624,7 +626,7 @@ class ProgramMaker:
         parts = [
             part
             for part in session.get_provider_graph_assignment_info()
-            if part.ep_name == self.ep
+            if part.ep_name == self.native_ep
         ]
         numbers = {number(node.name) for part in parts for node in part.get_nodes()}
         del kept

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from epctx_core import Registry
 
+ANY_OPTION = ProviderOption(
+    "*", str, default=None, doc="Any other option: the vendor's code checks it."
+)
+
 
 def register_plugin_ep(
     name: str,
@@ -26,7 +30,7 @@ def register_plugin_ep(
     library: str | os.PathLike[str] = "",
     module: str = "",
     distribution: str = "",
-    options: Sequence[ProviderOption] = (),
+    options: Sequence[ProviderOption] = (ANY_OPTION,),
     registry: Registry | None = None,
 ) -> type[OnnxRuntimeProvider]:
     """Make a plugin EP of onnxruntime an EP of this process, and of the processes that
@@ -42,7 +46,7 @@ def register_plugin_ep(
             names it; by default that of the distribution.
         distribution: the pip package that contains the library; told in messages and
             keys of caches.
-        options: the vendor's options, which are passed on as text.
+        options: the vendor's options, which are passed on as text; by default any.
         registry: a registry of EPs; the default one where None.
 
     Returns:
@@ -89,7 +93,7 @@ def make_class_of_wheel(
 ) -> type[OnnxRuntimeProvider]:
     """Return the class of an EP that was found in an installed wheel."""
     library = PluginLibrary(ep=ep, distribution=distribution, module=module)
-    return _make_class(library, ())
+    return _make_class(library, (ANY_OPTION,))
 
 
 def _ask_name(distribution: str) -> str:
