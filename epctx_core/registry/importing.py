@@ -295,8 +295,6 @@ def _find_option_fault(option: ProviderOption) -> str:
         return f"has the doc {option.doc!r:.80}, not text"
     if not isinstance(option.secret, bool) or not isinstance(option.effect, bool):
         return "has neither True nor False as secret or effect"
-    if option.name == "*" and option.secret:
-        return "is secret, but is for options whose values nobody knows to hide"
 
     default = () if option.default is None else (option.default,)
     types = (int, float) if option.type is float else (option.type,)
@@ -306,7 +304,8 @@ def _find_option_fault(option: ProviderOption) -> str:
             return f"is of type {option.type.__name__}, and has the value {value!r:.80}"
     if option.choices and not {*default} <= {*option.choices}:
         return f"has the default {option.default!r:.80}, which is no choice"
-    return ""
+    hides = option.name == "*" and option.secret
+    return "is secret, which hides none of the options that it is for" if hides else ""
 
 
 def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
