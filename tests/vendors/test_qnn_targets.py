@@ -4,11 +4,15 @@ does not load.
 
 from __future__ import annotations
 
+import logging
+import re
 import zipfile
+from types import SimpleNamespace
 
 import onnx
 import onnxruntime
 import pytest
+from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
 from vendors.networks import network
 from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
 
@@ -37,6 +41,11 @@ def compile_for(source, *, embedded=False, **given):
     context = source.with_name("m_ctx.onnx")
     epctx.ModelCompiler(options_for(**given), source, embedded).compile_to_file(context)
     return context
+
+
+def target_of(context):
+    """Return what the manifest says that a context model is for."""
+    return epctx.inspect_model(context).manifest.providers[QNN]["target"]
 
 
 def compatibility_info(context):
@@ -211,3 +220,94 @@ def test_other_socs_are_another_key_of_the_cache(source, tmp_path):
 
     assert len(set(keys)) == 3
     assert keys[1] == keys[3]
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """Have onnxruntime list a device of a type, whose maker and number are those of
+    another machine than this.
+    """
+
+    def list_device(kind):
+        hardware = SimpleNamespace(
+            type=getattr(onnxruntime.OrtHardwareDeviceType, kind),
+            vendor="Elsewhere",
+            vendor_id=0x1234,
+            device_id=0x5678,
+            metadata={"driver_version": "1.2.3"},
+        )
+        device = SimpleNamespace(ep_name=QNN, device=hardware, ep_metadata={})
+        monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [device])
+
+    return list_device
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        ({"soc_model": "60", "htp_arch": "73"}, "soc_model 60 (SC8380XP), htp_arch 73"),
+        (
+            {"soc_model": "60,sm8750", "htp_arch": "73,79"},
+            "soc_model 60 (SC8380XP),sm8750, htp_arch 73,79",
+        ),
+        ({"soc_model": "0", "htp_arch": "73"}, "htp_arch 73"),
+        ({"soc_model": "0"}, "none: for whatever loads it"),
+        ({}, "none: for whatever loads it"),
+        ({"backend_type": "gpu"}, "backend_type gpu"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["CPU", "NPU"])
+def test_the_target_is_the_one_asked_for_and_without_one_the_npu(
+    listed, kind, given, target
+):
+    listed(kind)
+
+    info = QNNExecutionProvider.get_build_info(given)
+
+    if kind == "NPU" and target.startswith("none"):
+        assert (info.target, info.driver) == ("NPU Elsewhere 0x5678", "1.2.3")
+    else:
+        assert (info.target, info.driver) == (target, "")
+
+
+@pytest.mark.parametrize("given", [{}, {"soc_model": "60", "htp_arch": "73"}])
+def test_a_machine_with_another_cpu_finds_the_entry_of_this_one(
+    source, tmp_path, listed, given
+):
+    options = epctx.SessionOptions()
+    options.add_provider("epctx-onnxruntime:QNN", given)
+    entry = epctx.compile_cached(source, options, tmp_path / "cache")
+
+    # No EP could compile for that device.
+    listed("CPU")
+
+    assert epctx.compile_cached(source, options, tmp_path / "cache") == entry
+
+
+def test_a_compile_for_no_target_says_once_which_there_are(source, caplog):
+    options = epctx.SessionOptions()
+    options.add_provider("epctx-onnxruntime:QNN")
+    context = source.with_name("m_ctx.onnx")
+
+    with caplog.at_level(logging.WARNING, "epctx"):
+        epctx.ModelCompiler(options, source).compile_to_file(context)
+
+    (record,) = caplog.records
+    assert "no target: for whatever loads it" in record.getMessage()
+    assert target_of(context) == "none: for whatever loads it"
+    # Each of those named exists: Qualcomm's compiler writes the numbers of the chips.
+    numbers, chips = zip(
+        *re.findall(r"(\d+) \((\w+)\)", record.getMessage()), strict=True
+    )
+    options = epctx.SessionOptions()
+    options.add_provider("epctx-onnxruntime:QNN", {"soc_model": ",".join(chips)})
+    epctx.ModelCompiler(options, source).compile_to_file(context)
+    assert compatibility_info(context).split(":")[5] == ",".join(numbers)
+
+
+def test_a_compile_for_a_target_says_nothing_and_its_manifest_names_it(source, caplog):
+    with caplog.at_level(logging.WARNING, "epctx"):
+        context = compile_for(source, soc_model="60", htp_arch="73")
+
+    assert not caplog.records
+    assert target_of(context) == "soc_model 60 (SC8380XP), htp_arch 73"

@@ -233,7 +233,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
     @classmethod
     def get_build_info(cls, options: Mapping[str, Any]) -> BuildInfo:
         """Return the versions of the package and of onnxruntime, digests of the library
-        and options' files, and the device.
+        and options' files, and the target.
 
         Keys of caches have it, too: a library replaced within a version compiles anew.
         """
@@ -251,7 +251,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 )
             ),
             driver=facts["driver"],
-            target=facts["device"],
+            target=facts["target"],
         )
 
     @classmethod
@@ -261,8 +261,26 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         Returns:
             `onnxruntime`, `package`, `library` and `files` (see
-            `PluginLibrary.identify`), `device` and `driver`; with files named by
-            options `settings`, a digest of their content.
+            `PluginLibrary.identify`), `target` and `driver` (see `identify_target`);
+            with files named by options `settings`, a digest of their content.
+
+        Raises:
+            NotImplementedByProvider: the EP is not available.
+        """
+        facts = {**cls.library.identify(), **cls.identify_target(options)}
+        if files := cls._list_files(options):
+            facts["settings"] = hashlib.sha256(
+                "".join(map(digest_file, files)).encode()
+            ).hexdigest()
+        return facts
+
+    @classmethod
+    def identify_target(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return what the EP compiles for: by default the device that a session uses.
+
+        Returns:
+            `target`, and `driver`, the version of the driver that payloads need, empty
+            where nobody tells.
 
         Raises:
             NotImplementedByProvider: the EP is not available.
@@ -279,12 +297,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             "",
         )
         name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
-        facts = {**cls.library.identify(), "device": name, "driver": driver}
-        if files := cls._list_files(options):
-            facts["settings"] = hashlib.sha256(
-                "".join(map(digest_file, files)).encode()
-            ).hexdigest()
-        return facts
+        return {"target": name, "driver": driver}
 
     @classmethod
     def _list_files(cls, options: Mapping[str, Any]) -> list[Path]:

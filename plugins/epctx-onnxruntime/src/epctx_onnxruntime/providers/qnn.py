@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         CompiledPartition,
         ContextNode,
         ContextReader,
+        ContextWriter,
+        EPContextNode,
         GraphView,
         NodeView,
         ProviderContext,
@@ -224,6 +226,32 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         """Create a session over each node, as onnxruntime would load it."""
         self._start_simulator()
         return super().load_context(nodes, reader)
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer: ContextWriter) -> Sequence[EPContextNode]:
+        """Describe the vendor's nodes, and say so if they are for no SoC in
+        particular.
+        """
+        nodes = super().get_ep_context_nodes(writer)
+        target = self.identify_target(self.context.options)["target"]
+        if target == targets.NO_TARGET:
+            self.context.logger.warning(
+                "%s compiled %s for no target: for whatever loads it. %s",
+                self.name,
+                self.context.model.name,
+                targets.advise_target(),
+            )
+        return nodes
+
+    @classmethod
+    def identify_target(cls, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return what the options name, whatever machine compiles; else the NPU, or
+        that there is no target.
+        """
+        asked = targets.name_target(options)
+        if not asked and cls._has_npu(options):
+            return super().identify_target(options)
+        return {"target": asked or targets.NO_TARGET, "driver": ""}
 
     def open_context(
         self,

@@ -33,6 +33,14 @@ _OPTIONS = {
     "vtcm_mb": (r"\d+", "whole numbers, separated by commas, such as 8 or 8,4"),
 }
 """Options with a value for each SoC: the form of a value, and the text in words."""
+_CHIPS = {
+    "30": "SM8350", "36": "SM8450", "42": "SM8475", "43": "SM8550", "57": "SM8650",
+    "60": "SC8380XP", "69": "SM8750", "87": "SM8850", "88": "SC8480XP", "103": "SM8975",
+}  # fmt: skip
+"""Numbers of SoCs that onnxruntime-qnn 2.7 compiles for, with the names of their
+chips.
+"""
+NO_TARGET = "none: for whatever loads it"
 _MOST_SOCS = 64
 """SoCs of one model, of which the EP is asked about each."""
 _LONGEST_LIST = 4 << 20
@@ -70,6 +78,36 @@ def check_targets(ep: str, options: Mapping[str, Any]) -> None:
             ep=ep,
             hint="Give each of them one value for each SoC, in the same order.",
         )
+
+
+def name_target(options: Mapping[str, Any]) -> str:
+    """Return what options ask to compile for, in the vendor's words; empty where they
+    ask for nothing. 0 is Qualcomm's number of an unknown SoC.
+    """
+    backend = options.get("backend_type") or "htp"
+    if backend != "htp":
+        return f"backend_type {backend}"
+    asked = [
+        f"{name} "
+        + ",".join(
+            f"{value} ({_CHIPS[value]})"
+            if name == "soc_model" and value in _CHIPS
+            else value
+            for value in text.split(",")
+        )
+        for name in ("soc_model", "htp_arch")
+        if (text := options.get(name) or "0") != "0"
+    ]
+    return ", ".join(asked)
+
+
+def advise_target() -> str:
+    """Return the names of the targets that exist."""
+    chips = ", ".join(f"{number} ({chip})" for number, chip in _CHIPS.items())
+    return (
+        f"Set soc_model to the number or chip name of a SoC, such as {chips}, and "
+        "htp_arch to its architecture, such as 73."
+    )
 
 
 def select_target(options: dict[str, str], *, on_device: bool) -> dict[str, str]:
