@@ -270,13 +270,15 @@ def check_allowed(
             ),
         )
     # Control flow around an EP's work is the host's own doing and no fallback.
-    left = [part.graph.nodes[i] for part, cpu in groups for group in cpu for i in group]
+    left = [(part.graph, i) for part, cpu in groups for group in cpu for i in group]
     if config.disable_cpu_ep_fallback and left:
-        node = left[0]
+        graph, first_left = left[0]
+        name = graph.get_node_name(first_left)
+        others = f" and {len(left) - 1:,} more are" if left[1:] else " is"
         raise Fail(
-            f"node {node.name!r} ({node.op_type}) and {len(left) - 1} more are left "
-            "to the CPU EP, and session.disable_cpu_ep_fallback is set.",
-            node=node.name,
+            f"node {name!r} ({graph.op_types[first_left]}){others} left to the CPU EP, "
+            "and session.disable_cpu_ep_fallback is set.",
+            node=name,
             ep=CPU_EP,
             hint="Add an EP that takes them, or leave the option at 0.",
         )

@@ -322,6 +322,15 @@ def test_nodes_left_to_the_cpu_are_refused_where_falling_back_is_forbidden(
     assert result(by_qnn(lone), session__disable_cpu_ep_fallback=1).shape == SHAPE
 
 
+def test_a_node_without_a_name_that_is_left_is_named_by_operator_and_index(tmp_path):
+    model = chain(["Relu", "Erf"])
+    model.graph.node[1].ClearField("name")
+    source = saved(model, tmp_path / "m.onnx")
+
+    with refused(Fail, r"node 'Erf_1' \(Erf\) is left to", node="Erf_1"):
+        epctx.InferenceSession(source, with_qnn(session__disable_cpu_ep_fallback=1))
+
+
 @pytest.mark.entry(68)
 def test_an_ep_that_loads_and_cannot_run_says_so_at_run(tmp_path):
     class LoadsOnly(Alpha):
