@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -433,8 +434,9 @@ def make_destination(
             folder, or binaries outside of the model's folder.
     """
     path = None if source is None or in_memory else make_context_model_path(source)
+    binaries = None if binaries is None else _leave_missing_folders(binaries)
     if output is not None:
-        path = Path(output)
+        path = _leave_missing_folders(Path(output))
     elif path is None and not in_memory:
         raise InvalidArgument(
             "the model was given as bytes, so its context model has no name.",
@@ -469,6 +471,17 @@ def make_destination(
         source=source,
         replace=replace,
     )
+
+
+def _leave_missing_folders(path: Path) -> Path:
+    """Return a path without missing folders that a ".." leaves again: they will not be
+    made, and no call of the system finds a file behind them.
+    """
+    if ".." in path.parts and not os.path.exists(path.parent):  # noqa: PTH110 - Path.exists raises for over-long names
+        # What no path can have in it is refused later.
+        with suppress(ValueError):
+            return Path(os.path.realpath(path.parent), path.name)
+    return path
 
 
 def _get_relative_folder(home: Path, folder: Path) -> str:

@@ -291,6 +291,34 @@ def compile_into(folder, source, ep, where):
         made.compile_to_bytes()
 
 
+@pytest.mark.parametrize("where", ["model", "session", "binaries of bytes", "group"])
+def test_a_missing_folder_that_the_path_leaves_again_is_not_made(source, where):
+    folder = source.parent / "missing" / "below" / ".." / ".."
+
+    if where == "group":
+        with epctx.ShareGroup(folder) as group:
+            group.compile(source, with_qnn())
+    else:
+        compile_into(folder, source, Alpha, where)
+
+    written = {path.name for path in source.parent.iterdir()} - {source.name}
+    model = set() if "binaries" in where else {"m_ctx.onnx"}
+    assert written == {"m_qnn.bin" if where == "group" else "m_alpha.bin"} | model
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m_ctx.onnx"])
+def test_nor_does_it_hide_a_file_that_must_stay(source, name):
+    (source.parent / "m_ctx.onnx").write_bytes(b"there before")
+    output = source.parent / "missing" / ".." / name
+
+    with refused(
+        (InvalidArgument, Fail),
+        "source model itself|exists already",
+        folder=source.parent,
+    ):
+        compiler(source, Alpha, flags=NO_CLOBBER).compile_to_file(output)
+
+
 def on_a_file(folder):
     (folder / "file").touch()
     return folder / "file" / "m_ctx.onnx"
