@@ -30,6 +30,10 @@ had them before.
 """
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 _HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
+_UNREADABLE_HINT = (
+    "Let this user read the file and search the folders on its way (chmod), or give "
+    "them to this user (chown)."
+)
 
 
 class ModelFolder:
@@ -126,7 +130,7 @@ class ModelFolder:
                 f"{owner} {relative!r}, which cannot be opened: {error}.",
                 node=node,
                 path=path,
-                hint=_HINT,
+                hint=_UNREADABLE_HINT if isinstance(error, PermissionError) else _HINT,
             ) from error
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)

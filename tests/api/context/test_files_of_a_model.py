@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -175,6 +178,45 @@ def test_a_dangling_link_is_missing(folder):
 
     with pytest.raises(InvalidGraph, match="missing"):
         content(folder, "gone.bin")
+
+
+@pytest.mark.parametrize(
+    ("name", "shut"), [("a.bin", "a.bin"), ("sub/b.bin", "sub")], ids=["file", "folder"]
+)
+def test_a_file_that_this_user_may_not_read_is_not_one_to_fetch_again(
+    folder, name, shut
+):
+    folder.joinpath("m_ctx.onnx").write_bytes(naming(name).SerializeToString())
+    # Folders of the test's own are for its user alone.
+    with tempfile.TemporaryDirectory() as copied:
+        place = Path(shutil.copytree(folder, copied, dirs_exist_ok=True)).resolve()
+        place.chmod(0o755)
+        place.joinpath(shut).chmod(0)
+        with (
+            as_another_user(),
+            pytest.raises(InvalidGraph, match="Permission denied") as caught,
+        ):
+            payload_of(place / "m_ctx.onnx")
+        place.joinpath(shut).chmod(0o700)
+
+    assert Path(caught.value.path) == place / name
+    assert caught.value.hint == (
+        "Let this user read the file and search the folders on its way (chmod), or "
+        "give them to this user (chown)."
+    )
+
+
+@contextlib.contextmanager
+def as_another_user():
+    """Where this is root, who may read anything: be somebody else."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
 
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(folder):
