@@ -366,15 +366,21 @@ def check_weights_fit(
         *(weight for weight in left if placement.is_stored_inside(weight.nbytes)),
     ]
     once = {id(weight): weight for weight in stored}.values()
-    if sum(weight.nbytes for weight in once) > MOST_BYTES:
-        # Equal weights are stored once in a payload. Digests cost reading all bytes, so
-        # only here.
-        by_content = {weight.digest: weight.nbytes for weight in once}
+    if sum(weight.nbytes for weight in once) <= MOST_BYTES:
+        return
+    # Equal weights are stored once in a payload. Digests cost reading all bytes, so
+    # only where the first ones do not tell enough weights apart.
+    for identify in (_read_beginning, lambda weight: weight.digest):
+        sizes = {(weight.nbytes, identify(weight)): weight.nbytes for weight in once}
         check_size(
-            sum(by_content.values()),
+            sum(sizes.values()),
             embedded=embedded and bool(embedded_weights),
             at_least=True,
         )
+
+
+def _read_beginning(weight: Weight) -> bytes:
+    return bytes(next(weight.chunks(), b"")[:64])
 
 
 def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:

@@ -127,6 +127,7 @@ class PayloadWriter:
         """Append the content of a file; return its offset."""
         offset = self.size
         with Path(path).open("rb", buffering=0) as file:
+            self._check_room(os.fstat(file.fileno()).st_size)
             while chunk := file.read(CHUNK):
                 self.write(chunk)
         return offset

@@ -4,8 +4,11 @@ limit that small models reach.
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from contract.compiling import compiler
 from contract.validating_eps import session
@@ -134,3 +137,85 @@ def test_equal_weights_count_once(tmp_path):
         compiler(source, ep, embed_compiled_data_into_model=True).compile_to_file()
 
     assert "compile" in ep.calls
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """Lengths of the bytes that anything in this process computed SHA-256 of."""
+    lengths = []
+    real = hashlib.sha256
+
+    class Counting:
+        def __init__(self, data=b"", **given):
+            self._sha = real(**given)
+            self.update(data)
+
+        def update(self, data):
+            lengths.append(memoryview(data).nbytes)
+            self._sha.update(data)
+
+        def __getattr__(self, name):
+            return getattr(self._sha, name)
+
+    monkeypatch.setattr(hashlib, "sha256", Counting)
+    return lengths
+
+
+def of_sparse_weights(folder, side, *, differ):
+    """Return a model of three weights of one size in a file without blocks, but for
+    their first bytes where they differ.
+    """
+    size = 4 * side * side
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[1,{side}] x, float[{side},{side}] w0, float[{side},{side}] w1,
+           float[{side},{side}] w2) => (float[1,{side}] y) {{
+            a = MatMul(x, w0)
+            b = MatMul(a, w1)
+            y = MatMul(b, w2)
+        }}"""
+    )
+    del model.graph.input[1:]
+    with (folder / "w.data").open("wb") as file:
+        file.truncate(3 * size)
+        for number in range(3):
+            weight = model.graph.initializer.add(
+                name=f"w{number}",
+                data_type=onnx.TensorProto.FLOAT,
+                dims=[side, side],
+                data_location=onnx.TensorProto.EXTERNAL,
+            )
+            for key, value in (
+                ("location", "w.data"), ("offset", number * size), ("length", size)
+            ):  # fmt: skip
+                weight.external_data.add(key=key, value=str(value))
+            file.seek(number * size)
+            file.write(bytes([number * differ]))
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+def test_an_embed_beyond_2_gib_is_refused_before_weights_are_read(tmp_path, hashed):
+    source = of_sparse_weights(tmp_path, 16_384, differ=True)
+
+    with refused(Fail, "at least 3,221,225,472 bytes", folder=None) as caught:
+        epctx.ModelCompiler(
+            with_qnn(), source, embed_compiled_data_into_model=True
+        ).compile_to_file()
+
+    assert "ep.context_embed_mode=0" in caught.value.hint
+    assert sum(hashed) < 1 << 20
+    assert not (tmp_path / "m_ctx.onnx").exists()
+
+
+@pytest.mark.usefixtures("limit")
+def test_weights_that_begin_alike_are_read_and_count_once_if_they_are_equal(
+    tmp_path, hashed
+):
+    source = of_sparse_weights(tmp_path, 32, differ=False)
+
+    epctx.ModelCompiler(
+        with_qnn(), source, embed_compiled_data_into_model=True
+    ).compile_to_file()
+
+    assert sum(hashed) > 3 * 4 * 32 * 32

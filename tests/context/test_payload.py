@@ -27,3 +27,15 @@ def test_a_payload_too_large_for_a_model_is_refused_while_it_is_written(monkeypa
 
     assert "ep.context_embed_mode=0" in caught.value.hint
     assert len(sink.getvalue()) == 10
+
+
+def test_a_file_too_large_for_a_model_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "binary"
+    with path.open("wb") as file:
+        file.truncate(2 << 30)
+    sink = io.BytesIO()
+
+    with pytest.raises(Fail, match=r"'n' has more than 2,147,483,647 bytes"):
+        PayloadWriter("n", sink, embedded=True).add_file(path)
+
+    assert not sink.getvalue()
