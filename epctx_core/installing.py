@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
@@ -21,6 +22,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-files": (),
     "epctx-isolation": (),
     "epctx-onnxruntime": ("epctx-blobs",),
+    "epctx-onnxruntime[cpu]": ("epctx-blobs",),
     "epctx-onnxruntime[cached]": ("epctx-blobs", "epctx-cache", "epctx-isolation"),
     "epctx-onnxruntime[qnn]": ("epctx-blobs", "epctx-isolation"),
     "epctx-onnxruntime[openvino]": ("epctx-blobs", "epctx-openvino-container"),
@@ -47,7 +49,7 @@ _EXTRAS = {
     "files": "epctx-files",
     "isolation": "epctx-isolation",
     "openvino": "epctx-openvino",
-    "ort": "epctx-onnxruntime",
+    "ort": "epctx-onnxruntime[cpu]",
     "report": "epctx-report",
 }
 """Package that each extra of epctx-core installs."""
@@ -101,7 +103,11 @@ def install_command(*requirements: str, pip: str = "pip") -> str:
 
 
 def install_engine_command() -> str:
-    """Return the command that installs the engine of epctx-onnxruntime."""
+    """Return the command that installs the engine of epctx-onnxruntime; over no build
+    of onnxruntime that is there.
+    """
+    if find_spec("onnxruntime") is not None:
+        return install_command("epctx-onnxruntime")
     return install_command(PROVIDED_BY["epctx.engines", "onnxruntime"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -34,8 +35,9 @@ def core_from(tmp_path, monkeypatch):
 
 def make_projects(folder: Path, *names: str) -> Path:
     for name in names:
-        (folder / "plugins" / name).mkdir(parents=True)
-        (folder / "plugins" / name / "pyproject.toml").touch()
+        project = folder / "plugins" / name.partition("[")[0]
+        project.mkdir(parents=True)
+        (project / "pyproject.toml").touch()
     return folder
 
 
@@ -63,7 +65,7 @@ def test_a_package_comes_from_the_index_where_the_core_is_from_no_folder(
     ("requirement", "projects"),
     [
         ("epctx-cache", ["epctx-cache"]),
-        ("epctx-core[ort]", ["epctx-blobs", "epctx-onnxruntime"]),
+        ("epctx-core[ort]", ["epctx-blobs", "epctx-onnxruntime[cpu]"]),
         ("epctx-core[cli]", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
         ("epctx-cli==0.1.0", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
     ],
@@ -74,7 +76,7 @@ def test_a_package_comes_from_the_repository_with_those_that_it_needs(
     repository = make_projects(tmp_path / "a_clone", *projects)
     core_from(repository.as_uri())
 
-    paths = " ".join(f"{repository}/plugins/{project}" for project in projects)
+    paths = shlex.join(f"{repository}/plugins/{project}" for project in projects)
     assert install_command(requirement) == f"pip install {paths}"
 
 

@@ -157,6 +157,7 @@ def test_the_core_depends_on_four_libraries_and_names_its_extras(wheels):
         "openvino",
         "report",
         "test",
+        "tools",
     }
 
 

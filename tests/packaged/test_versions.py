@@ -87,14 +87,24 @@ def test_the_cores_extras_ask_for_exactly_this_version():
     assert {str(need.specifier) for need in asked} == {f"=={__version__}"}
 
 
-def test_the_extra_all_brings_every_package():
-    asked = [Requirement(text) for text in extras(CORE)["all"]]
-    (core,) = [need for need in asked if need.name == CORE]
-    own = {need.name for need in asked if need.name != CORE}
-    by_others = {
-        Requirement(text).name for extra in core.extras for text in extras(CORE)[extra]
-    }
+@pytest.mark.parametrize(("extra", "brings"), [("all", True), ("tools", False)])
+def test_two_extras_bring_every_package_and_one_of_them_onnxruntime(extra, brings):
+    asked = set()
+    ahead = [Requirement(f"{CORE}[{extra}]")]
+    while ahead:
+        need = ahead.pop()
+        asked.add(need.name)
+        if need.name in FOLDERS:
+            texts = [*PROJECTS[need.name]["dependencies"]]
+            texts += [t for each in need.extras for t in extras(need.name)[each]]
+            ahead += map(Requirement, texts)
 
     # An EP of a vendor goes before the simulated one of its name.
-    assert core.extras == set(extras(CORE)) - {"all", "openvino", "test"}
-    assert own | by_others >= set(PLUGINS) - {"epctx-openvino"}
+    assert asked >= set(PLUGINS) - {"epctx-openvino"}
+    assert "epctx-openvino" not in asked
+    assert ("onnxruntime" in asked) is brings
+
+
+def test_no_build_of_onnxruntime_is_required_without_an_extra():
+    for project in PROJECTS.values():
+        assert not [n for n in project["dependencies"] if n.startswith("onnxruntime")]

@@ -68,14 +68,15 @@ def libraries() -> list[Library] | None:
         if extra not in _NOT_LISTED
     ]
     for extra in ("", *extras):
-        ahead = [core]
+        ahead = [(core, {extra})]
         while ahead:
-            for library in _requirements(ahead.pop(), extra):
+            package, chosen = ahead.pop()
+            for need, library in _read_requirements(package, extra, chosen):
                 if library.name == CORE or library.name in requirements:
                     continue
                 requirements[library.name] = library
                 if library.name.startswith(_OURS) and library.version is not None:
-                    ahead.append(distribution(library.name))
+                    ahead.append((distribution(library.name), need.extras))
     return list(requirements.values())
 
 
@@ -123,13 +124,25 @@ def _is_met(library: Library) -> bool:
 
 
 def _requirements(package: IDistribution, extra: str) -> Iterator[Library]:
-    """Yield the requirements of a package with an extra of epctx-core."""
+    """Yield the requirements of a package with an extra."""
+    for _, library in _read_requirements(package, extra, {extra}):
+        yield library
+
+
+def _read_requirements(
+    package: IDistribution, extra: str, chosen: Iterable[str]
+) -> Iterator[tuple[Requirement, Library]]:
+    """Yield the requirements of a package with some of its extras, which an extra of
+    epctx-core installs.
+    """
     # Each access parses the metadata again.
     user = package.metadata["Name"]
     for need in map(Requirement, package.requires or ()):
-        if need.marker is None or need.marker.evaluate({"extra": extra}):
+        if need.marker is None or any(
+            need.marker.evaluate({"extra": each}) for each in chosen or {""}
+        ):
             version = installed_version(need.name)
-            yield Library(
+            library = Library(
                 name=need.name,
                 user=user,
                 required=str(need.specifier),
@@ -137,6 +150,22 @@ def _requirements(package: IDistribution, extra: str) -> Iterator[Library]:
                 version=version,
                 fits=None if version is None else within(version, need.specifier),
             )
+            yield need, library
+
+
+def find_builds(name: str) -> list[IDistribution]:
+    """Return the installed distributions whose files have a package of this name, such
+    as the builds of onnxruntime.
+
+    Args:
+        name: of the package, with which their names begin.
+    """
+    return [
+        package
+        for package in distributions()
+        if (package.metadata["Name"] or "").startswith(name)
+        and f"\n{name}/__init__.py," in f"\n{package.read_text('RECORD')}"
+    ]
 
 
 def installed_version(name: str) -> str | None:

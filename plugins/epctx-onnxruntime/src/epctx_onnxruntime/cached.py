@@ -338,7 +338,14 @@ class _Loader:
                 return self._open(lease.model)
         except (errors.EPFail, errors.RuntimeException) as error:
             if self.request.compiled:
-                raise
+                _log.warning(
+                    "%s cannot load what it compiled of %s, which is loaded as it is: "
+                    "%s",
+                    self.choice.name,
+                    lease.record.model,
+                    error.message,
+                )
+                return self._load_source()
             # Its bytes are right and the EP has said yes, but its runtime cannot use
             # it.
             raise errors.InvalidGraph(
@@ -356,7 +363,8 @@ class _Loader:
                 self.given.add_session_config_entry(_RECORD, "1")
             session = self._load_source()
             parts = session.get_provider_graph_assignment_info()
-            if any(part.ep_name == self.devices[0].ep_name for part in parts):
+            name = cls.library.get_name(self.devices)
+            if any(part.ep_name == name for part in parts):
                 _warn_of_compiles(self.choice.name, model)
             else:
                 _log.warning("%s takes no node of %s.", self.choice.name, model)
@@ -425,9 +433,8 @@ class _Loader:
     ) -> onnxruntime.InferenceSession:
         with _LOCK:
             if not self.given.has_providers():
-                self.given.add_provider_for_devices(
-                    self.devices, dict(self._provider.options)
-                )
+                library: Any = self.choice.cls.library  # type: ignore[attr-defined]
+                library.add_to(self.given, self.devices, self._provider.options)
                 _ADDED[self.given] = self._provider
         return _open(model, self.given, self.choice.name)
 

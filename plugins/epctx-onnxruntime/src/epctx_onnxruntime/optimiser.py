@@ -36,7 +36,7 @@ from epctx_onnxruntime.graphs import (
     without_weights,
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
-from epctx_onnxruntime.real import onnxruntime
+from epctx_onnxruntime.real import IS_OLD, onnxruntime
 from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
 
 if TYPE_CHECKING:
@@ -126,6 +126,11 @@ def optimize(
             weights were replaced.
         InvalidGraph: a file of weights was written to meanwhile.
     """
+    if IS_OLD:
+        raise NotImplementedByProvider(
+            f"onnxruntime {onnxruntime.__version__} leaves addresses of this process "
+            "in the models that it optimises"
+        )
     rewritten = rewritten_bytes(model, weights)
     if rewritten > REWRITE_LIMIT:
         raise NotImplementedByProvider(

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from importlib_metadata import distributions
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import epctx_core
@@ -40,9 +41,11 @@ from epctx_cli.libraries import (
     CORE,
     EpLibrary,
     Library,
+    find_builds,
     libraries,
     libraries_of_eps,
     unmet_requirements,
+    within,
 )
 from epctx_cli.plugin_results import (
     DoctorFinding,
@@ -81,6 +84,8 @@ VARIABLES = MappingProxyType(
     }
 )
 """Variables that epctx reads, with a description."""
+ONNXRUNTIME = "onnxruntime"
+"""Package of all builds of onnxruntime, whose distributions have names of their own."""
 SLOW_IMPORT = 3.0
 """Seconds of an import from which on it is remarked on."""
 _SHOWN = 200
@@ -123,6 +128,7 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
             else ()
         ),
         *_check_libraries_of_eps(vendors),
+        *_check_builds(requirements),
         *_check_variables(variables, any_plugin=bool(trials)),
         *findings,
         *_check_commands(),
@@ -293,6 +299,8 @@ def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFi
                 f"{library.name}, which {library.user} needs, is not installed.",
                 install,
             )
+        elif library.name == ONNXRUNTIME and find_builds(ONNXRUNTIME):
+            continue  # See `_check_builds`.
         elif find_spec(library.name.replace("-", "_")) is not None:
             yield _note(
                 f"{library.name} is provided by a distribution of another name; its "
@@ -304,6 +312,34 @@ def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFi
                 f"{library.name} is not installed ({purpose}).",
                 install_command(f"{CORE}[{library.extra}]"),
             )
+
+
+def _check_builds(requirements: Sequence[Library] | None) -> Iterator[DoctorFinding]:
+    """Yield a finding where several builds of onnxruntime are installed over one
+    another, or the one that is there is older than epctx needs.
+    """
+    builds = {
+        package.metadata["Name"]: package.version
+        for package in find_builds(ONNXRUNTIME)
+    }
+    if len(builds) > 1:
+        names = " and ".join(builds)
+        yield _problem(
+            f"{names} are installed over one another: their files have the same names, "
+            "and those of the one that came last are used.",
+            f"pip uninstall {' '.join(builds)}, then pip install the one that you need",
+        )
+        return
+    for library in requirements or ():
+        for name, version in builds.items() if library.name == ONNXRUNTIME else ():
+            if name != ONNXRUNTIME and not within(
+                version, SpecifierSet(library.required)
+            ):
+                yield _note(
+                    f"{name} {version} is installed, and epctx is made for onnxruntime "
+                    f"{library.required}: this one runs models and its EPs, and "
+                    "optimises none for other EPs."
+                )
 
 
 def _check_libraries_of_eps(

@@ -143,7 +143,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         made.log_severity_level = FATAL_ONLY
         devices = cls.select_devices(cls.library.list_devices(), options)
         vendor = cls.vendor_options if compiles else cls.run_options
-        made.add_provider_for_devices(list(devices), vendor(options))
+        cls.library.add_to(made, devices, vendor(options))
         return made
 
     def can_take(self, graph: GraphView, node: NodeView) -> bool | str:
@@ -285,7 +285,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
         Raises:
             NotImplementedByProvider: the EP is not available.
         """
-        (device, *_) = cls.select_devices(cls.library.list_devices(), options)
+        devices = cls.select_devices(cls.library.list_devices(), options)
+        if not devices:
+            return {"target": "", "driver": ""}  # Known to onnxruntime alone.
+        device = devices[0]
         hardware = device.device
         metadata = {**dict(hardware.metadata), **dict(device.ep_metadata)}
         driver = next(
@@ -359,7 +362,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         maker = ProgramMaker(
             ep=self.library.ep,
-            native_ep=self.library.list_devices()[0].ep_name,
+            native_ep=self.library.get_name(self.library.list_devices()),
             graph=graph,
             context=self.context,
             options=make_options,

@@ -48,7 +48,7 @@ class PluginLibrary:
 
     def list_devices(self) -> Sequence[onnxruntime.OrtEpDevice]:
         """Return the devices that the EP can use on this machine; registers the library
-        at the first call.
+        at the first call. An EP inside onnxruntime may have none.
 
         Raises:
             NotImplementedByProvider: the package or its library is missing or does not
@@ -58,7 +58,7 @@ class PluginLibrary:
             self._register()
         # Some libraries name their EP themselves, and most as they were registered.
         devices = self.list_registered(self._name) or self.list_registered(self.ep)
-        if not devices:
+        if not devices and not self._is_built_in():
             raise NotImplementedByProvider(
                 f"the library of {self.ep} loads, but lists no device on this machine"
                 + (f": it lists {self.devices}." if self.devices else "."),
@@ -68,6 +68,31 @@ class PluginLibrary:
                 "their drivers.",
             )
         return devices
+
+    def get_name(self, devices: Sequence[onnxruntime.OrtEpDevice]) -> str:
+        """Return the EP's name in onnxruntime, given its devices."""
+        return devices[0].ep_name if devices else self.ep
+
+    def add_to(
+        self,
+        session_options: onnxruntime.SessionOptions,
+        devices: Sequence[onnxruntime.OrtEpDevice],
+        settings: Mapping[str, str],
+    ) -> None:
+        """Add the EP to options of a session, with some of its devices or, inside
+        onnxruntime, none.
+        """
+        if devices:
+            session_options.add_provider_for_devices(list(devices), dict(settings))
+        else:
+            session_options.add_provider(self.ep, dict(settings))
+
+    def _is_built_in(self) -> bool:
+        from epctx_onnxruntime.real import onnxruntime
+
+        return not (self.path or self.module) and (
+            self.ep in onnxruntime.get_available_providers()
+        )
 
     @staticmethod
     def list_registered(name: str) -> list[onnxruntime.OrtEpDevice]:

@@ -121,7 +121,16 @@ class ProgramMaker:
         self._whole = self.graph.model()
         self._results = {value.name for value in self.graph.outputs}
         self._claimed: set[int] = set()
-        self._only_runs = False
+        # Where nothing is to be saved, an EP need not be able to.
+        self._only_runs = not (self.writes_contexts or self._exports)
+
+    @property
+    def _exports(self) -> bool:
+        settings = self.context.session_config
+        return (
+            self.context.purpose is Purpose.EXPORT
+            or settings.get("ep.context_enable") == "1"
+        )
 
     def make(self) -> list[ComputeCapability | Refusal]:
         """Compile the free nodes; return a claim for each program, and a refusal for

@@ -1,8 +1,9 @@
-"""Wheels with plugin EPs by onnxruntime's packaging convention, which know nothing of
-epctx.
+"""Wheels with EPs of onnxruntime that know nothing of epctx: plugin EPs by
+onnxruntime's packaging convention, and builds of onnxruntime with EPs inside.
 
-The distribution is called `onnxruntime-ep-<id>`; its module has `get_library_path()`
-and `get_ep_names()`. Finding them reads their files and imports none of them.
+By the convention the distribution is called `onnxruntime-ep-<id>`; its module has
+`get_library_path()` and `get_ep_names()`. Finding wheels reads their files and imports
+none of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
-from epctx_onnxruntime.providers.finding import find_infos
+from epctx_onnxruntime.providers.finding import BUILDS, find_infos
 
 if TYPE_CHECKING:
     import ast
@@ -31,12 +32,12 @@ _NAMING = ("get_ep_names", "get_ep_name")
 
 
 class Wheel(NamedTuple):
-    """Installed wheel that keeps the convention.
+    """Installed wheel that keeps the convention, or build of onnxruntime.
 
     Attributes:
         distribution: its name.
         version: its version.
-        module: the import name of its module.
+        module: the import name of its module; empty for a build of onnxruntime.
         eps: names of its EPs; empty where they are not known without an import.
     """
 
@@ -48,7 +49,8 @@ class Wheel(NamedTuple):
 
 def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield distribution, version, EP name, `module:Class` and problem of each EP of
-    the wheels that no plugin of epctx requires; see `finding.find_eps`.
+    builds of onnxruntime, and of the wheels that no plugin of epctx requires; see
+    `finding.find_eps`.
 
     A wheel whose EPs are not known without an import is listed by its own name, with
     that problem.
@@ -56,13 +58,13 @@ def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
     wheels = _read_wheels(infos)
     required = _list_required() if wheels else set()
     for name, wheel in wheels.items():
-        if name in required:
+        if wheel.module and name in required:
             continue
         about = (wheel.distribution, wheel.version)
         path = _underscore(name)
         for ep in wheel.eps:
             yield *about, ep, f"{__name__}:{path}.{ep}", ""
-        if not wheel.eps:
+        if wheel.module and not wheel.eps:
             reason = (
                 f"{_NAMING[0]}() of its module {wheel.module} does not return "
                 "constants, so that the names of its EPs are not known before an "
@@ -91,7 +93,7 @@ def __getattr__(name: str) -> SimpleNamespace:
     Raises:
         AttributeError: no such wheel is installed.
     """
-    if name.startswith(_underscore(PREFIX)):
+    if name.startswith("onnxruntime"):
         infos = find_infos(sys.path, name.replace("_", "[-_.]"))
         wheel = _read_wheels(infos).get(_normalise(name))
         if wheel is not None:
@@ -127,14 +129,15 @@ def _read_wheel(info: Path) -> Wheel | None:
     from importlib_metadata import Distribution
 
     distribution = Distribution.at(info)
+    name, version = distribution.metadata["Name"], distribution.version
+    if (built_in := BUILDS.get(_normalise(name))) is not None:
+        return Wheel(name, version, "", built_in)
     module = _find_module(distribution)
     source = _find_source(distribution, module)
     text = source.read_text("utf-8", errors="replace") if source else ""
     if not any(function in text for function in _NAMING):
         return None
-    return Wheel(
-        distribution.metadata["Name"], distribution.version, module, _read_names(text)
-    )
+    return Wheel(name, version, module, _read_names(text))
 
 
 def _find_module(distribution: IDistribution) -> str:
