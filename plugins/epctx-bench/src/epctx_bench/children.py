@@ -104,6 +104,8 @@ def ask_child(request: Request) -> dict[str, Any]:
             stdin=question,
             stdout=answer,
             stderr=said,
+            # It imports onnxruntime itself.
+            env={"ORT_DISABLE_TELEMETRY": "1", **os.environ},
             start_new_session=True,
         )
         try:

@@ -265,7 +265,7 @@ def _run_in_children(
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
-                    env={**os.environ, "TMPDIR": folder},
+                    env={"ORT_DISABLE_TELEMETRY": "1", **os.environ, "TMPDIR": folder},
                     cwd=folder,  # some EPs write into it
                     # Ctrl-C is for this process, which ends them
                     start_new_session=True,

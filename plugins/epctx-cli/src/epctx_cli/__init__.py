@@ -15,6 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see `epctx_cli.exit_codes`.
     """
+    import os
     import sys
     import threading
 
@@ -22,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if argv is not None:
         return run(list(argv))
+    # For plugins that import onnxruntime, and for the processes of commands.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     code = run(sys.argv[1:])
     if threading.active_count() > 1:
         from epctx_cli.ending import end_in_any_case

@@ -95,7 +95,12 @@ def _run_job(
     }
     source.write_text(json.dumps(whole), encoding="utf-8")
     arguments = [str(source), str(result)]
-    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(path)}
+    variables = {
+        "ORT_DISABLE_TELEMETRY": "1",
+        **os.environ,
+        **environment,
+        "PYTHONPATH": os.pathsep.join(path),
+    }
     seconds = harness.requirements.seconds
     code = None
     # Python reads some variables only when it starts, and an observed EP must find

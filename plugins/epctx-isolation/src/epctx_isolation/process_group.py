@@ -1,5 +1,5 @@
-"""Process with all its children, ended together; epctx-cli tries plugins in such
-processes, too.
+"""Process with all its children, ended together and without onnxruntime's telemetry,
+unless the user set its variable; epctx-batch and epctx-cli use such processes, too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
@@ -27,15 +27,25 @@ class ProcessGroup:
 
     Args:
         command: the program and its arguments.
+        env: its environment.
         options: as for `subprocess.Popen`.
 
     Raises:
         OSError: it could not be started.
     """
 
-    def __init__(self, command: Sequence[str], **options: Any) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] = os.environ,
+        **options: Any,
+    ) -> None:
         self.first: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - as its caller says
-            command, start_new_session=True, **options
+            command,
+            start_new_session=True,
+            env={"ORT_DISABLE_TELEMETRY": "1", **env},
+            **options,
         )
 
     def wait_and_end(self, seconds: float) -> bool:

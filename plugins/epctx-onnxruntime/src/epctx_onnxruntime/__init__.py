@@ -50,10 +50,6 @@ if TYPE_CHECKING:
         ModelPackageContext,
         ModelPackageOptions,
     )
-    from epctx_onnxruntime.drop_in.process import (
-        disable_telemetry_events,
-        enable_telemetry_events,
-    )
     from epctx_onnxruntime.drop_in.sessions import InferenceSession, ModelCompiler
     from epctx_onnxruntime.drop_in.substitution import install, uninstall
 

@@ -1,15 +1,30 @@
-"""The package onnxruntime itself, for all modules here.
+"""The package onnxruntime itself, for all modules here, imported without its telemetry.
 
 After `epctx_onnxruntime.install()` an `import onnxruntime` gives the drop-in, which
 this package must not run on.
+
+From 1.29 on, the import of onnxruntime's wheels for Linux writes a device's id and a
+queued event into the user's cache folder, before any session, and so before
+`disable_telemetry_events()` can be called. Measured with 1.32: `ORT_DISABLE_TELEMETRY`
+is read in this import alone. Set for the import and deleted before the first session,
+it keeps both files away, also after `enable_telemetry_events()`; set between import
+and session, it does nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 
 from epctx_core.errors import PackageMissing
 
+_SWITCH = "ORT_DISABLE_TELEMETRY"
+_IS_DECIDED = _SWITCH in os.environ or "onnxruntime" in sys.modules
+"""Whether the user or the host has decided on telemetry."""
+
+if not _IS_DECIDED:
+    os.environ[_SWITCH] = "1"
 try:
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -22,6 +37,9 @@ except ModuleNotFoundError as error:
         "onnxruntime-gpu, onnxruntime-openvino, onnxruntime-directml, ...; `epctx docs "
         "install` has a table.",
     ) from error
+finally:
+    if not _IS_DECIDED:
+        os.environ.pop(_SWITCH, None)
 
 __all__ = ["IS_OLD", "native", "onnxruntime"]
 

@@ -368,7 +368,11 @@ def _digest_in_process(
     done = subprocess.run(  # noqa: S603 - this interpreter, and the function under test
         [sys.executable, "-c", _CHILD],
         input=json.dumps(request),
-        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        env={
+            "ORT_DISABLE_TELEMETRY": "1",
+            **os.environ,
+            "PYTHONHASHSEED": str(seed),
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -11,6 +11,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+import epctx_onnxruntime.real  # noqa: F401 - imports onnxruntime without telemetry
 from epctx_onnxruntime.drop_in.names import SUBPACKAGES
 
 _NAME = "onnxruntime"

@@ -41,7 +41,6 @@ OURS: Mapping[str, tuple[str, ...]] = {
         "set_default_logger_verbosity",
         "set_global_thread_pool_sizes",
     ),
-    f"{_HERE}.process": ("disable_telemetry_events", "enable_telemetry_events"),
     f"{_HERE}.options": ("RunOptions", "SessionOptions"),
     f"{_HERE}.packages": (
         "ModelPackageComponentContext",

@@ -1,5 +1,5 @@
-"""Functions of onnxruntime about the log and telemetry of a process, as far as they
-mean something without it; `epctx_core` has them, too.
+"""Functions of onnxruntime about the log and telemetry of a process that `epctx_core`
+has, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from functools import cache
 from epctx_core.errors import InvalidArgument
 
 _MOST_SEVERE = 4
-_NO_TELEMETRY = "epctx collects nothing"
 _log = logging.getLogger("epctx.options")
 
 
@@ -58,10 +57,18 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 
 def enable_telemetry_events() -> None:
-    """Do nothing; epctx collects nothing."""
-    log_without_effect("enable_telemetry_events", _NO_TELEMETRY)
+    """Have onnxruntime send its events again; epctx itself collects nothing.
+
+    Where epctx has imported onnxruntime, its telemetry stays off: only the environment
+    variable `ORT_DISABLE_TELEMETRY=0` turns that on.
+    """
+    from epctx_onnxruntime.real import onnxruntime
+
+    onnxruntime.enable_telemetry_events()
 
 
 def disable_telemetry_events() -> None:
-    """Do nothing; epctx collects nothing."""
-    log_without_effect("disable_telemetry_events", _NO_TELEMETRY)
+    """Have onnxruntime send no more events; epctx itself collects nothing."""
+    from epctx_onnxruntime.real import onnxruntime
+
+    onnxruntime.disable_telemetry_events()
