@@ -264,7 +264,7 @@ class Compile:
             work.assign()
         self.check()
         with self.time_stage("compile"):
-            work.compile()
+            work.compile(self.check)
 
     def check_hooks(self) -> None:
         """Check that the live EPs can save what they compile, before they are asked for

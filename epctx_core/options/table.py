@@ -384,6 +384,17 @@ class SessionConfig:
             "they are not installed, broken or unavailable on this machine."
         ),
     )
+    goes_on_to_next = SessionOption(
+        key="ep.on_compile_failure",
+        default="stop",
+        choices={"stop": False, "next": True},
+        cache=CachePart.WRITTEN,
+        doc=(
+            "What follows where an EP fails to compile a partition: stop: its error; "
+            "next: a warning, and the nodes go to the EPs after it, then to the CPU "
+            "EP. With next, each partition is compiled by a call of its own."
+        ),
+    )
     isolation = SessionOption(
         key="ep.isolate",
         choices={i.value: i for i in Isolation},

@@ -156,8 +156,9 @@ class HookSpecs(Protocol):
         why it refuses others.
 
         Called once for each graph, subgraphs of control-flow nodes before the graph
-        that contains them. Must be pure: same graph, same result, no side effects; the
-        instance may keep what it computed, such as what it compiled (see
+        that contains them; again if an EP before it failed to compile and the host lets
+        that pass. Must be pure: same graph, same result, no side effects; the instance
+        may keep what it computed, such as what it compiled (see
         `ComputeCapability.token`). Usually one call of
         `supported_partitions(graph, is_supported)`.
         """
@@ -188,10 +189,12 @@ class HookSpecs(Protocol):
     ) -> Sequence[CompiledPartition]:
         """Compile partitions; return one `CompiledPartition` for each, in order.
 
-        Called with all partitions known so far, and possibly again with further ones.
-        Under purpose EXPORT no device is opened and `run` may be None (an EP whose
-        compiler needs a device says so in `availability`). Weight views end with the
-        call unless the EP keeps a reference to them.
+        Called with all partitions known so far, and possibly again with further ones,
+        also after it raised (`ep.on_compile_failure=next`): `get_ep_context_nodes` then
+        describes no partition of that call. Under purpose EXPORT no device is opened
+        and `run` may be None (an EP whose compiler needs a device says so in
+        `availability`). Weight views end with the call unless the EP keeps a reference
+        to them.
         """
 
     @hookspec(needed_for="save and load")

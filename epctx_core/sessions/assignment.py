@@ -8,10 +8,10 @@ which an EP or an engine takes whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import KERNEL_TYPES, get_metadata
@@ -108,14 +108,25 @@ class GraphAssignment:
         self.take([partition.node_indices for partition in partitions])
         self.partitions.extend(partitions)
 
-    def release(self, partitions: Sequence[GraphPartition]) -> None:
-        """Release the nodes of partitions."""
-        gone = {id(partition) for partition in partitions}
-        self.partitions = [p for p in self.partitions if id(p) not in gone]
-        self.release_nodes([p.node_indices for p in partitions])
+    def release(
+        self, partitions: Collection[GraphPartition], eps: Collection[str]
+    ) -> None:
+        """Release the nodes of partitions and those that kernels of EPs run; then the
+        control-flow nodes in whose subgraphs nothing is assigned any more.
+        """
+        gone = [p for p in self.partitions if p in partitions]
+        self.partitions = [p for p in self.partitions if p not in partitions]
+        idle = [i for i, (ep, _) in self.kernel_nodes.items() if ep in eps]
+        for node in idle:
+            del self.kernel_nodes[node]
+        for node in sorted(self.executed):
+            subgraphs = self.subgraphs[node].values()
+            if not any(any(subgraph.is_assigned) for subgraph in subgraphs):
+                self.executed.discard(node)
+                idle.append(node)
+        self._release_nodes([*(p.node_indices for p in gone), *([i] for i in idle)])
 
-    def release_nodes(self, groups: NodeGroups) -> None:
-        """Release groups of nodes."""
+    def _release_nodes(self, groups: NodeGroups) -> None:
         firsts = {group[0] for group in groups}
         self._groups[:] = [group for group in self._groups if group[0] not in firsts]
         for node in chain.from_iterable(groups):
@@ -164,7 +175,7 @@ class Assignment:
         main: the main graph's, which holds those of the subgraphs.
         partitions: of all graphs, in the order of their first nodes; those of a
             subgraph stand where its node does.
-        refusals: in the order in which they were given.
+        refusals: in the order in which they were given, failures to compile first.
         matchers: EP name to its kernels, in order of priority; EPs without kernels are
             not among them.
         carried: the operators that the model's metadata describes.
@@ -178,7 +189,7 @@ class Assignment:
     refusals: list[RefusalRecord] = field(default_factory=list)
     compiled: dict[GraphPartition, CompiledPartition] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def graphs(self) -> list[GraphAssignment]:
         """The main graph and all subgraphs that the session runs itself."""
         return list(self.main.executed_graphs())
@@ -207,6 +218,14 @@ class Assignment:
         """Return one EP's partitions."""
         return [p for p in self.partitions if p.ep == ep]
 
+    def release(
+        self, partitions: Collection[GraphPartition], eps: Collection[str] = ()
+    ) -> None:
+        """Release partitions of any graph, and the nodes that kernels of EPs run."""
+        # Subgraphs come before the graphs that contain them.
+        for part in reversed(self.graphs):
+            part.release(partitions, eps)
+
 
 def begin_assignment(model: OpenModel) -> Assignment:
     """Return the assignment of a model before any EP was asked: its EPContext nodes are
@@ -228,7 +247,8 @@ def begin_assignment(model: OpenModel) -> Assignment:
 
 
 def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None:
-    """Collect and number the partitions, after all EPs were asked.
+    """Collect and number the partitions, after all EPs were asked. Compiled ones keep
+    their numbers.
 
     Args:
         assignment: the assignment.
@@ -236,12 +256,16 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
         first: the first number: EPContext nodes that are there already have those
             before, if epctx wrote them.
     """
-    for part in assignment.graphs:
-        assignment.partitions += part.partitions
-    assignment.partitions.sort(key=lambda p: (*chain(*p.graph.path), p.node_indices[0]))
-    for number, partition in enumerate(assignment.partitions, first):
-        partition.prefix = prefix
-        partition.number = number
+    assignment.partitions = sorted(
+        chain.from_iterable(part.partitions for part in assignment.graphs),
+        key=lambda p: (*chain(*p.graph.path), p.node_indices[0]),
+    )
+    used = {partition.number for partition in assignment.compiled}
+    free = (number for number in count(first) if number not in used)
+    for partition in assignment.partitions:
+        if partition not in assignment.compiled:
+            partition.prefix = prefix
+            partition.number = next(free)
 
 
 def check_allowed(

@@ -265,12 +265,13 @@ def apply_partition_limits(
     limit = config.partition_max_count
     if smallest <= 1 and limit is None:
         return
-    graphs = list(assignment.main.executed_graphs())
-    partitions = [p for part in graphs for p in part.partitions if p.ep == ep]
+    partitions = [
+        p for part in assignment.graphs for p in part.partitions if p.ep == ep
+    ]
 
     # Of equal size the first in the model are kept: sorting is stable.
     partitions.sort(key=lambda partition: -len(partition.node_indices))
-    dropped: dict[GraphIndex, list[GraphPartition]] = {}
+    dropped: set[GraphPartition] = set()
     for index, partition in enumerate(partitions):
         nodes = partition.node_indices
         reason = f"a partition of {len(nodes)} node{'s' * (len(nodes) != 1)} is "
@@ -285,18 +286,10 @@ def apply_partition_limits(
                 ep=ep, reason=reason, graph=partition.graph, nodes=tuple(nodes)
             )
         )
-        dropped.setdefault(partition.graph, []).append(partition)
+        dropped.add(partition)
 
-    # Subgraphs come before the graphs that contain them.
-    for part in reversed(graphs) if dropped else ():
-        part.release(dropped.get(part.graph, ()))
-        for node in sorted(part.executed):
-            # Nothing in its subgraphs is assigned any more.
-            if not any(
-                any(subgraph.is_assigned) for subgraph in part.subgraphs[node].values()
-            ):
-                part.executed.discard(node)
-                part.release_nodes([[node]])
+    if dropped:
+        assignment.release(dropped)
 
 
 def ask_ep(
@@ -314,11 +307,14 @@ def ask_ep(
     instances = providers.instances
     record = instances.record(ep)
     hook = "get_capability"
-    has_kernels = instances.implements(ep, "get_kernel_registry")
-    registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
-    matcher = KernelMatcher(registry, assignment.carried, assignment.main.graph.types)
-    if registry is not None:
-        assignment.matchers[ep] = matcher
+    matcher = assignment.matchers.get(ep)
+    if matcher is None:
+        has_kernels = instances.implements(ep, "get_kernel_registry")
+        registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
+        types = assignment.main.graph.types
+        matcher = KernelMatcher(registry, assignment.carried, types)
+        if registry is not None:
+            assignment.matchers[ep] = matcher
     for part, parent in _open_graphs(assignment.main):
         view = GraphSlice(
             part.graph,
@@ -515,31 +511,30 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
 
 
 def compile_partitions(
-    assignment: Assignment, providers: ProviderSession, purpose: Purpose
+    assignment: Assignment,
+    partitions: Sequence[GraphPartition],
+    providers: ProviderSession,
+    purpose: Purpose,
 ) -> None:
-    """Have each EP compile its partitions; `Assignment.compiled` gets the results.
+    """Have an EP compile partitions of its own, in one call; `Assignment.compiled` gets
+    the results.
 
     Progress counts partitions.
 
     Raises:
-        EPFail: an EP raised.
-        PluginError: an EP did not return one `CompiledPartition` for each partition.
+        EPFail: the EP raised.
+        PluginError: it did not return one `CompiledPartition` for each partition.
         ModelLoadCanceled: the host asked to stop.
     """
     compiled = assignment.compiled
-    for ep in providers.choices:
-        partitions = assignment.of(ep)
-        if not partitions:
-            continue
-        providers.cancel.raise_if_requested()
-        providers.progress("compile", len(compiled), len(assignment.partitions))
-        with resume_collection():
-            result = providers.call_for_runnables(
-                ep, "compile", partitions, purpose, partitions=partitions
-            )
-        compiled.update(zip(partitions, result, strict=True))
-        providers.progress("compile", len(compiled), len(assignment.partitions))
     providers.cancel.raise_if_requested()
+    providers.progress("compile", len(compiled), len(assignment.partitions))
+    with resume_collection():
+        result = providers.call_for_runnables(
+            partitions[0].ep, "compile", partitions, purpose, partitions=partitions
+        )
+    compiled.update(zip(partitions, result, strict=True))
+    providers.progress("compile", len(compiled), len(assignment.partitions))
 
 
 def warn_of_unused_eps(

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.mapping import OpenedFiles
+    from epctx_core.graph.partition import NodeGroups
     from epctx_core.plugin import (
         CompiledPartition,
         ContextNode,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         TensorView,
     )
     from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
+    from epctx_core.sessions.assignment import GraphAssignment
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
     from epctx_core.sessions.work import Work
@@ -186,6 +188,44 @@ def _prepare(
     # EPs whose nodes are in the model decided what to compile when it was compiled.
     with span("partition"):
         assignment = work.assign(work.settled if exporter is None else ())
+    groups = _divide(work, exporter)
+
+    def divide_again() -> None:
+        nonlocal groups
+        groups = _divide(work, exporter)
+
+    with work.hint_at_others(), span("load"):
+        loaded = load_context_nodes(work, folder)
+    require_one_state(model.opened, model.source.where)
+
+    planner = Planner(
+        work.engine, work.providers.instances, loaded, assignment.matchers
+    )
+    if assignment.partitions:
+        with span("compile"):
+            planner.add_compiled(work.compile(divide_again).compiled)
+    work.providers.cancel.raise_if_requested()
+    with span("prepare"):
+        for part, cpu in groups:
+            planner.prepare(part, cpu)
+
+    # Written last: a session that cannot be made leaves no files.
+    if exporter is not None:
+        model.checks.finish()
+        exporter.write()
+    for part, cpu in groups:
+        part.fix(cpu)
+    return planner
+
+
+def _divide(
+    work: Work, exporter: Exporter | None
+) -> Sequence[tuple[GraphAssignment, NodeGroups]]:
+    """Return the groups of each graph that are left to the CPU EP, once the assignment
+    is checked and the engine knows among how many pieces it is shared.
+    """
+    assignment = work.assignment
+    model = work.model
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, work.config)
     if exporter is not None:
@@ -202,28 +242,7 @@ def _prepare(
         + len(model.context_nodes)
         + sum(len(cpu) for _, cpu in groups)
     )
-    with work.hint_at_others(), span("load"):
-        loaded = load_context_nodes(work, folder)
-    require_one_state(model.opened, model.source.where)
-
-    planner = Planner(
-        work.engine, work.providers.instances, loaded, assignment.matchers
-    )
-    if assignment.partitions:
-        with span("compile"):
-            planner.add_compiled(work.compile().compiled)
-    work.providers.cancel.raise_if_requested()
-    with span("prepare"):
-        for part, cpu in groups:
-            planner.prepare(part, cpu)
-
-    # Written last: a session that cannot be made leaves no files.
-    if exporter is not None:
-        model.checks.finish()
-        exporter.write()
-    for part, cpu in groups:
-        part.fix(cpu)
-    return planner
+    return groups
 
 
 def _make_plan(work: Work, planner: Planner) -> SessionState:

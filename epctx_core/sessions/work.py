@@ -35,7 +35,7 @@ from epctx_core.sessions.routing import (
 from epctx_core.sessions.source import open_state, read_one_state
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from epctx_core.context.digests import DigestChecks
     from epctx_core.context.manifest import Manifest, ProviderFacts
@@ -397,11 +397,17 @@ class Work:
             InvalidGraph: the model's metadata about operators is damaged.
         """
         self.cancel.raise_if_requested()
-        instances = self.providers.instances
         self.assignment = begin_assignment(self.model)
+        self._kernels_only = settled
+        self.ask(self.providers.instances.names)
+        return self.assignment
+
+    def ask(self, eps: Sequence[str]) -> None:
+        """Ask some EPs for their claims, and complete the assignment; see `assign`."""
+        instances = self.providers.instances
         with pause_collection(self.model.node_count):
-            for ep in instances.names:
-                compiles = ep not in settled
+            for ep in eps:
+                compiles = ep not in self._kernels_only
                 if compiles or instances.implements(ep, "get_kernel_registry"):
                     # Most loads ask no EP.
                     from epctx_core.sessions.claims import ask_ep
@@ -411,18 +417,35 @@ class Work:
         complete_assignment(
             self.assignment, self.config.node_name_prefix, len(self.model.context_nodes)
         )
-        return self.assignment
 
-    def compile(self) -> Assignment:
+    def compile(self, check: Callable[[], object]) -> Assignment:
         """Have each EP compile its partitions; `Assignment.compiled` gets the results.
 
+        Args:
+            check: called where nodes went to other EPs because one failed.
+
         Raises:
-            EpctxError: see `compile_partitions`.
+            EpctxError: see `compile_partitions`; raised by `check`.
         """
         # Most loads compile nothing.
         from epctx_core.sessions.claims import compile_partitions
 
-        compile_partitions(self.assignment, self.providers, self.purpose)
+        for ep in self.providers.choices:
+            partitions = self.assignment.of(ep)
+            if partitions and self.config.goes_on_to_next:
+                from epctx_core.sessions.compile_failures import compile_or_release
+
+                later = compile_or_release(
+                    self.assignment, partitions, self.providers, self.purpose
+                )
+                if later is not None:
+                    self.ask(later)
+                    check()
+            elif partitions:
+                compile_partitions(
+                    self.assignment, partitions, self.providers, self.purpose
+                )
+        self.cancel.raise_if_requested()
         return self.assignment
 
     def close(self) -> None:

@@ -86,6 +86,7 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         isolation_seconds=600,
         isolation_bytes=None,
         compile_seconds=None,
+        goes_on_to_next=False,
     )
     assert options.graph_optimization_level is GraphOptimizationLevel.ORT_ENABLE_ALL
     assert options.execution_mode is ExecutionMode.ORT_SEQUENTIAL
@@ -126,6 +127,7 @@ def test_every_entry_is_read_as_what_it_means(options):
     options.add_session_config_entry("ep.isolate_timeout_seconds", "5")
     options.add_session_config_entry("ep.isolate_max_bytes", "1000")
     options.add_session_config_entry("ep.compile_timeout", "30")
+    options.add_session_config_entry("ep.on_compile_failure", "next")
 
     assert_reads(
         options,
@@ -156,6 +158,7 @@ def test_every_entry_is_read_as_what_it_means(options):
         isolation_seconds=5,
         isolation_bytes=1000,
         compile_seconds=30,
+        goes_on_to_next=True,
     )
 
 

@@ -184,6 +184,33 @@ def scripted(**script: Callable[..., Any]) -> type[Scripted]:
     return type("OneScripted", (Scripted,), {"script": script, "calls": []})
 
 
+class Fragile(Alpha):
+    """Alpha whose compiler fails for the partitions that hold certain nodes, and which
+    remembers those that it was given.
+    """
+
+    name = "FragileExecutionProvider"
+    binary_suffix = "fragile"
+    bad: ClassVar[frozenset[str]] = frozenset({"n3"})
+    given: ClassVar[list[list[str]]] = []
+
+    @hookimpl
+    def compile(self, partitions):
+        for partition in partitions:
+            names = [node.name for node in partition.nodes]
+            self.given.append(names)
+            if self.bad.intersection(names):
+                raise RuntimeError("QNN graph finalize failed:\nerror 1002")
+        return super().compile(partitions)
+
+
+def fragile(*bad: str, **attributes: Any) -> type[Fragile]:
+    """Return a Fragile that fails for these nodes."""
+    return type(
+        "OneFragile", (Fragile,), {"bad": frozenset(bad), "given": [], **attributes}
+    )
+
+
 class Eager(EngineProvider):
     """Takes every node, custom operators too."""
 

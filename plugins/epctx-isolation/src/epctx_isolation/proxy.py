@@ -176,7 +176,12 @@ class Proxy(ExecutionProvider):
     def do(self, hook: str, arguments: Mapping[str, Any]) -> Any:
         """Return the result of a hook."""
         if hook == "compile":
-            return self.compile_partitions(**arguments)
+            try:
+                return self.compile_partitions(**arguments)
+            finally:
+                # Also where it failed: the session may go on without these.
+                if not self.describes_later:
+                    self.forget_partitions()
         return self.end() if hook == "shutdown" else self.ask(hook, **arguments)
 
     def ask(self, hook: str, **arguments: Any) -> Any:
@@ -203,13 +208,6 @@ class Proxy(ExecutionProvider):
     def compile_partitions(
         self, partitions: Sequence[Partition]
     ) -> Sequence[CompiledPartition]:
-        """Return the result of `compile`."""
-        runnables = self.ask_to_compile(partitions)
-        if not self.describes_later:
-            self.forget_partitions()
-        return runnables
-
-    def ask_to_compile(self, partitions: Sequence[Partition]) -> list[Any]:
         """Call `compile` in the other process; return its result."""
         self.remote.limit.note_partitions([p.name for p in partitions])
         runnables: list[Any] = self.ask("compile", partitions=partitions)
@@ -310,7 +308,7 @@ class LoadingProxy(Proxy):
         compiled, from a private folder.
         """
         name = self.isolated.record.name
-        exported = self.ask_to_compile(partitions)
+        exported = super().compile_partitions(partitions)
         if len(exported) != len(partitions) or not all(
             isinstance(e, CompiledPartition) for e in exported
         ):
@@ -326,8 +324,6 @@ class LoadingProxy(Proxy):
         nodes, reader = payloads.read(new, self.model.types)
         loaded = self._local.call(name, "load_context", nodes=nodes, reader=reader)
         self._check_count("load_context", loaded, nodes)
-        if not self.describes_later:
-            self.forget_partitions()
         by_name: dict[str, Any] = dict(
             zip([node.name for node in nodes], loaded, strict=True)
         )

@@ -1,0 +1,104 @@
+"""Partitions that fail to compile and go on to the next EP, as the session option
+`ep.on_compile_failure` asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EPFail, InvalidArgument
+from epctx_core.options import Isolation
+from epctx_core.plugin import Purpose
+from epctx_core.sessions.assignment import RefusalRecord
+from epctx_core.sessions.claims import compile_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.sessions.assignment import Assignment
+    from epctx_core.sessions.providers import ProviderSession
+
+_log = logging.getLogger("epctx.session")
+
+
+def compile_or_release(
+    assignment: Assignment,
+    partitions: Sequence[GraphPartition],
+    providers: ProviderSession,
+    purpose: Purpose,
+) -> Sequence[str] | None:
+    """Have an EP compile its partitions; release those that fail, and all that the EPs
+    after it took.
+
+    Each is compiled by a call of its own, so that the failing one is known and no EP
+    gets a partition twice: EPs may keep what they are given.
+
+    Returns:
+        The EPs after it, which are to be asked again: they claim as if it had refused
+        those nodes. None if nothing failed.
+
+    Raises:
+        InvalidArgument: a session is to compile in a process of its own and run here.
+        PluginError: the EP broke the contract of `compile`.
+        ModelLoadCanceled: the host asked to stop.
+    """
+    ep = partitions[0].ep
+    isolation = providers.config.compile_isolation
+    if purpose is Purpose.RUN and isolation is Isolation.COMPILE:
+        # It would load a payload that grows with each call.
+        raise InvalidArgument(
+            f"{ep} compiles in a process of its own for a session that runs here, "
+            "which takes all its partitions in one call; ep.on_compile_failure=next "
+            "compiles them one by one.",
+            ep=ep,
+            hint="Set ep.isolate=all, or compile a context model and load that.",
+        )
+    failures: dict[GraphPartition, str] = {}
+    for partition in partitions:
+        try:
+            compile_partitions(assignment, [partition], providers, purpose)
+        except EPFail as error:
+            if error.ep != ep:
+                raise
+            # An EP that is told to stop may fail by it.
+            providers.cancel.raise_if_requested()
+            _log.debug("%s", error.message, exc_info=error)
+            failures[partition] = error.message
+    if not failures:
+        return None
+    _log.warning(
+        "%s failed to compile %d of its %d partitions (nodes: %d), which go on to the "
+        "next EP: %s",
+        ep,
+        len(failures),
+        len(partitions),
+        sum(len(partition.node_indices) for partition in failures),
+        next(iter(failures.values())),
+    )
+    names = providers.instances.names
+    later = names[names.index(ep) + 1 :]
+    _release(assignment, failures, later)
+    return later
+
+
+def _release(
+    assignment: Assignment, failures: Mapping[GraphPartition, str], later: Sequence[str]
+) -> None:
+    """Release partitions that failed, each with the vendor's text, and what some EPs
+    took and refused.
+    """
+    assignment.release(
+        {*failures, *(p for ep in later for p in assignment.of(ep))}, later
+    )
+    # Where no EP takes anything, the first refusal is the one that messages name.
+    assignment.refusals = [
+        *(
+            RefusalRecord(
+                ep=p.ep, reason=text, graph=p.graph, nodes=tuple(p.node_indices)
+            )
+            for p, text in failures.items()
+        ),
+        *(r for r in assignment.refusals if r.ep not in later),
+    ]
