@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,7 +33,7 @@ from epctx_core.plugin import (
 from epctx_onnxruntime.providers.library import PluginLibrary, digest_file, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from epctx_core.plugin import (
         ComputeCapability,
@@ -373,7 +373,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         )
         claims = maker.make()
         if all(isinstance(claim, Refusal) for claim in claims):
-            self._check_options()
+            self.check_options()
         return claims
 
     @hookimpl
@@ -555,10 +555,25 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Create a session over one EPContext node; see `sessions.open_context`."""
         from epctx_onnxruntime.providers.sessions import open_context
 
-        return open_context(name, attributes, boundary, content, self.session_options())
+        with self._blame_options():
+            return open_context(
+                name, attributes, boundary, content, self.session_options()
+            )
 
-    def _check_options(self) -> None:
-        """Find out whether it is the options for which onnxruntime compiled nothing.
+    @contextmanager
+    def _blame_options(self) -> Iterator[None]:
+        """Context in which a model is not blamed for what the options are to blame for;
+        see `check_options`.
+        """
+        try:
+            yield
+        except InvalidGraph:
+            self.check_options()
+            raise
+
+    def check_options(self) -> None:
+        """Find out whether it is the options for which onnxruntime compiled nothing, or
+        does not load a model.
 
         Raises:
             InvalidArgument: onnxruntime does not even create the EP with them.
@@ -584,9 +599,14 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 model.SerializeToString(), self.session_options(), enable_fallback=0
             )
         except Exception as error:
+            given = [
+                option.name
+                for option in self.options
+                if self.context.options.get(option.name) != option.default
+            ]
             raise InvalidArgument(
-                f"onnxruntime cannot create {self.name} with these options: "
-                f"{one_line(error)}",
+                f"onnxruntime cannot create {self.name} with "
+                f"{', '.join(map(repr, given)) or 'no options'} set: {one_line(error)}",
                 ep=self.name,
                 hint="Check its options against the vendor's documentation.",
             ) from error
@@ -606,12 +626,14 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         program: Any = partition.token
         if program is None:
-            return self._keep(open_partition(partition, self.session_options(0)))
+            with self._blame_options():
+                return self._keep(open_partition(partition, self.session_options(0)))
         if program.name is None:
             model = ModelProto.FromString(program.binary.content)
-            return self._keep(
-                open_model(model, partition.name, self.session_options(0))
-            )
+            with self._blame_options():
+                return self._keep(
+                    open_model(model, partition.name, self.session_options(0))
+                )
         # The vendor may have proved more than epctx.
         shapes = program.shapes
         inputs, outputs = (
@@ -647,7 +669,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 raise InvalidGraph(
                     f"the model of {node.name!r} is damaged: {error}", node=node.name
                 ) from error
-            return open_model(model, node.name, self.session_options(0))
+            with self._blame_options():
+                return open_model(model, node.name, self.session_options(0))
         binary = (
             Path(payload.as_file())
             if payload.is_file or payload.view.nbytes > EMBED_LIMIT

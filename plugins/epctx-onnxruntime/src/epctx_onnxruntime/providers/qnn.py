@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -315,8 +316,35 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         if _STARTED.is_set():
             return
         if not self._has_npu(self.context.options):
-            self._check_options()
+            self.check_options()
         _STARTED.set()
+
+    def check_options(self) -> None:
+        """Find out whether it is the options; see the base class.
+
+        Raises:
+            InvalidArgument: onnxruntime does not create the EP with them, or the back
+                end does not load, which Qualcomm's EP tells onnxruntime's log alone.
+        """
+        super().check_options()
+        options = self.context.options
+        given = next(filter(options.get, ("backend_path", "backend_type")), None)
+        if given is None:
+            return
+        htp = Path(self.library.import_module().get_qnn_htp_path())
+        name = options[given]
+        if given == "backend_type":
+            name = htp.name.replace("Htp", name.capitalize())
+        # It looks beside its own libraries first.
+        beside = htp.parent / name
+        try:
+            ctypes.CDLL(str(beside if beside.is_file() else name))
+        except OSError as error:
+            raise InvalidArgument(
+                f"{EP}: the back end of the option {given!r} does not load: {error}",
+                ep=EP,
+                hint=f"Without the option it is {htp.name} of onnxruntime-qnn.",
+            ) from error
 
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
