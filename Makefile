@@ -1,7 +1,7 @@
 # make install make .venv with every package of epctx, from this clone
 # make demo    set up without test tools, compile real networks, one of them for two EPs, run them, and say what happened
 # make test    set up, lint, check types, run the whole suite
-# make test-vendors  the tests with real vendors' EPs, in an environment of their own (200 MB of wheels, Linux x86-64)
+# make test-vendors  the tests with real vendors' EPs, and with a build of onnxruntime, in environments of their own (300 MB of wheels, Linux x86-64)
 # make test-browser  the report page in Chromium (apt-get install chromium), driven by playwright
 # make conformance  the ONNX project's cases, quantised twins of them and networks of programs on every route; RESULTS=FILE to go on later
 # make conformance-vendors  the same table for real vendors' EPs, whose failures are not listed as known
@@ -40,6 +40,9 @@ STRESS = -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
 
 # In no other environment: an installed EP of a vendor goes before the simulated one of its name.
 VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8' 'nxrt-ep-cpu>=0.1.0.dev6'
+# A build of onnxruntime with an EP inside, which no package of ours may replace. Nor may one of the tests: `test` has some that need onnxruntime.
+BUILD := 'onnxruntime-openvino>=1.24'
+TESTERS := 'hypothesis>=6.100' 'ml_dtypes' 'psutil' 'pytest>=9.0' 'pytest-timeout>=2.3.1' 'pytest-xdist>=3.6.1'
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
@@ -69,12 +72,14 @@ test-docs: .venv-docs/.installed
 
 ifeq ($(PLATFORM),Linux x86_64)
 test-vendors conformance-vendors stress-vendors: .venv-vendors/.installed
+test-vendors: .venv-build/.installed
 
 conformance-vendors:
 	.venv-vendors/bin/python tests/conformance $(RESULTS) --routes 'real_*' $(CONFORMANCE)
 
 test-vendors:
 	.venv-vendors/bin/python $(PYTEST) tests/vendors
+	.venv-build/bin/python $(PYTEST) tests/builds
 
 stress-vendors:
 	.venv-vendors/bin/python $(STRESS) tests/vendors
@@ -139,7 +144,7 @@ minimums: .venv-min/.installed
 	.venv-min/bin/python $(PYTEST) $(if $(DRAWN),--drawn $(DRAWN))
 
 clean:
-	rm -rf build/pages dist site .venv .venv-min .venv-demo .venv-docs .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
+	rm -rf build/pages dist site .venv .venv-build .venv-min .venv-demo .venv-docs .venv-fuzz .venv-vendors .venv-zoo .programs .zoo .hosts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache .hypothesis demo-output
 	find epctx_core plugins tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Drawing needs no part of epctx, nor does Model Explorer; groups are read from pyproject.toml by pip 25.1 and newer.
@@ -158,15 +163,19 @@ clean:
 
 .venv-demo/.installed: EXTRAS = all
 
-.venv/.installed .venv-min/.installed .venv-demo/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+.venv-build/.installed: EXTRAS = tools
+
+.venv/.installed .venv-min/.installed .venv-demo/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed .venv-build/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $*
 	@echo '*' > $*/.gitignore
 	@# Any pip that installs several editable projects together will do; a failed upgrade is no reason to stop.
 	$*/bin/python -m pip install -qq --upgrade pip || echo "pip was not upgraded; going on with the one there is."
 	@if test "$*" = .venv-min; then $*/bin/python .ci/minimums.py; fi > $*/constraints.txt
+	if test "$*" = .venv-build; then $*/bin/python -m pip install --quiet $(BUILD); fi
 	$*/bin/python -m pip install -qq --constraint $*/constraints.txt $(EDITABLE)
 	if test "$*" = .venv-docs; then $*/bin/python -m pip install --quiet --group docs; fi
 	if test "$*" = .venv-fuzz; then $*/bin/python -m pip install --quiet 'atheris>=3.0'; fi
+	if test "$*" = .venv-build; then $*/bin/python -m pip install --quiet $(TESTERS); fi
 	if test "$*" = .venv-vendors; then $*/bin/python -m pip install --quiet $(VENDORS); fi
 	@touch $@

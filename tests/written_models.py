@@ -28,6 +28,7 @@ STAGING = ".epctx-"
 NOT_COMPATIBLE = (
     "is not compatible with any execution provider added to the session",
     "Failed to find kernel for com.microsoft.EPContext",
+    "Could not find an implementation for EPContext(1)",  # Before 1.31.
 )
 """Message of onnxruntime when it understands everything in a model but the EP that an
 EPContext node needs.

@@ -1,0 +1,211 @@
+"""A build of onnxruntime with an EP inside: onnxruntime-openvino, which was installed
+before all packages of epctx. It is older than the onnxruntime that epctx is made for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+
+import numpy as np
+import onnxruntime
+import pytest
+from agreement import worst_relative_error
+from epctx_onnxruntime import cached
+from vendors.networks import NETWORKS, network
+from vendors.routes import with_named_nodes
+
+import epctx_core as epctx
+
+EP = "OpenVINOExecutionProvider"
+BUILD = f"onnxruntime-openvino:{EP}"
+RECORD = "session.record_ep_graph_assignment_info"
+DISABLED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+OPTIONS = {"device_type": "CPU"}
+QUIET = 4
+STEP = 0.02
+"""Largest difference: of quantised networks a result differs by one step, as fused
+nodes compute in another order.
+"""
+
+
+@pytest.fixture(params=[*NETWORKS])
+def example(request):
+    return with_named_nodes(network(request.param).model), network(request.param).inputs
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(with_named_nodes(network("two_parts").model))
+    return path
+
+
+def native_session(model):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    options.graph_optimization_level = DISABLED
+    options.add_session_config_entry(RECORD, "1")
+    return onnxruntime.InferenceSession(
+        model, options, providers=[(EP, OPTIONS), "CPUExecutionProvider"]
+    )
+
+
+def options():
+    made = epctx.SessionOptions()
+    made.add_provider(BUILD, OPTIONS)
+    made.add_session_config_entry(RECORD, "1")
+    return made
+
+
+def nodes_of_ep(session):
+    # onnxruntime copies a dequantiser for each of its readers.
+    return {
+        node.name.removesuffix("/duplicated")
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name == EP
+        for node in part.get_nodes()
+    }
+
+
+def test_the_packages_of_epctx_install_no_other_build():
+    with pytest.raises(PackageNotFoundError):
+        distribution("onnxruntime")
+
+    assert onnxruntime.get_available_providers() == [EP, "CPUExecutionProvider"]
+
+
+def test_doctor_says_that_the_build_is_old_and_has_nothing_to_repair():
+    done = subprocess.run(
+        [sys.executable, "-m", "epctx_core", "doctor", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    said = json.loads(done.stdout)
+    assert said["ok"], said
+    version = distribution("onnxruntime-openvino").version
+    assert f"onnxruntime-openvino {version} is installed" in done.stdout
+
+
+def test_its_ep_is_real_and_goes_before_the_simulated_one():
+    chosen = epctx.default_registry.resolve(EP)
+
+    assert chosen.distribution == "onnxruntime-openvino"
+    assert not chosen.simulated
+
+
+def test_a_session_gives_it_the_nodes_that_onnxruntime_gives_it(example):
+    model, inputs = example
+    native = native_session(model)
+
+    with epctx.InferenceSession(model, options()) as session:
+        assert nodes_of_ep(session) == nodes_of_ep(native)
+        results = session.run(None, inputs)
+
+    assert worst_relative_error(results, native.run(None, inputs)) <= STEP
+
+
+DROP_IN = """
+import sys, json
+import epctx_onnxruntime as onnxruntime
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+providers = [("OpenVINOExecutionProvider", {"device_type": "CPU"})]
+session = onnxruntime.InferenceSession(sys.argv[1], options, providers=providers)
+parts = session.get_provider_graph_assignment_info()
+names = [n.name for p in parts if "OpenVINO" in p.ep_name for n in p.get_nodes()]
+print(json.dumps([names, session.get_providers()]))
+"""
+
+
+def test_the_drop_in_gives_it_the_nodes_that_onnxruntime_gives_it(source):
+    done = subprocess.run(
+        [sys.executable, "-c", DROP_IN, source],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    names, providers = json.loads(done.stdout)
+    assert {*names} == nodes_of_ep(native_session(source))
+    assert providers == [EP, "CPUExecutionProvider"]
+
+
+def test_a_host_that_keeps_onnxruntime_gets_a_session_with_it(source, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "epctx.cache")
+    inputs = network("two_parts").inputs
+    host_options = onnxruntime.SessionOptions()
+    host_options.log_severity_level = QUIET
+
+    session = cached.load_or_compile(
+        source,
+        host_options,
+        provider=BUILD,
+        provider_options=OPTIONS,
+        cache_dir=tmp_path / "cache",
+    )
+
+    assert session.get_providers()[0] == EP
+    expected = native_session(source).run(None, inputs)
+    assert worst_relative_error(session.run(None, inputs), expected) <= STEP
+    assert "compiled m.onnx" in caplog.text
+
+
+def load_natively(path):
+    native_session(path)
+
+
+def load(path):
+    epctx.InferenceSession(path, options()).close()
+
+
+def test_what_it_compiles_loads_where_onnxruntime_loads_what_it_compiled(
+    source, tmp_path
+):
+    """This build refuses its own context models on some processors."""
+    native_options = onnxruntime.SessionOptions()
+    native_options.add_provider(EP, OPTIONS)
+    native = tmp_path / "native_ctx.onnx"
+    onnxruntime.ModelCompiler(native_options, str(source)).compile_to_file(str(native))
+
+    report = epctx.ModelCompiler(options(), source).compile_to_file()
+
+    assert {part.ep for part in report.partitions} == {EP}
+    failures = []
+    for call, path in ((load_natively, native), (load, report.output)):
+        try:
+            call(path)
+            failures.append("")
+        except Exception as error:  # noqa: BLE001 - onnxruntime's have no base
+            failures.append(str(error).rpartition("EP_FAIL")[2].splitlines()[0])
+    assert failures[0] == failures[1]
+
+
+def test_models_run_on_its_cpu_ep_without_being_optimised_for_others(example, caplog):
+    model, inputs = example
+
+    with epctx.InferenceSession(model) as session:
+        results = session.run(None, inputs)
+
+    reference = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    assert worst_relative_error(results, reference.run(None, inputs)) <= STEP
+    assert not caplog.records
+
+
+def test_simulated_eps_compile_and_run_beside_it(source):
+    made = epctx.SessionOptions()
+    made.add_provider("QNN")
+    report = epctx.ModelCompiler(made, source).compile_to_file()
+
+    with epctx.InferenceSession(report.output) as session:
+        results = session.run(None, network("two_parts").inputs)
+
+    assert report.partitions
+    assert all(np.isfinite(result).all() for result in results)
