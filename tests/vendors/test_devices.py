@@ -45,7 +45,7 @@ def of(ep):
 def test_the_adapters_list_the_devices_that_onnxruntime_lists():
     (qnn, *_) = of(QNN)
     assert qnn.ep_metadata["simulated"] == "0"
-    native = [d for d in real.get_ep_devices() if d.ep_name == QNN]
+    native = [d for d in real.get_ep_devices() if d.ep_name == f"epctx.{QNN}"]
     assert [(d.device.type, d.device.vendor_id) for d in of(QNN)] == [
         (d.device.type, d.device.vendor_id) for d in native
     ]

@@ -193,6 +193,7 @@ def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     problems: list[str] = []
     taken = 0
     names: set[str] = set()
+    groups: list[Any] = []
     with (
         noting_problems(problems, "session"),
         epctx.InferenceSession(path, recording(options_for(eps))) as session,
@@ -235,6 +236,7 @@ def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
 def load_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     """Run what `compile_model` wrote."""
     problems: list[str] = []
+    groups: list[Any] = []
     for form in FORMS:
         # The simulated EPs are found by what the model says.
         options = options_for(eps) if eps in REAL else epctx.SessionOptions()

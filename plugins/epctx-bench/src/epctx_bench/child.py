@@ -131,7 +131,10 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
     with closing(ProviderSession(options, default_registry)) as session:
         (choice,), _ = session.choose(options.providers, None)
     cls: Any = choice.cls
-    native = cls.make_session_options(choice.options, compiles=compiles)
+    # As a program without epctx would: EPs write their name into what they compile.
+    native = cls.make_session_options(
+        choice.options, compiles=compiles, name=cls.library.ep
+    )
     _fix_dimensions(native, request)
     return native
 

@@ -117,7 +117,9 @@ def open_way(
         with _open_epctx(named, way.name, subject, folder, assignment) as opened:
             yield opened.run, assignment
     if subject.plugin is not None:
-        _read_profiles(assignment, folder, subject.plugin.ep)
+        plugin = subject.plugin
+        name = plugin.ep if way.name == NATIVE else None
+        _read_profiles(assignment, folder, plugin.get_name(plugin.list_devices(name)))
         if way.name == NATIVE:
             assignment.elsewhere = {}  # nodes that it left ran in the same session
 
@@ -159,7 +161,7 @@ def _open_native(
         onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     )
     options.add_session_config_entry(_RECORD, "1")
-    devices = provider.select_devices(plugin.list_devices(), typed)  # type: ignore[attr-defined]
+    devices = provider.select_devices(plugin.list_devices(plugin.ep), typed)  # type: ignore[attr-defined]
     options.add_provider_for_devices(list(devices), provider.vendor_options(typed))  # type: ignore[attr-defined]
     _profile(options, folder)
     session = onnxruntime.InferenceSession(model, options, enable_fallback=0)

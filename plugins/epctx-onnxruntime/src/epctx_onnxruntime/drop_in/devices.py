@@ -381,8 +381,9 @@ def register_execution_provider_library(
         )
         return
     # A name that was listed before may be that of a library registered earlier.
+    earlier = {ep for eps in _REGISTERED.values() for ep in eps}
     for ep in _count_devices() - before:
-        if not default_registry.find(ep):
+        if ep not in earlier:
             register_plugin_ep(ep, library=library_path)
             _REGISTERED[registration_name].append(ep)
 

@@ -128,7 +128,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
     @classmethod
     def make_session_options(
-        cls, options: Mapping[str, Any], *, compiles: bool = False
+        cls,
+        options: Mapping[str, Any],
+        *,
+        compiles: bool = False,
+        name: str | None = None,
     ) -> onnxruntime.SessionOptions:
         """Return options of onnxruntime's own session with the EP; the log is silent,
         as errors carry the vendor's reasons.
@@ -136,12 +140,14 @@ class OnnxRuntimeProvider(ExecutionProvider):
         Args:
             options: the EP's, checked and typed.
             compiles: True for a compile of a context model.
+            name: under which the library is registered; see
+                `PluginLibrary.list_devices`.
         """
         from epctx_onnxruntime.versions import FATAL_ONLY, make_options
 
         made = make_options()
         made.log_severity_level = FATAL_ONLY
-        devices = cls.select_devices(cls.library.list_devices(), options)
+        devices = cls.select_devices(cls.library.list_devices(name), options)
         vendor = cls.vendor_options if compiles else cls.run_options
         cls.library.add_to(made, devices, vendor(options))
         return made

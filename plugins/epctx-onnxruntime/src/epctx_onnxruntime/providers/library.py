@@ -46,18 +46,26 @@ class PluginLibrary:
     devices: str = ""
     hint: str = ""
 
-    def list_devices(self) -> Sequence[onnxruntime.OrtEpDevice]:
+    def list_devices(
+        self, name: str | None = None
+    ) -> Sequence[onnxruntime.OrtEpDevice]:
         """Return the devices that the EP can use on this machine; registers the library
         at the first call. An EP inside onnxruntime may have none.
+
+        Args:
+            name: under which the library is registered; None for one that the program
+                around does not use. EPs write theirs into models, and do not load those
+                of another one.
 
         Raises:
             NotImplementedByProvider: the package or its library is missing or does not
                 load, or there is no device.
         """
+        name = name or f"epctx.{self.ep}"
         with _LOCK:
-            self._register()
+            self._register(name)
         # Some libraries name their EP themselves, and most as they were registered.
-        devices = self.list_registered(self._name) or self.list_registered(self.ep)
+        devices = self.list_registered(name) or self.list_registered(self.ep)
         if not devices and not self._is_built_in():
             raise NotImplementedByProvider(
                 f"the library of {self.ep} loads, but lists no device on this machine"
@@ -101,14 +109,7 @@ class PluginLibrary:
 
         return [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
 
-    @property
-    def _name(self) -> str:
-        """The name under which the library is registered: not the EP's own, by which
-        the program around may register it.
-        """
-        return f"epctx.{self.ep}"
-
-    def _register(self) -> None:
+    def _register(self, name: str) -> None:
         from epctx_onnxruntime.real import onnxruntime
 
         if not (self.path or self.module):
@@ -116,10 +117,10 @@ class PluginLibrary:
         if failure := _FAILURES.get(self):
             raise NotImplementedByProvider(failure[0], hint=failure[1])
         path = self.find_path()
-        if _REGISTERED.get(self._name) == path:
+        if _REGISTERED.get(name) == path:
             return
         try:
-            onnxruntime.register_execution_provider_library(self._name, path)
+            onnxruntime.register_execution_provider_library(name, path)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             reason = (
                 f"the library {Path(path).name} of {self.ep} does not load: "
@@ -131,7 +132,7 @@ class PluginLibrary:
             )
             _FAILURES[self] = reason, hint
             raise NotImplementedByProvider(reason, hint=hint) from error
-        _REGISTERED[self._name] = path
+        _REGISTERED[name] = path
 
     def import_module(self) -> Any:
         """Import the vendor's package.

@@ -652,7 +652,7 @@ class ProgramMaker:
             compiler = onnxruntime.ModelCompiler(
                 options, content, graph_optimization_level=level
             )
-            optimised: bytes = compiler.compile_to_bytes()
+            optimised = ModelProto.FromString(compiler.compile_to_bytes())
         except MemoryError:
             raise
         except Exception as error:
@@ -660,7 +660,12 @@ class ProgramMaker:
                 f"onnxruntime does not optimise it for {self.ep}: {one_line(error)}"
             ) from error
         del kept
-        return optimised
+        for node in filter(_is_context, optimised.graph.node):
+            for attribute in node.attribute:
+                # The EP writes the name of its registration, and does not load it.
+                if attribute.name == "source":
+                    attribute.s = self.ep.encode()
+        return optimised.SerializeToString()
 
 
 def _is_context(node: NodeProto) -> bool:
