@@ -506,7 +506,7 @@ class Compile:
                 work.model.source.where,
                 f" by {eps}" if eps else f", as {why}",
                 "the model" if report.output is None else repr(report.output.name),
-                explain_unused_eps(work.assignment, work.model),
+                explain_unused_eps(work.assignment, work.model, work.providers.choices),
             )
         return report
 

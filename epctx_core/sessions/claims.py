@@ -538,24 +538,44 @@ def compile_partitions(
 
 
 def warn_of_unused_eps(
-    assignment: Assignment, model: OpenModel, eps: Collection[str]
+    assignment: Assignment,
+    model: OpenModel,
+    eps: Collection[str],
+    loaded: Collection[str],
 ) -> None:
-    """Log a warning that a session runs nothing on its EPs."""
-    _log.warning(
-        "no node of %s is taken by %s: the CPU EP runs them all.%s",
-        model.source.where,
-        " or ".join(eps),
-        explain_unused_eps(assignment, model),
-    )
+    """Log a warning that names EPs which a session has and which run nothing; not those
+    to which the EPs before them left no node.
+
+    Args:
+        assignment: of the whole model.
+        model: the model.
+        eps: of the session.
+        loaded: those that load EPContext nodes.
+    """
+    used = {partition.ep for partition in assignment.partitions} | {*loaded}
+    for part in assignment.graphs:
+        used.update(ep for ep, _ in part.kernel_nodes.values())
+    asked = {refusal.ep for refusal in assignment.refusals if refusal.nodes}
+    idle = [ep for ep in eps if ep not in used and (ep in asked or not used)]
+    if idle:
+        _log.warning(
+            "no node of %s is taken by %s%s.%s",
+            model.source.where,
+            " or ".join(idle),
+            "" if used else ": the CPU EP runs them all",
+            explain_unused_eps(assignment, model, idle),
+        )
 
 
-def explain_unused_eps(assignment: Assignment, model: OpenModel) -> str:
-    """Return why no EP takes a node, in sentences after a space: a reason for all
+def explain_unused_eps(
+    assignment: Assignment, model: OpenModel, eps: Collection[str]
+) -> str:
+    """Return why some EPs take no node, in sentences after a space: a reason for all
     nodes, or else the one for the most, where those left out because of others do not
     count; then the model's open dimensions, if refused nodes have one.
     """
     refusals = sorted(
-        assignment.refusals,
+        (refusal for refusal in assignment.refusals if refusal.ep in eps),
         key=lambda refusal: (
             # A node of the main graph is refused with all of its bodies.
             bool(refusal.graph.path),

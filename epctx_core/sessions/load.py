@@ -230,11 +230,13 @@ def _divide(
     check_allowed(assignment, groups, model.source.where, work.config)
     if exporter is not None:
         exporter.check()
-    elif work.providers.choices and not any(assignment.main.is_assigned):
-        # Most sessions have nodes of an EP.
+    elif work.providers.choices and (
+        assignment.refusals or not any(assignment.main.is_assigned)
+    ):
+        # Loads of context models ask no EP.
         from epctx_core.sessions.claims import warn_of_unused_eps
 
-        warn_of_unused_eps(assignment, model, work.providers.choices)
+        warn_of_unused_eps(assignment, model, work.providers.choices, work.nodes)
 
     # An engine spends memory by how many pieces share it.
     work.engine.policy.pieces = (

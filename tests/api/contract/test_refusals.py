@@ -24,6 +24,7 @@ from epctx_core.errors import (
     NoSuchFile,
     PluginError,
 )
+from epctx_core.plugin import Refusal, hookimpl
 
 MUST_COMPILE = epctx.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
 NO_CLOBBER = epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
@@ -156,6 +157,37 @@ def test_a_session_warns_if_no_ep_that_the_host_named_takes_a_node(untakable, ca
 
 def test_a_session_is_silent_where_one_of_the_named_eps_takes_a_node(source, caplog):
     with session(source, Alpha), session(source):
+        pass
+
+    assert caplog.records == []
+
+
+class Choosy(Alpha):
+    """Asked for nodes, it says why it takes none."""
+
+    name = "ChoosyExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [Refusal("not today", graph.nodes)]
+
+
+def test_a_session_warns_of_an_ep_that_takes_none_of_the_nodes_that_others_take(
+    source, caplog
+):
+    with session(source, Choosy, Alpha):
+        pass
+
+    (warning,) = caplog.records
+    assert warning.message == (
+        f"no node of m.onnx is taken by {Choosy.name}. {Choosy.name} says: not today."
+    )
+
+
+def test_a_session_is_silent_of_an_ep_to_which_the_others_leave_nothing(
+    tmp_path, caplog
+):
+    with session(saved(chain(["Relu", "Relu"]), tmp_path / "m.onnx"), Alpha, Choosy):
         pass
 
     assert caplog.records == []
