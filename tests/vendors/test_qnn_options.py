@@ -85,7 +85,7 @@ def test_a_back_end_beside_the_ep_is_found_by_its_name_and_then_the_file_is_to_b
     model = tmp_path / "m_ctx.onnx"
     options = options_for({**given, "soc_model": "60,69", "htp_arch": "73,79"})
     epctx.ModelCompiler(options, compiled).compile_to_file(model)
-    with pytest.raises(epctx.InvalidGraph, match="does not load 'epctx.QNN"):
+    with pytest.raises(epctx.InvalidGraph, match=r"does not load 'epctx\.QNN"):
         epctx.InferenceSession(model, options)
 
 
