@@ -665,7 +665,8 @@ class ProgramMaker:
                 # The EP writes the name of its registration, and does not load it.
                 if attribute.name == "source":
                     attribute.s = self.ep.encode()
-        return optimised.SerializeToString()
+        changed: bytes = optimised.SerializeToString()
+        return changed
 
 
 def _is_context(node: NodeProto) -> bool:
