@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-blobs": (),
@@ -61,18 +62,65 @@ PROVIDED_BY: Mapping[tuple[str, str], str] = {
     ("epctx.model_formats", "ORT"): "epctx-onnxruntime",
 }
 """Requirement that installs an entry point, by its group and name."""
-VENDORS: Mapping[str, tuple[str, str, str]] = {
-    "QNNExecutionProvider": ("Qualcomm", "epctx-qnn", "epctx-onnxruntime[qnn]"),
-    "OpenVINOExecutionProvider": ("Intel", "epctx-openvino", "epctx-openvino"),
-    "VitisAIExecutionProvider": ("AMD", "epctx-vitisai", ""),
-    "MorphiZenExecutionProvider": ("AMD", "epctx-morphizen", ""),
-    "TensorrtExecutionProvider": ("NVIDIA", "epctx-tensorrt", ""),
-    "NvTensorRTRTXExecutionProvider": ("NVIDIA", "epctx-tensorrt-rtx", ""),
+
+
+class KnownEp(NamedTuple):
+    """EP of onnxruntime.
+
+    Attributes:
+        vendor: whose EP it is.
+        reserved: the distribution name that is reserved for that vendor.
+        package: the package of epctx with an EP over the vendor's libraries.
+        wheel: the distribution with it as a plugin EP, beside an onnxruntime.
+        build: the distribution of onnxruntime that has it inside.
+        system: the only operating system of that build.
+    """
+
+    vendor: str
+    reserved: str
+    package: str = ""
+    wheel: str = ""
+    build: str = ""
+    system: str = ""
+
+
+VENDORS: Mapping[str, KnownEp] = {
+    "QNNExecutionProvider": KnownEp(
+        "Qualcomm", "epctx-qnn", package="epctx-onnxruntime[qnn]"
+    ),
+    "OpenVINOExecutionProvider": KnownEp(
+        "Intel",
+        "epctx-openvino",
+        package="epctx-openvino",
+        wheel="onnxruntime-ep-openvino",
+        build="onnxruntime-openvino",
+    ),
+    "VitisAIExecutionProvider": KnownEp("AMD", "epctx-vitisai"),
+    "MorphiZenExecutionProvider": KnownEp("AMD", "epctx-morphizen"),
+    "MIGraphXExecutionProvider": KnownEp(
+        "AMD", "epctx-migraphx", build="onnxruntime-migraphx", system="Linux"
+    ),
+    "TensorrtExecutionProvider": KnownEp(
+        "NVIDIA", "epctx-tensorrt", build="onnxruntime-gpu"
+    ),
+    "NvTensorRTRTXExecutionProvider": KnownEp(
+        "NVIDIA", "epctx-tensorrt-rtx", wheel="onnxruntime-ep-nv-tensorrt-rtx"
+    ),
+    "CUDAExecutionProvider": KnownEp("NVIDIA", "epctx-cuda", build="onnxruntime-gpu"),
+    "DmlExecutionProvider": KnownEp(
+        "Microsoft", "epctx-dml", build="onnxruntime-directml", system="Windows"
+    ),
+    "WebGpuExecutionProvider": KnownEp(
+        "Microsoft",
+        "epctx-webgpu",
+        wheel="onnxruntime-ep-webgpu",
+        build="onnxruntime-webgpu",
+    ),
+    "CoreMLExecutionProvider": KnownEp(
+        "Apple", "epctx-coreml", build="onnxruntime", system="macOS"
+    ),
 }
-"""EPs of onnxruntime that write EPContext nodes: vendor, the distribution name reserved
-for that vendor, and the package of epctx with an EP over the vendor's libraries, if
-there is one.
-"""
+"""EPs of onnxruntime by name."""
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([^\]]*)\])?")
 
 

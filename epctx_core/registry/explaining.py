@@ -27,7 +27,7 @@ def known_ep(name: str) -> tuple[str, str, str] | None:
     return next(
         (
             (ep, vendor, reserved)
-            for ep, (vendor, reserved, _) in VENDORS.items()
+            for ep, (vendor, reserved, *_) in VENDORS.items()
             if is_name_of(name, ep)
         ),
         None,
@@ -45,7 +45,7 @@ def _get_install_hint(name: str, other: str) -> str:
     package = reserved.replace("epctx-", "epctx-sim-", 1)
     if package in PACKAGES:
         real = f"The name {reserved} is reserved for the vendor."
-        over_vendor = VENDORS[ep][2]
+        over_vendor = VENDORS[ep].package
         if over_vendor:
             real = (
                 f"{install_command(over_vendor)} provides it, over {vendor}'s own "
@@ -57,11 +57,29 @@ def _get_install_hint(name: str, other: str) -> str:
             f"payloads made for {vendor} hardware."
         )
 
-    return (
+    return _describe_wheels(ep) or (
         f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
-        f"epctx if there is one ({reserved} is reserved for it), or use an "
-        "onnxruntime built with that EP."
+        f"epctx if there is one ({reserved} is reserved for it)."
     )
+
+
+def _describe_wheels(ep: str) -> str:
+    """Return how to install the wheels of onnxruntime with an EP; empty if there are
+    none.
+    """
+    known = VENDORS[ep]
+    sentences = []
+    if known.wheel:
+        command = install_command(known.wheel, "epctx-onnxruntime")
+        sentences.append(f"{command} provides {ep}, beside an onnxruntime.")
+    if known.build:
+        command = install_command(known.build, "epctx-onnxruntime")
+        where = f" on {known.system}" if known.system else ""
+        sentences.append(
+            f"{ep} is inside {known.build}{where}: {command}, in place of another "
+            "onnxruntime."
+        )
+    return " ".join(sentences)
 
 
 def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> PluginError:

@@ -13,6 +13,8 @@ from drop_in.uses import models
 from epctx_onnxruntime.capi import onnxruntime_pybind11_state as native
 from epctx_onnxruntime.drop_in import sessions
 from epctx_onnxruntime.drop_in.errors import adopt
+from epctx_onnxruntime.providers import OnnxRuntimeProvider
+from epctx_onnxruntime.providers.library import PluginLibrary
 
 import epctx_core
 from epctx_core import errors
@@ -81,6 +83,27 @@ def test_eps_of_onnxruntime_that_are_not_here_are_left_out_with_a_warning():
         )
 
     assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+class WithoutDevice(OnnxRuntimeProvider):
+    """An EP that is installed for another machine than this one."""
+
+    name = "CUDAExecutionProvider"
+    vendor = "NVIDIA"
+    library = PluginLibrary(ep="CUDAExecutionProvider")
+
+
+def test_an_ep_that_is_not_available_is_left_out_before_its_options_are_read():
+    options = {"num_of_threads": 4}
+
+    with (
+        epctx_core.temporary_execution_provider(WithoutDevice),
+        pytest.warns(UserWarning, match=r"CUDAExecutionProvider: not available \("),
+        onnxruntime.InferenceSession(
+            MODEL, providers=[(WithoutDevice.name, options), "CPUExecutionProvider"]
+        ) as session,
+    ):
+        assert session.get_providers() == ["CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize("options", [[{}], 5])

@@ -280,7 +280,7 @@ def test_facts_for_keys_of_caches_name_versions_device_and_library():
     facts = CpuProvider.identify({})
 
     assert facts["onnxruntime"] == onnxruntime.__version__
-    assert facts["device"].startswith("CPU ")
+    assert facts["target"].startswith("CPU ")
     assert len(facts["files"]) == 64
 
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
+from epctx_onnxruntime.providers.finding import BUILDS
 from onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core as epctx
@@ -229,3 +230,33 @@ def test_a_wheel_that_is_not_installed_is_named_with_the_line_for_pip():
 
     assert "the package onnxruntime-ep-absent" in caught.value.message
     assert caught.value.hint == "pip install onnxruntime-ep-absent"
+
+
+@pytest.mark.parametrize("build", [build for build, eps in BUILDS.items() if eps])
+def test_an_ep_inside_a_build_of_onnxruntime_is_found_where_that_is_installed(
+    site, build
+):
+    site.mkdir(exist_ok=True)
+    folder = site / f"{build.replace('-', '_')}-1.31.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Name: {build}\nVersion: 1.31.0\n")
+
+    registry = Registry()
+    found = {r.name: r for r in registry.records() if r.distribution == build}
+
+    assert {*found} == {*BUILDS[build]}
+    for ep, record in found.items():
+        assert not record.simulated
+        cls = registry.load(record)
+        assert (cls.name, cls.library.distribution) == (ep, build)
+        reason = registry.availability(record, Purpose.RUN).reason
+        assert reason.endswith(f"has no {ep} inside.")  # The one of these tests.
+
+
+@pytest.mark.parametrize("build", [build for build, eps in BUILDS.items() if eps])
+def test_a_message_about_an_ep_that_is_missing_names_the_build_that_has_it(build):
+    for ep in BUILDS[build]:
+        _, hint = epctx.Registry(entry_points=False).explain_missing(ep)
+        # Another package is better for one, and onnxruntime has left out the other.
+        others = {"OpenVINOExecutionProvider", "ROCMExecutionProvider"}
+        assert build in hint or "rocm" in build or ep in others

@@ -207,8 +207,8 @@ def test_a_source_that_differs_by_case_from_an_installed_one_says_so(installed):
 
 SIMULATED = ("QNN", "OpenVINO", "VitisAI")
 """The vendors for whose EPs we ship a simulated one."""
-OTHERS = ("MorphiZen", "TensorRT", "NvTensorRTRTX")
-"""The other vendors whose EPs of onnxruntime write EPContext nodes."""
+OTHERS = ("MorphiZen",)
+"""Another vendor whose EP of onnxruntime writes EPContext nodes."""
 
 
 def hints_about(vendor):
@@ -256,19 +256,23 @@ def test_the_packages_of_known_sources_are_the_ones_that_are_shipped():
 
 
 @pytest.mark.parametrize(
-    ("name", "source"),
+    ("name", "text"),
     [
-        ("TensorRT", "TensorrtExecutionProvider"),
-        ("NvTensorRTRTXExecutionProvider", "NvTensorRTRTXExecutionProvider"),
+        ("TensorRT", "is inside onnxruntime-gpu: pip install onnxruntime-gpu"),
+        ("cuda", "CUDAExecutionProvider is inside onnxruntime-gpu"),
+        ("NvTensorRtRtx", "pip install onnxruntime-ep-nv-tensorrt-rtx"),
+        ("WebGPU", "pip install onnxruntime-ep-webgpu"),
+        ("DML", "is inside onnxruntime-directml on Windows"),
+        ("CoreML", "is inside onnxruntime on macOS"),
+        ("migraphx", "is inside onnxruntime-migraphx on Linux"),
     ],
 )
-def test_a_known_ep_without_a_package_of_ours_says_so(installed, name, source):
+def test_a_known_ep_names_the_wheel_of_onnxruntime_that_has_it(installed, name, text):
     with pytest.raises(InvalidArgument) as caught:
         Registry().resolve(name)
-    _, hint = Registry().explain_missing(source)
 
-    assert "epctx has no package for" in caught.value.hint
-    assert "NVIDIA" in hint
+    assert text in caught.value.hint
+    assert "epctx-onnxruntime" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 import epctx_core
 from epctx_core import default_registry
-from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.errors import EpctxError, InvalidArgument, suggestion
 from epctx_core.ext import read_request
+from epctx_core.plugin import Purpose
 from epctx_onnxruntime.drop_in.binding import IOBinding, read_feeds
 from epctx_onnxruntime.drop_in.devices import (
     OrtEpDevice,
@@ -56,7 +58,8 @@ class InferenceSession(epctx_core.InferenceSession):
         path_or_bytes: the model.
         sess_options: session options.
         providers: EP names in order of priority, each with or without its options. One
-            that is not installed is left out with a warning, as by onnxruntime.
+            that is not installed, or not available on this machine, is left out with a
+            warning, as by onnxruntime.
         provider_options: options for `providers`.
         registry: the registry of EPs.
         tuning: `disabled_optimizers` and `enable_fallback` of onnxruntime, accepted
@@ -369,8 +372,9 @@ def _read_metadata(model: str | PathLike[str] | bytes) -> Mapping[str, str]:
 def _leave_out(
     providers: Providers, options: Sequence[Mapping[str, object]] | None
 ) -> tuple[Providers, Sequence[Mapping[str, object]] | None]:
-    """Return the EPs without those of onnxruntime that nobody has installed, after a
-    warning: hosts list all that they know, and run on what is there.
+    """Return the EPs without those of onnxruntime that are not installed or not
+    available here, after a warning and before their options are read: hosts list all
+    that they know, and run on what is there.
     """
     if (
         not isinstance(providers, Sequence)
@@ -381,14 +385,16 @@ def _leave_out(
         return providers, options  # The session names what is wrong with them.
     known = get_all_providers()
     names = [item if isinstance(item, str) else item[0] for item in providers]
-    missing = [
-        name for name in names if name in known and not default_registry.find(name)
-    ]
-    missing = [name for name in missing if name != CPU_EP]
+    missing = {
+        name: reason
+        for name in names
+        if name in known and name != CPU_EP and (reason := _find_absence(name))
+    }
     if not missing:
         return providers, options
+    told = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
     warnings.warn(
-        f"{', '.join(missing)}: not installed; the session runs without it. Available: "
+        f"{told}; the session runs without it. Available: "
         f"{', '.join(epctx_core.get_available_providers())}",
         stacklevel=4,
     )
@@ -397,6 +403,23 @@ def _leave_out(
         [providers[index] for index in kept],
         options and [options[index] for index in kept],
     )
+
+
+def _find_absence(name: str) -> str:
+    """Return why an EP cannot be used here; empty where it can, or where it is for the
+    session to say.
+    """
+    if not default_registry.find(name):
+        return "not installed"
+    with suppress(EpctxError):  # broken, or several have the name
+        record = default_registry.resolve(name)
+        found = [
+            default_registry.availability(record, purpose)
+            for purpose in (Purpose.RUN, Purpose.LOAD)
+        ]
+        if not any(each.available for each in found):
+            return f"not available ({(found[0].reason or '').rstrip('.')})"
+    return ""
 
 
 def _put_first(

@@ -66,15 +66,8 @@ class PluginLibrary:
             self._register(name)
         # Some libraries name their EP themselves, and most as they were registered.
         devices = self.list_registered(name) or self.list_registered(self.ep)
-        if not devices and not self._is_built_in():
-            raise NotImplementedByProvider(
-                f"the library of {self.ep} loads, but lists no device on this machine"
-                + (f": it lists {self.devices}." if self.devices else "."),
-                hint=self.hint
-                or "See which devices "
-                f"{self.distribution or self.path or 'onnxruntime'} supports, and "
-                "their drivers.",
-            )
+        if not devices:
+            self._check_devices()
         return devices
 
     def get_name(self, devices: Sequence[onnxruntime.OrtEpDevice]) -> str:
@@ -95,11 +88,27 @@ class PluginLibrary:
         else:
             session_options.add_provider(self.ep, dict(settings))
 
-    def _is_built_in(self) -> bool:
+    def _check_devices(self) -> None:
+        """Raise NotImplementedByProvider for an EP without a device; one inside
+        onnxruntime needs none.
+        """
         from epctx_onnxruntime.real import onnxruntime
 
-        return not (self.path or self.module) and (
-            self.ep in onnxruntime.get_available_providers()
+        if not (self.path or self.module):
+            if self.ep in onnxruntime.get_available_providers():
+                return
+            raise NotImplementedByProvider(
+                f"the onnxruntime {onnxruntime.__version__} that is imported here has "
+                f"no {self.ep} inside.",
+                hint=f"`epctx doctor` says whether another build is over "
+                f"{self.distribution or 'it'}.",
+            )
+        raise NotImplementedByProvider(
+            f"the library of {self.ep} loads, but lists no device on this machine"
+            + (f": it lists {self.devices}." if self.devices else "."),
+            hint=self.hint
+            or f"See which devices {self.distribution or self.path} supports, and "
+            "their drivers.",
         )
 
     @staticmethod
