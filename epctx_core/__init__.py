@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assigned_nodes import *
     from epctx_core.sessions.compatibility import *
     from epctx_core.sessions.inspection import *
+    from epctx_core.sessions.placement import *
     from epctx_core.sessions.signature import *
     from epctx_core.verify.findings import *
     from epctx_core.verify.verification import *
@@ -84,6 +85,7 @@ _HOME = {
         "ModelInfo",
         "inspect_model",
     ),
+    "epctx_core.sessions.placement": ("Placement",),
     "epctx_core.sessions.signature": ("ModelMetadata", "NodeArg"),
     "epctx_core.options": (
         "ExecutionMode",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
+    from epctx_core.sessions.placement import Placement
     from epctx_core.sessions.providers import ProviderRequest
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
 
@@ -288,6 +289,12 @@ class InferenceSession(Strict):
         from epctx_core.sessions.dynamic_options import set_dynamic_options
 
         set_dynamic_options(providers, options)
+
+    def placement(self) -> Placement:
+        """Return the nodes and weights of each EP, and why EPs left nodes to the CPU
+        EP; `print` shows it as tables.
+        """
+        return self._open().placement
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Return the nodes that each EP compiled or loaded, then those of the CPU EP.

@@ -25,7 +25,7 @@ HOST = {
     "ModelRequiresCompilation", "NoSuchFile", "NodeArg", "NodeExplanation", "NotFound",
     "NotImplementedByProvider", "OrtCompileApiFlags", "OrtEpAssignedNode",
     "OrtEpAssignedSubgraph", "OrtEpContextData", "OrtEpContextDataBuffer",
-    "OrtExternalInitializerInfo", "PluginError", "PluginRecord", "PluginState",
+    "OrtExternalInitializerInfo", "Placement", "PluginError", "PluginRecord", "PluginState",
     "Registry", "RunOptions", "RuntimeException", "SessionOptions", "ShareGroup",
     "ShareReport", "VerifyReport", "__version__", "add_plugin_path", "compile_cached",
     "convert_model", "default_registry", "disable_telemetry_events",

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
     from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.sessions.placement import Placement
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
     from epctx_core.sessions.work import Work
@@ -67,6 +68,7 @@ class SessionState:
         defaults: inputs that the caller may leave out, with their values.
         run: runs the plan, between the run hooks of EPs that implement them.
         assigned: the EP of each node, if the host asked for it.
+        placement: the nodes of each EP, counted.
         engine: the engine that runs what no EP takes.
     """
 
@@ -77,6 +79,7 @@ class SessionState:
     run: PlanRun
     defaults: Mapping[str, np.ndarray]
     assigned: Sequence[OrtEpAssignedSubgraph] | None
+    placement: Placement
     engine: CpuEngine
 
 
@@ -253,6 +256,7 @@ def _make_plan(work: Work, planner: Planner) -> SessionState:
     instances = work.providers.instances
     with pause_collection(model.node_count), instances.span("plan"):
         plan = planner.plan(work.assignment.main)
+        placement = work.describe_placement()
     assigned = None
     if work.config.record_assignments:
         from epctx_core.sessions.assigned_nodes import list_assigned_subgraphs
@@ -271,6 +275,7 @@ def _make_plan(work: Work, planner: Planner) -> SessionState:
             if name in graph.weights
         },
         assigned=assigned,
+        placement=placement,
         engine=work.engine,
     )
 

@@ -17,6 +17,7 @@ from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
+from epctx_core.sessions.placement import Placement, describe_placement
 from epctx_core.sessions.providers import (
     ProviderSession,
     check_progress,
@@ -401,6 +402,11 @@ class Work:
         self._kernels_only = settled
         self.ask(self.providers.instances.names)
         return self.assignment
+
+    def describe_placement(self) -> Placement:
+        """Return the nodes of each EP, once they are assigned."""
+        records = {ep: choice.record for ep, choice in self.providers.choices.items()}
+        return describe_placement(self.assignment, records, self.nodes)
 
     def ask(self, eps: Sequence[str]) -> None:
         """Ask some EPs for their claims, and complete the assignment; see `assign`."""

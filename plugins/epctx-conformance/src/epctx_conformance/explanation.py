@@ -22,6 +22,7 @@ from epctx_core.plugin import EnginePolicy, Purpose
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from epctx_core import Placement
     from epctx_core.plugin import TensorType
 
 CPU_EP = "CPUExecutionProvider"
@@ -82,6 +83,8 @@ class Explanation:
         model: the model as the EPs saw it, which graph and index of each node refer to:
             calls of functions are inlined, graph transformers have changed it, and it
             has no large weights.
+        placement: numbers of nodes and bytes of weights by EP, those inside subgraphs
+            and functions included. EPContext nodes are counted for `Purpose.RUN`.
         types: for each of the graphs that `nodes` are of, a function that returns the
             type of a value by its name, as far as inference knows it.
     """
@@ -89,6 +92,7 @@ class Explanation:
     eps: tuple[str, ...]
     nodes: tuple[NodeExplanation, ...]
     model: ModelProto = field(repr=False, compare=False)
+    placement: Placement = field(repr=False, compare=False)
     types: Mapping[tuple[tuple[int, str], ...], Callable[[str], TensorType]] = field(
         repr=False, compare=False
     )
@@ -117,8 +121,8 @@ def explain_model(
         path_or_bytes: the model.
         sess_options: EPs and options, as for a compile. None for the defaults.
         registry: the registry of EPs.
-        purpose: that of the EPs' instances: EXPORT as in a compile, RUN as in a
-            session.
+        purpose: that of the EPs' instances: EXPORT as in a compile; RUN as in a
+            session, which loads the EPContext nodes of a context model.
 
     Raises:
         InvalidArgument: no path or bytes, or no session options.
@@ -137,15 +141,20 @@ def explain_model(
         session, requested = read_request(sess_options, None, None)
         work = Work(path_or_bytes, session, registry, requested)
         with closing(work), work.cancel.by_interrupt():
-            work.choose(purpose)
+            runs = purpose is Purpose.RUN
+            work.choose(None if runs else purpose)
             work.open()
+            if runs:
+                work.route()
             work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
-            work.optimise(GraphOptimizationLevel.ORT_DISABLE_ALL)
-            work.assign()
+            level = session.graph_optimization_level if runs else 0
+            work.optimise(GraphOptimizationLevel(level))
+            work.assign(work.settled)
             return Explanation(
                 eps=tuple(work.providers.choices),
                 nodes=tuple(_explain_nodes(work)),
                 model=work.model.source.proto,
+                placement=work.describe_placement(),
                 types={
                     part.graph.path: part.graph.types.get
                     for part in work.assignment.graphs

@@ -1,0 +1,162 @@
+"""Placement of a model's nodes: the EP that runs them, and why others left them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import asdict, dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epctx_core.graph.walks import shorten_domain, walk_nodes
+from epctx_core.options.choices import CPU_EP
+
+if TYPE_CHECKING:
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+
+    _Pieces: TypeAlias = "dict[GraphIndex, list[int]]"
+
+_SHOWN = 4
+"""Operators in a row of a table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Placement of the nodes of a model as a session runs it.
+
+    In a row, `nodes` is the number of nodes with those inside subgraphs and functions,
+    where an EPContext node is one; `operators` has the number by operator, a call of a
+    function being one; `weight_bytes` is the size of the weights that they read, each
+    once, without those in payloads.
+
+    Attributes:
+        nodes: number of all nodes.
+        eps: a row for each EP in order of priority, the CPU EP last, with its name
+            `ep`, the distribution that it is `provided_by`, and whether it is
+            `simulated`.
+        left: a row for each `ep` and `reason` for which it left nodes to the CPU EP,
+            those of the most nodes first. Nodes that several EPs refused are in a row
+            of each; those that only serve others which the EP refused, in none.
+    """
+
+    nodes: int
+    eps: Sequence[Mapping[str, Any]]
+    left: Sequence[Mapping[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Return it as tables, with the most frequent operators of each row."""
+        from epctx_core.rendering import render
+
+        facts = self.as_dict()
+        for row in (*facts["eps"], *facts["left"]):
+            names = [f"{count} {name}" for name, count in row["operators"].items()]
+            row["operators"] = ", ".join(names[:_SHOWN] + ["…"] * (len(names) > _SHOWN))
+        return render(
+            f"{self.nodes} nodes, {self.eps[-1]['nodes']} of them on the CPU EP",
+            facts,
+            eps="ep provided_by simulated nodes weight_bytes operators",
+            left="ep nodes operators reason",
+        )
+
+
+def describe_placement(
+    assignment: Assignment,
+    records: Mapping[str, PluginRecord],
+    loaded: Mapping[str, Sized],
+) -> Placement:
+    """Return the placement of the nodes of a model; linear in nodes, and no weight is
+    read.
+
+    Args:
+        assignment: of the whole model.
+        records: the session's EPs, in order of priority.
+        loaded: EP name to its EPContext nodes.
+    """
+    placed: dict[str, _Pieces] = {ep: {} for ep in (*records, CPU_EP)}
+    _place(assignment.main, CPU_EP, placed)
+    eps = [
+        {
+            "ep": ep,
+            "provided_by": records[ep].origin if ep in records else "engine",
+            "simulated": ep in records and bool(records[ep].simulated),
+            **_count(pieces, compiled=len(loaded.get(ep, ()))),
+        }
+        for ep, pieces in placed.items()
+    ]
+
+    on_cpu = {graph: {*nodes} for graph, nodes in placed[CPU_EP].items()}
+    refused: dict[tuple[str, str], _Pieces] = {}
+    for each in assignment.refusals:
+        nodes = on_cpu.get(each.graph, set()).intersection(each.nodes)
+        if own := nodes - each.follows.keys():
+            pieces = refused.setdefault((each.ep, each.reason), {})
+            pieces.setdefault(each.graph, []).extend(own)
+    left = [
+        {"ep": ep, "reason": reason, **_count(pieces)}
+        for (ep, reason), pieces in refused.items()
+    ]
+    number = itemgetter("nodes")
+    return Placement(
+        nodes=sum(map(number, eps)),
+        eps=eps,
+        left=sorted(left, key=number, reverse=True),
+    )
+
+
+def _place(part: GraphAssignment, around: str, placed: dict[str, _Pieces]) -> None:
+    """Add the nodes of a graph and its subgraphs by EP; those that no EP took are
+    those of the EP that runs the node around the graph.
+    """
+    shares: list[tuple[str, Sequence[int]]] = [
+        (around, [*part.left_over(), *part.executed]),
+        *((partition.ep, partition.node_indices) for partition in part.partitions),
+        *((ep, [node]) for node, (ep, _) in part.kernel_nodes.items()),
+    ]
+    for ep, nodes in shares:
+        placed[ep].setdefault(part.graph, []).extend(nodes)
+    if part.subgraphs:
+        takers = {node: ep for ep, nodes in shares for node in nodes}
+        for node, subgraphs in part.subgraphs.items():
+            for subgraph in subgraphs.values():
+                _place(subgraph, takers[node], placed)
+
+
+def _count(pieces: _Pieces, *, compiled: int = 0) -> dict[str, Any]:
+    """Return the part of a row that counts: of nodes by graph, and of EPContext nodes.
+
+    Of nodes with subgraphs that have an index those inside are nodes of their own.
+    """
+    found = Counter({("com.microsoft", "EPContext"): compiled})
+    weights: dict[int, int] = {}
+    inside = 0
+    for graph, nodes in pieces.items():
+        whole = {*graph.holders}.intersection(nodes) - graph.subgraphs.keys()
+        holders = [graph.nodes[i] for i in whole]
+        if graph.functions:
+            # Calls are inlined unless an EP keeps them.
+            from epctx_core.graph.functions import measure_calls
+
+            inside += measure_calls(holders, graph.functions)[0]
+        found.update((graph.domains[i], graph.op_types[i]) for i in nodes)
+        found.update((n.domain, n.op_type) for n in walk_nodes(holders))
+        found.subtract((n.domain, n.op_type) for n in holders)
+        read = chain.from_iterable(map(graph.explicit_inputs.__getitem__, nodes))
+        for name in graph.weights.keys() & {*read}:
+            weights[id(graph.weights[name])] = graph.weights[name].nbytes
+
+    operators = Counter[str]()
+    for (domain, operator), count in found.items():
+        prefix = shorten_domain(domain)
+        operators[f"{prefix}::{operator}" if prefix else operator] += count
+    return {
+        "nodes": inside + operators.total(),
+        "operators": dict((+operators).most_common()),
+        "weight_bytes": sum(weights.values()),
+    }
