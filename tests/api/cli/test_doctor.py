@@ -496,3 +496,20 @@ def test_a_wheel_of_another_convention_is_a_note_and_a_library_of_its_ep(
     assert said.code == 0
     row = r"onnxruntime-ep-acme +1\.2 +- +AcmeExecutionProvider +no"
     assert re.search(row, people.out)
+
+
+def test_a_build_of_onnxruntime_over_another_is_a_problem_with_its_repair(
+    doctor, tmp_path
+):
+    info = install_distribution(tmp_path, "onnxruntime-gpu", {}, version="1.31.1")
+    (info / "RECORD").write_text("onnxruntime/__init__.py,,\n")
+
+    said = doctor("--json", path=[tmp_path])
+
+    ((message, hint),) = [p for p in found(said, "problem") if "onnxruntime" in p[0]]
+    assert "installed over one another" in message
+    assert re.fullmatch(
+        r"pip uninstall (onnxruntime onnxruntime-gpu|onnxruntime-gpu onnxruntime), "
+        "then pip install the one that you need",
+        hint,
+    )
