@@ -42,6 +42,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Packages of epctx beside the core, each with the others of them that it needs."""
 _CORE = "epctx-core"
+OVER_ONNXRUNTIME = "epctx-onnxruntime"
+"""Package for any build of onnxruntime."""
 _EXTRAS = {
     "batch": "epctx-batch",
     "bench": "epctx-bench",
@@ -155,7 +157,7 @@ def install_engine_command() -> str:
     of onnxruntime that is there.
     """
     if find_spec("onnxruntime") is not None:
-        return install_command("epctx-onnxruntime")
+        return install_command(OVER_ONNXRUNTIME)
     return install_command(PROVIDED_BY["epctx.engines", "onnxruntime"])
 
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
-from epctx_core.installing import PACKAGES, VENDORS, install_command
+from epctx_core.installing import (
+    OVER_ONNXRUNTIME,
+    PACKAGES,
+    VENDORS,
+    install_command,
+)
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.records import (
@@ -70,10 +75,10 @@ def _describe_wheels(ep: str) -> str:
     known = VENDORS[ep]
     sentences = []
     if known.wheel:
-        command = install_command(known.wheel, "epctx-onnxruntime")
+        command = install_command(known.wheel, OVER_ONNXRUNTIME)
         sentences.append(f"{command} provides {ep}, beside an onnxruntime.")
     if known.build:
-        command = install_command(known.build, "epctx-onnxruntime")
+        command = install_command(known.build, OVER_ONNXRUNTIME)
         where = f" on {known.system}" if known.system else ""
         sentences.append(
             f"{ep} is inside {known.build}{where}: {command}, in place of another "

@@ -21,7 +21,7 @@ from epctx_core.errors import PackageMissing
 
 _SWITCH = "ORT_DISABLE_TELEMETRY"
 _IS_DECIDED = _SWITCH in os.environ or "onnxruntime" in sys.modules
-"""Whether the user or the host has decided on telemetry."""
+"""True if the user or the host has decided on telemetry."""
 
 if not _IS_DECIDED:
     os.environ[_SWITCH] = "1"
