@@ -35,11 +35,12 @@ class Placement:
     Attributes:
         nodes: number of all nodes.
         eps: a row for each EP in order of priority, the CPU EP last, with its name
-            `ep`, the distribution that it is `provided_by`, and whether it is
-            `simulated`.
+            `ep`, the distribution that it is `provided_by` (`engine` for the CPU EP),
+            and whether it is `simulated`.
         left: a row for each `ep` and `reason` for which it left nodes to the CPU EP,
-            those of the most nodes first. Nodes that several EPs refused are in a row
-            of each; those that only serve others which the EP refused, in none.
+            those of the most nodes first; a reason that begins with the operator is
+            without it. Nodes that several EPs refused are in a row of each; those that
+            only serve others which the EP refused, in none.
     """
 
     nodes: int
@@ -59,7 +60,7 @@ class Placement:
             names = [f"{count} {name}" for name, count in row["operators"].items()]
             row["operators"] = ", ".join(names[:_SHOWN] + ["…"] * (len(names) > _SHOWN))
         return render(
-            f"{self.nodes} nodes, {self.eps[-1]['nodes']} of them on the CPU EP",
+            f"nodes: {self.nodes}, on the CPU EP: {self.eps[-1]['nodes']}",
             facts,
             eps="ep provided_by simulated nodes weight_bytes operators",
             left="ep nodes operators reason",
@@ -96,7 +97,9 @@ def describe_placement(
     for each in assignment.refusals:
         nodes = on_cpu.get(each.graph, set()).intersection(each.nodes)
         if own := nodes - each.follows.keys():
-            pieces = refused.setdefault((each.ep, each.reason), {})
+            operator = each.graph.op_types[each.nodes[0]]
+            reason = each.reason.removeprefix(f"{operator}: ")
+            pieces = refused.setdefault((each.ep, reason), {})
             pieces.setdefault(each.graph, []).extend(own)
     left = [
         {"ep": ep, "reason": reason, **_count(pieces)}

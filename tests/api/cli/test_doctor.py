@@ -513,3 +513,58 @@ def test_a_build_of_onnxruntime_over_another_is_a_problem_with_its_repair(
         "then pip install the one that you need",
         hint,
     )
+
+
+# -- one model
+# ------------------------------------------------------------------------------------
+
+
+def test_of_a_model_it_says_where_it_would_run_as_a_session_then_says(epctx, resnet):
+    asked = epctx("doctor", resnet.path, "--ep", "QNN", "--json")
+    ran = epctx("run", resnet.path, "--ep", "QNN", "--placement", "--json")
+
+    assert (asked.code, asked.json["ok"], asked.json["findings"]) == (0, True, [])
+    assert asked.json["placement"] == ran.json["placement"]
+    assert asked.json["placement"]["eps"][0]["nodes"] > 0
+
+
+def test_an_ep_that_was_named_and_gets_no_node_is_a_problem_with_its_reason(
+    epctx, model
+):
+    said = epctx("doctor", model("y = Det(x)"), "--ep", "VitisAI")
+
+    assert said.code == 1
+    assert "nodes: 1, on the CPU EP: 1" in said.out
+    assert (
+        "problem: VitisAIExecutionProvider takes no node of small.onnx. It says:"
+        in (said.out)
+    )
+
+
+def test_without_a_named_ep_all_usable_ones_are_asked_the_real_before_the_simulated(
+    process, model, site
+):
+    folder = site("zeta", "ZetaExecutionProvider")
+
+    said = process("doctor", model("y = Relu(x)"), "--json", path=[folder])
+
+    eps = [(row["ep"], row["simulated"]) for row in said.json["placement"]["eps"]]
+    assert said.code == 0
+    assert eps[0] == ("ZetaExecutionProvider", False)
+    assert all(simulated for _, simulated in eps[1:-1])
+    assert eps[-1] == ("CPUExecutionProvider", False)
+
+
+def test_a_context_model_is_its_eps_where_that_is_installed(epctx, compiled):
+    said = epctx("doctor", compiled, "--json")
+
+    taken = {row["ep"]: row["nodes"] for row in said.json["placement"]["eps"]}
+    assert taken["QNNExecutionProvider"] > 0
+    assert taken["CPUExecutionProvider"] == 0
+
+
+def test_options_about_a_model_need_one(epctx):
+    said = epctx("doctor", "--ep", "QNN")
+
+    assert said.code == 2
+    assert "epctx doctor MODEL" in said.err

@@ -418,3 +418,42 @@ def test_an_explicit_list_of_eps_is_exhaustive(epctx, compiled):
 
     assert said.code == 3
     assert "to the providers" in said.err
+
+
+NESTED = """
+c = Constant <value = bool {1}> ()
+y = If (c) <
+  then_branch = then () => (float[N, 3] t) { a = Tanh(x) t = Sin(a) },
+  else_branch = other () => (float[N, 3] e) { e = Exp(x) }
+>
+"""
+"""Two nodes with three inside one of them."""
+
+
+def test_nodes_inside_subgraphs_count(epctx, model):
+    said = epctx("run", model(NESTED), "--json")
+
+    assert said.json["nodes"] == {"CPUExecutionProvider": 5}
+    assert "placement" not in said.json
+
+
+def test_the_placement_is_one_table_in_text_and_one_object_in_json(epctx, model):
+    arguments = [
+        "run",
+        model("a = Relu(x) y = Erf(a)"),
+        "--ep",
+        "QNN",
+        "--free-dimension",
+        "N=2",
+    ]
+
+    shown = epctx(*arguments, "--placement")
+    placement = epctx(*arguments, "--placement", "--json").json["placement"]
+
+    assert [row["nodes"] for row in placement["eps"]] == [1, 1]
+    assert placement["eps"][0]["simulated"] is True
+    (left,) = placement["left"]
+    assert (left["nodes"], left["operators"]) == (1, {"Erf": 1})
+    assert "nodes: 2, on the CPU EP: 1" in shown.out
+    assert left["reason"] in shown.out
+    assert shown.out.count(placement["eps"][0]["provided_by"]) == 1

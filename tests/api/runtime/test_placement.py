@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 
+import epctx_onnxruntime as ort
 import numpy as np
 import onnx
 import pytest
@@ -69,8 +70,10 @@ class Nothing(EngineProvider):
 
         return [
             Refusal("it has control flow", nodes("If")),
-            Refusal("its shape is open", nodes("Relu", "Add", "Exp")),
-            Refusal("its shape is open", nodes("Tanh", "Neg")),
+            *(
+                Refusal(f"{operator}: its shape is open", nodes(operator))
+                for operator in ("Relu", "Add", "Exp", "Tanh", "Neg")
+            ),
         ]
 
 
@@ -216,7 +219,9 @@ def test_a_node_that_a_kernel_of_an_ep_runs_is_the_eps(tmp_path):
     assert operators_of(placement, CPU) == {"Sin": 1}
 
 
-def test_each_reason_has_one_row_and_that_of_the_most_nodes_is_the_first(nested):
+def test_a_reason_has_one_row_over_operators_and_that_of_the_most_nodes_is_the_first(
+    nested,
+):
     left = placed(nested, Nothing).left
 
     assert [(g["ep"], g["reason"], g["nodes"]) for g in left] == [
@@ -314,3 +319,12 @@ def test_a_closed_session_has_no_placement(nested):
 
     with pytest.raises(epctx.RuntimeException, match="closed"):
         made_session.placement()
+
+
+def test_a_session_of_the_drop_in_has_the_same_placement(nested):
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+
+    opened = ort.InferenceSession(str(nested), options, ["QNNExecutionProvider"])
+
+    assert opened.placement() == placed_by_name(nested, "QNN")

@@ -286,7 +286,7 @@ OWN = (
     ),
     Command(
         "doctor",
-        "check the environment and the plugins",
+        "check the environment and the plugins, or where a model would run",
         "epctx_cli.commands.doctor:add_arguments",
     ),
     Command(

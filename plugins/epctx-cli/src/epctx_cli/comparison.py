@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from epctx_cli.arrays import explain_made_lengths, load_inputs, make_inputs
-from epctx_cli.node_counts import NodeCounts, count_nodes, record_nodes
+from epctx_cli.node_counts import NodeCounts, count_nodes
 from epctx_core import InferenceSession
 
 if TYPE_CHECKING:
@@ -238,8 +238,6 @@ def compare_models(
     nodes: list[NodeCounts] = []
     made: Sequence[NodeArg] = ()
     others: Sequence[NodeArg] = ()
-    for _, options in (a, b):
-        record_nodes(options)
 
     def run(session: InferenceSession) -> None:
         names = [output.name for output in session.get_outputs()]

@@ -12,7 +12,7 @@ from epctx_core import plugins
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epctx_core import InferenceSession, SessionOptions
+    from epctx_core import InferenceSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,8 @@ class NodeCounts:
     """Numbers of nodes of a session.
 
     Attributes:
-        by_ep: EP name to its nodes, in order of priority; an EPContext node is one.
+        by_ep: EP name to its nodes, in order of priority, those inside subgraphs and
+            functions included; an EPContext node is one.
         simulated: the simulated EPs that run a node.
         origins: EP name to the package that provides it, for each EP of which another
             package is installed.
@@ -41,24 +42,14 @@ class NodeCounts:
         return f"{self.origins[ep]}, " if ep in self.origins else ""
 
 
-def record_nodes(options: SessionOptions) -> None:
-    """Have a session record which EP runs which node."""
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-
-
 def count_nodes(session: InferenceSession) -> NodeCounts:
-    """Return the numbers of nodes of a session that records them."""
-    counts = dict.fromkeys(session.get_providers(), 0)
-    for subgraph in session.get_provider_graph_assignment_info():
-        counts[subgraph.ep_name] += len(subgraph.nodes)
-    records = session.get_provider_records()
+    """Return the numbers of nodes of a session."""
+    placed = session.placement().eps
     rivals = {record.name for record in plugins() if is_duplicate(record)}
     return NodeCounts(
-        by_ep=counts,
-        simulated=[
-            record.name
-            for record in records
-            if record.simulated and counts[record.name]
-        ],
-        origins={r.name: r.origin for r in records if r.name in rivals},
+        by_ep={row["ep"]: row["nodes"] for row in placed},
+        simulated=[row["ep"] for row in placed if row["simulated"] and row["nodes"]],
+        origins={
+            row["ep"]: row["provided_by"] for row in placed if row["ep"] in rivals
+        },
     )

@@ -267,6 +267,62 @@ class DoctorFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftFacts:
+    """Nodes left to the CPU EP that an EP refused for one reason.
+
+    Attributes:
+        ep: the EP.
+        reason: its reason.
+        nodes: number of nodes, those inside subgraphs and functions included.
+        operators: number of nodes by operator, the most frequent first.
+        weight_bytes: bytes of the weights that they read.
+    """
+
+    ep: str
+    reason: str
+    nodes: int
+    operators: dict[str, int]
+    weight_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedFacts:
+    """Nodes that an EP runs.
+
+    Attributes:
+        ep: the EP.
+        provided_by: distribution and version; `engine` for the CPU EP.
+        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
+        nodes: number of nodes, those inside subgraphs and functions included; an
+            EPContext node is one.
+        operators: number of nodes by operator, the most frequent first.
+        weight_bytes: bytes of the weights that they read, without those in payloads.
+    """
+
+    ep: str
+    provided_by: str
+    simulated: bool
+    nodes: int
+    operators: dict[str, int]
+    weight_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementFacts:
+    """Placement of the nodes of a model.
+
+    Attributes:
+        nodes: number of all nodes, those inside subgraphs and functions included.
+        eps: EPs in order of priority, the CPU EP last.
+        left: reasons of what is left to the CPU EP, those of the most nodes first.
+    """
+
+    nodes: int
+    eps: list[PlacedFacts]
+    left: list[LeftFacts]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DoctorResult:
     """Result of `epctx doctor`.
 
@@ -275,10 +331,11 @@ class DoctorResult:
         environment: Python, platform and versions, by name.
         libraries: libraries that epctx-core needs or can use.
         libraries_of_eps: vendors' packages that EPs need.
-        plugins: EPs of installed plugins, each loaded.
+        plugins: EPs of installed plugins, each loaded unless a model was named.
         graph_transformers: installed graph transformers.
         variables: environment variables of epctx that are set.
-        findings: problems and notes.
+        findings: problems and notes; with a model, about that alone.
+        placement: EPs that would run the nodes of the model that was named.
     """
 
     ok: bool
@@ -289,3 +346,4 @@ class DoctorResult:
     graph_transformers: list[EntryFacts]
     variables: dict[str, str]
     findings: list[DoctorFinding]
+    placement: PlacementFacts | None = None

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from epctx_cli.pages import DocsResult
 from epctx_cli.plugin_results import (
     DoctorResult,
+    PlacementFacts,
     PluginsInfoResult,
     PluginsListResult,
     PluginsNewResult,
@@ -334,13 +335,15 @@ class RunResult:
     Attributes:
         model: the model as it was named.
         providers: EPs of the session, in order of priority.
-        nodes: by EP the number of nodes that it runs; an EPContext node is one.
+        nodes: by EP the number of nodes that it runs, those inside subgraphs and
+            functions included; an EPContext node is one.
         simulated: those of the EPs that are simulated and run a node.
         inputs: inputs of the run.
         made_from_seed: seed of the random inputs; null with `--input`.
         outputs: outputs of the run.
         output_file: file of the outputs, with `--output`.
         seconds: durations.
+        placement: nodes and weights of each EP, with `--placement`.
     """
 
     model: str
@@ -352,6 +355,7 @@ class RunResult:
     outputs: list[OutputFacts]
     output_file: str | None
     seconds: Durations
+    placement: PlacementFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -631,7 +635,8 @@ class ComparedModel:
     Attributes:
         path: the model as it was named.
         providers: EPs of its session.
-        nodes: by EP the number of nodes that it runs; an EPContext node is one.
+        nodes: by EP the number of nodes that it runs, those inside subgraphs and
+            functions included; an EPContext node is one.
     """
 
     path: str

@@ -1,4 +1,6 @@
-"""`epctx doctor`: check the environment, libraries, plugins, commands and variables."""
+"""`epctx doctor`: check the environment, libraries, plugins, commands and variables; or
+say where a model would run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from packaging.utils import canonicalize_name
 
 import epctx_core
 from epctx_cli import text
-from epctx_cli.arguments import CommandParser, add_common
+from epctx_cli.arguments import (
+    CPU_EP,
+    CommandParser,
+    add_common,
+    add_providers,
+    session_options,
+)
 from epctx_cli.command_table import OWN, added_commands
 from epctx_cli.entry_points import (
     ENGINE_GROUP,
@@ -53,16 +61,17 @@ from epctx_cli.plugin_results import (
     EntryFacts,
     EpLibraryFacts,
     LibraryFacts,
+    PlacementFacts,
     PluginFacts,
 )
 from epctx_cli.plugin_trial import Trial, try_all
-from epctx_core import default_registry
-from epctx_core.errors import InvalidArgument, one_line, suggestion
+from epctx_core import default_registry, get_available_providers, get_ep_metadata
+from epctx_core.errors import EpctxError, InvalidArgument, one_line, suggestion
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core import PluginRecord
+    from epctx_core import Placement, PluginRecord
 
 PREFIX = "EPCTX_"
 VARIABLES = MappingProxyType(
@@ -105,12 +114,23 @@ def _note(message: str, hint: str = "") -> DoctorFinding:
 
 def add_arguments(parser: CommandParser) -> None:
     """Declare the command's options."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="show where this model would run, instead of checking everything",
+    )
+    add_providers(
+        parser,
+        ep_help="an EP to ask about MODEL; may be repeated (default: all that are "
+        "usable, real ones first)",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
 
-def run(_arguments: argparse.Namespace, console: Console) -> int:
-    """Check everything; 1 if something has to be fixed."""
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Check everything, or one model; 1 if something has to be fixed."""
     facts = _facts()
     requirements = libraries()
     vendors = libraries_of_eps(requirements or ())
@@ -118,7 +138,57 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
-    trials, findings = _plugins(console)
+    placement = None
+    if arguments.model is not None:
+        placement = _place(arguments, console)
+        findings = list(_check_placement(arguments, placement))
+        records = default_registry.records()
+        console.say(str(placement), wrap=False)
+        console.note_simulated(
+            row["ep"] for row in placement.eps if row["simulated"] and row["nodes"]
+        )
+    else:
+        _require_model(arguments)
+        records, findings = _check_all(requirements, vendors, variables, console)
+        console.table(("", ""), list(facts.items()))
+        _print_libraries(requirements or (), console)
+        _print_plugins(records, vendors, console)
+        rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
+        console.table(("graph transformer", "distribution", "version"), rows)
+        values = [
+            (name, value, VARIABLES.get(name, "nothing"))
+            for name, value in variables.items()
+        ]
+        console.table(("variable", "value", "meaning"), values)
+    _print_findings(findings, console)
+
+    ok = all(finding.severity != "problem" for finding in findings)
+    console.result(
+        DoctorResult(
+            ok=ok,
+            environment=facts,
+            libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
+            libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
+            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            graph_transformers=[EntryFacts(**each) for each in transformers],
+            variables=variables,
+            findings=findings,
+            placement=None
+            if placement is None
+            else PlacementFacts(**placement.as_dict()),
+        )
+    )
+    return ExitCode.DONE if ok else ExitCode.FAILED
+
+
+def _check_all(
+    requirements: Sequence[Library] | None,
+    vendors: Sequence[EpLibrary],
+    variables: Mapping[str, str],
+    console: Console,
+) -> tuple[list[PluginRecord], list[DoctorFinding]]:
+    """Return the EPs of all plugins, each tried, and all findings."""
+    trials, of_plugins = _plugins(console)
     findings = [
         *_check_environment(),
         *check_libraries(requirements),
@@ -130,37 +200,71 @@ def run(_arguments: argparse.Namespace, console: Console) -> int:
         *_check_libraries_of_eps(vendors),
         *_check_builds(requirements),
         *_check_variables(variables, any_plugin=bool(trials)),
-        *findings,
+        *of_plugins,
         *_check_commands(),
     ]
-    ok = all(finding.severity != "problem" for finding in findings)
+    return [trial.record for trial in trials], findings
 
-    console.table(("", ""), list(facts.items()))
-    _print_libraries(requirements or (), console)
-    records = [trial.record for trial in trials]
-    _print_plugins(records, vendors, console)
-    rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
-    console.table(("graph transformer", "distribution", "version"), rows)
-    values = [
-        (name, value, VARIABLES.get(name, "nothing"))
-        for name, value in variables.items()
-    ]
-    console.table(("variable", "value", "meaning"), values)
-    _print_findings(findings, console)
 
-    console.result(
-        DoctorResult(
-            ok=ok,
-            environment=facts,
-            libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
-            libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
-            plugins=[PluginFacts(**record.as_dict()) for record in records],
-            graph_transformers=[EntryFacts(**each) for each in transformers],
-            variables=variables,
-            findings=findings,
+# -- one model
+# ------------------------------------------------------------------------------------
+
+
+def _require_model(arguments: argparse.Namespace) -> None:
+    """Raise InvalidArgument if options about a model were given without one."""
+    if any(
+        getattr(arguments, name)
+        for name in (
+            "ep",
+            "config",
+            "provider_option",
+            "free_dimension",
+            "custom_ops_library",
+            "host_plugin",
         )
-    )
-    return ExitCode.DONE if ok else ExitCode.FAILED
+    ):
+        raise InvalidArgument(
+            "EPs and their options were given to `epctx doctor`, and no model.",
+            hint="Name the model: epctx doctor MODEL --ep ...",
+        )
+
+
+def _place(arguments: argparse.Namespace, console: Console) -> Placement:
+    """Ask the EPs for their claims, as a session would; nothing is compiled."""
+    from epctx_core import explain_model
+    from epctx_core.plugin import Purpose
+
+    session = session_options(arguments, console)
+    if not arguments.ep:
+        for name in _list_usable():
+            session.add_provider(name, optional=True)
+    with console.progress("asking the EPs") as progress:
+        progress.watch(session)
+        return explain_model(arguments.model, session, purpose=Purpose.RUN).placement
+
+
+def _list_usable() -> list[str]:
+    """Return the usable EPs, simulated ones last; each is loaded to learn which."""
+    simulated: dict[str, str] = {}
+    for ep in get_available_providers():
+        with suppress(EpctxError):
+            simulated[ep] = get_ep_metadata(ep)["simulated"]
+    return sorted(simulated, key=simulated.__getitem__)
+
+
+def _check_placement(
+    arguments: argparse.Namespace, placement: Placement
+) -> Iterator[DoctorFinding]:
+    """Yield a problem for each EP that was named and gets no node, with its first
+    reason.
+    """
+    for row in placement.eps if arguments.ep else ():
+        if row["ep"] != CPU_EP and not row["nodes"]:
+            reasons = [each for each in placement.left if each["ep"] == row["ep"]]
+            why = f" It says: {reasons[0]['reason'].rstrip('.')}." if reasons else ""
+            yield _problem(
+                f"{row['ep']} takes no node of {Path(arguments.model).name}.{why}"
+            )
 
 
 def _print_libraries(requirements: Sequence[Library], console: Console) -> None:

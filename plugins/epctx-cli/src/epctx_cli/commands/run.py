@@ -22,6 +22,7 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
+from epctx_cli.plugin_results import PlacementFacts
 from epctx_cli.profiling import add_profile, profiling
 from epctx_cli.results import (
     ComparedModel,
@@ -55,6 +56,10 @@ def add_run_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--output", metavar="OUT.npz", help="write the outputs, by name"
     )
+    parser.add_flag(
+        "--placement",
+        "show nodes and weights of each EP, and why EPs left nodes to the CPU EP",
+    )
     add_profile(parser)
     add_common(parser)
     parser.set_defaults(run=run_run)
@@ -63,11 +68,10 @@ def add_run_arguments(parser: CommandParser) -> None:
 def run_run(arguments: argparse.Namespace, console: Console) -> int:
     """Load and run the model, and describe its outputs."""
     from epctx_cli.arrays import check_writable, explain_made_lengths, save_arrays
-    from epctx_cli.node_counts import count_nodes, record_nodes
+    from epctx_cli.node_counts import count_nodes
     from epctx_core import InferenceSession
 
     session_settings = session_options(arguments, console)
-    record_nodes(session_settings)
     if arguments.output is not None:
         check_writable(arguments.output)
     with (
@@ -90,9 +94,12 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
                 for output in session.get_outputs()
             ]
             nodes = count_nodes(session)
+            placement = session.placement() if arguments.placement else None
     if arguments.output is not None:
         save_arrays(arguments.output, results)
     _print_run(arguments, nodes, outputs, seconds, console)
+    if placement is not None:
+        console.say(f"\n{placement}", wrap=False)
     simulated = console.note_simulated(nodes.simulated)
     console.result(
         RunResult(
@@ -108,6 +115,9 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
             outputs=outputs,
             output_file=arguments.output,
             seconds=seconds,
+            placement=None
+            if placement is None
+            else PlacementFacts(**placement.as_dict()),
         )
     )
     return ExitCode.DONE

@@ -305,6 +305,7 @@ adopt_methods(
     "get_providers",
     "get_provider_options",
     "get_modelmeta",
+    "placement",
     "set_ep_dynamic_options",
 )
 
