@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass
 from itertools import chain
 from operator import itemgetter
@@ -93,17 +93,17 @@ def describe_placement(
     ]
 
     on_cpu = {graph: {*nodes} for graph, nodes in placed[CPU_EP].items()}
-    refused: dict[tuple[str, str], _Pieces] = {}
+    refused: dict[tuple[str, str], dict[GraphIndex, set[int]]] = {}
     for each in assignment.refusals:
         nodes = on_cpu.get(each.graph, set()).intersection(each.nodes)
         if own := nodes - each.follows.keys():
             operator = each.graph.op_types[each.nodes[0]]
             reason = each.reason.removeprefix(f"{operator}: ")
-            pieces = refused.setdefault((each.ep, reason), {})
-            pieces.setdefault(each.graph, []).extend(own)
+            found = refused.setdefault((each.ep, reason), {})
+            found.setdefault(each.graph, set()).update(own)
     left = [
-        {"ep": ep, "reason": reason, **_count(pieces)}
-        for (ep, reason), pieces in refused.items()
+        {"ep": ep, "reason": reason, **_count(found)}
+        for (ep, reason), found in refused.items()
     ]
     number = itemgetter("nodes")
     return Placement(
@@ -131,7 +131,9 @@ def _place(part: GraphAssignment, around: str, placed: dict[str, _Pieces]) -> No
                 _place(subgraph, takers[node], placed)
 
 
-def _count(pieces: _Pieces, *, compiled: int = 0) -> dict[str, Any]:
+def _count(
+    pieces: Mapping[GraphIndex, Collection[int]], *, compiled: int = 0
+) -> dict[str, Any]:
     """Return the part of a row that counts: of nodes by graph, and of EPContext nodes.
 
     Of nodes with subgraphs that have an index those inside are nodes of their own.

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from contract.validating_eps import compiled, session
 from control_flow.agreement_of_routes import model_of
-from end_to_end.engine_eps import Alpha, Beta, EngineProvider, scripted
+from end_to_end.engine_eps import Alpha, Beta, EngineProvider, Fragile, scripted
 from end_to_end.small_models import chain, saved
 from kernel_eps.acme import kernel_ep
 from models_breadth.special_models import made, node, value
@@ -58,7 +58,7 @@ NESTED_NODES = 9
 
 
 class Nothing(EngineProvider):
-    """Takes no node, and gives no reason for Sin."""
+    """Takes no node, gives no reason for Sin, and twice the one for If."""
 
     name = "NothingExecutionProvider"
     binary_suffix = "nothing"
@@ -69,6 +69,7 @@ class Nothing(EngineProvider):
             return [n for n in graph.nodes if n.op_type in operators]
 
         return [
+            Refusal("it has control flow", nodes("If")),
             Refusal("it has control flow", nodes("If")),
             *(
                 Refusal(f"{operator}: its shape is open", nodes(operator))
@@ -235,6 +236,20 @@ def test_what_another_ep_takes_is_not_left(tmp_path):
     model = saved(chain(["Relu", "Add"]), tmp_path / "m.onnx")
 
     assert placed(model, Nothing, Alpha).left == []
+
+
+def test_what_an_ep_fails_to_compile_is_the_next_ones_and_its_refusals_count_once(
+    tmp_path,
+):
+    model = saved(chain(["Relu", "Sin", "Add", "Relu", "Sin"]), tmp_path / "m.onnx")
+
+    with session(model, Fragile, Beta, ep__on_compile_failure="next") as made_session:
+        placement = made_session.placement()
+
+    assert nodes_of(placement) == {Fragile.name: 1, Beta.name: 1, CPU: 3}
+    assert {
+        (group["ep"], group["reason"]): group["operators"] for group in placement.left
+    }[Beta.name, "Sin is not supported"] == {"Sin": 2}
 
 
 def test_a_constant_that_only_serves_refused_nodes_is_not_in_the_row_of_a_reason(
