@@ -427,23 +427,19 @@ def _check_builds(requirements: Sequence[Library] | None) -> Iterator[DoctorFind
         for package in find_builds(ONNXRUNTIME)
     }
     if len(builds) > 1:
-        names = " and ".join(builds)
         yield _problem(
-            f"{names} are installed over one another: their files have the same names, "
-            "and those of the one that came last are used.",
+            f"{' and '.join(builds)} are installed over one another: their files have "
+            "the same names, and those of the one that came last are used.",
             f"pip uninstall {' '.join(builds)}, then pip install the one that you need",
         )
-        return
-    for library in requirements or ():
-        for name, version in builds.items() if library.name == ONNXRUNTIME else ():
-            if name != ONNXRUNTIME and not within(
-                version, SpecifierSet(library.required)
-            ):
-                yield _note(
-                    f"{name} {version} is installed, and epctx is made for onnxruntime "
-                    f"{library.required}: this one runs models and its EPs, and "
-                    "optimises none for other EPs."
-                )
+    needed = [lib.required for lib in requirements or () if lib.name == ONNXRUNTIME]
+    for name, version in builds.items() if needed else ():
+        if name != ONNXRUNTIME and not within(version, SpecifierSet(needed[0])):
+            yield _note(
+                f"{name} {version} is installed, and epctx is made for onnxruntime "
+                f"{needed[0]}: this one runs models and its EPs, and optimises none "
+                "for other EPs."
+            )
 
 
 def _check_libraries_of_eps(
