@@ -209,3 +209,19 @@ def test_simulated_eps_compile_and_run_beside_it(source):
 
     assert report.partitions
     assert all(np.isfinite(result).all() for result in results)
+
+
+def test_an_option_that_the_build_refuses_is_an_error_about_the_option(source):
+    made = epctx.SessionOptions()
+    made.add_provider(BUILD, {"nonsense": "1"})
+
+    with pytest.raises(epctx.InvalidArgument, match="nonsense"):
+        epctx.InferenceSession(source, made)
+
+
+def test_a_flag_is_passed_on_as_onnxruntime_passes_it(source):
+    made = epctx.SessionOptions()
+    made.add_provider(BUILD, {**OPTIONS, "disable_dynamic_shapes": True})
+
+    with epctx.InferenceSession(source, made) as session:
+        assert session.run(None, network("two_parts").inputs)

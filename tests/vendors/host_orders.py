@@ -105,18 +105,20 @@ def take(order):
 
 
 def take_in_a_process(order):
-    """Return the same of a process that this one forks."""
+    """Return the same of a process that this one forks, and how that ended."""
     reader, writer = os.pipe()
     if not (child := os.fork()):
         try:
             os.write(writer, json.dumps(take(order)).encode())
         finally:
+            # A fork has none of the threads for which onnxruntime's end would wait.
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         told = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(told) if told else ["the process ended"]
+    _, status = os.waitpid(child, 0)
+    ended = f"the process ended with status {status}" if status else None
+    return [*(json.loads(told) if told else ()), ended]
 
 
 if __name__ == "__main__":

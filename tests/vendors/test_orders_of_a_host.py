@@ -22,6 +22,8 @@ STEPS = (
     *("load_or_compile", "register", "unregister"),
 )
 PAIRS = [*itertools.product(STEPS, repeat=2)]
+PARTS = 6
+"""Tests that share these orders: each takes some seconds, not minutes."""
 TRIPLES = [*itertools.product(STEPS, repeat=3)]
 
 
@@ -50,7 +52,7 @@ def take(kind, models, orders):
         text=True,
         check=True,
         cwd=Path(__file__).parent.parent,
-        timeout=1500,
+        timeout=280,
     )
     return json.loads(done.stdout)
 
@@ -62,20 +64,21 @@ def check(kind, models, orders):
     native = take("onnxruntime", models, orders)
     told = take(kind, models, orders)
     for order, expected, found in zip(orders, native, told, strict=True):
-        assert len(found) == len(order), (order, found)
-        for step, ours, theirs in zip(order, found, expected, strict=True):
+        for step, ours, theirs in zip((*order, "end"), found, expected, strict=True):
             assert ours is None or theirs is not None, (order, step, ours)
             assert "already registered" not in str(theirs) or (
                 "already registered" in str(ours)
             ), (order, step, ours)
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", ["drop_in", "cached"])
-def test_no_order_fails_that_onnxruntime_allows(models, kind):
-    check(kind, models, [*PAIRS, *draw_orders(33, 60)])
+def test_no_order_fails_that_onnxruntime_allows(models, kind, part):
+    check(kind, models, [*PAIRS, *draw_orders(33, 60)][part::PARTS])
 
 
 @pytest.mark.stress
+@pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("kind", ["drop_in", "cached"])
-def test_no_order_of_three_steps_fails_that_onnxruntime_allows(models, kind):
-    check(kind, models, TRIPLES)
+def test_no_order_of_three_steps_fails_that_onnxruntime_allows(models, kind, first):
+    check(kind, models, [order for order in TRIPLES if order[0] == first])

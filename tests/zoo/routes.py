@@ -182,10 +182,14 @@ def recording(options: epctx.SessionOptions) -> epctx.SessionOptions:
 
 
 def drop_right_warnings(problems: list[str], groups: list[Any]) -> list[str]:
-    """Return problems without the warning that EPs take nothing, if that is so."""
-    if all(group.ep_name == CPU for group in groups):
-        return [problem for problem in problems if UNUSED not in problem]
-    return problems
+    """Return problems without the warnings of EPs that take nothing, if that is so."""
+    used = {group.ep_name for group in groups} - {CPU}
+    return [
+        problem
+        for problem in problems
+        # The EPs stand before the first reason.
+        if UNUSED not in problem or any(ep in problem.split(" says:")[0] for ep in used)
+    ]
 
 
 def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:

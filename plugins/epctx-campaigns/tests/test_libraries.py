@@ -166,7 +166,10 @@ def test_work_that_other_eps_do_for_the_ep_is_no_pass():
         def plugin(self):
             found = super().plugin
             return SimpleNamespace(
-                ep="AcmeExecutionProvider", list_devices=found.list_devices
+                ep="AcmeExecutionProvider",
+                list_devices=lambda _name=None: found.list_devices(),
+                get_name=lambda _devices: "AcmeExecutionProvider",
+                add_to=found.add_to,
             )
 
     case = library_cases.load_cases()["right"]

@@ -23,7 +23,7 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
     assert [(r.severity, r.hint) for r in remarks] == [
         ("problem", "pip install 'onnx>=1.23'"),
         ("problem", "pip install 'pluggy>=1.23'"),
-        ("note", pip_install("epctx-onnxruntime")),
+        ("note", pip_install("epctx-onnxruntime[cpu]")),
     ]
 
 

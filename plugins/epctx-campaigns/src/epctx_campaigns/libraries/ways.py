@@ -162,7 +162,7 @@ def _open_native(
     )
     options.add_session_config_entry(_RECORD, "1")
     devices = provider.select_devices(plugin.list_devices(plugin.ep), typed)  # type: ignore[attr-defined]
-    options.add_provider_for_devices(list(devices), provider.vendor_options(typed))  # type: ignore[attr-defined]
+    plugin.add_to(options, devices, provider.vendor_options(typed))  # type: ignore[attr-defined]
     _profile(options, folder)
     session = onnxruntime.InferenceSession(model, options, enable_fallback=0)
     _note_assignment(assignment, session, plugin.ep)

@@ -104,8 +104,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Return the options as onnxruntime hands them to the EP: text, without those
         that are not set.
         """
+        flags = {option.name for option in cls.options if option.type is bool}
         return {
-            name: str(int(value)) if isinstance(value, bool) else str(value)
+            name: str(int(value)) if name in flags else str(value)
             for name, value in options.items()
             if value is not None
         }
@@ -605,10 +606,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 model.SerializeToString(), self.session_options(), enable_fallback=0
             )
         except Exception as error:
+            defaults = {option.name: option.default for option in self.options}
             given = [
-                option.name
-                for option in self.options
-                if self.context.options.get(option.name) != option.default
+                name
+                for name, value in self.context.options.items()
+                if value != defaults.get(name)
             ]
             raise InvalidArgument(
                 f"onnxruntime cannot create {self.name} with "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import importlib_metadata
 
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,11 +61,8 @@ class PluginLibrary:
             NotImplementedByProvider: the package or its library is missing or does not
                 load, or there is no device.
         """
-        name = name or f"epctx.{self.ep}"
         with _LOCK:
-            self._register(name)
-        # Some libraries name their EP themselves, and most as they were registered.
-        devices = self.list_registered(name) or self.list_registered(self.ep)
+            devices = self._register(name or f"epctx.{self.ep}")
         if not devices:
             self._check_devices()
         return devices
@@ -82,11 +79,23 @@ class PluginLibrary:
     ) -> None:
         """Add the EP to options of a session, with some of its devices or, inside
         onnxruntime, none.
+
+        Raises:
+            InvalidArgument: onnxruntime or the EP refuses an option.
         """
-        if devices:
-            session_options.add_provider_for_devices(list(devices), dict(settings))
-        else:
-            session_options.add_provider(self.ep, dict(settings))
+        try:
+            if devices:
+                session_options.add_provider_for_devices(list(devices), dict(settings))
+            else:
+                session_options.add_provider(self.ep, dict(settings))
+        except Exception as error:  # onnxruntime's exceptions have no base of their own
+            raise InvalidArgument(
+                f"onnxruntime does not add {self.ep} with the options "
+                f"{', '.join(map(repr, settings)) or 'that it has by default'}: "
+                f"{one_line(error)}",
+                ep=self.ep,
+                hint="Check its options against the vendor's documentation.",
+            ) from error
 
     def _check_devices(self) -> None:
         """Raise NotImplementedByProvider for an EP without a device; one inside
@@ -118,16 +127,22 @@ class PluginLibrary:
 
         return [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
 
-    def _register(self, name: str) -> None:
+    def _register(self, name: str) -> Sequence[onnxruntime.OrtEpDevice]:
+        """Return the devices that the library lists, registered once by a name.
+
+        Those of a library that the program around registers end when it takes that
+        back, also if they are of the same EP: some libraries name it themselves.
+        """
         from epctx_onnxruntime.real import onnxruntime
 
         if not (self.path or self.module):
-            return  # The EP is inside onnxruntime.
+            return self.list_registered(self.ep)  # The EP is inside onnxruntime.
         if failure := _FAILURES.get(self):
             raise NotImplementedByProvider(failure[0], hint=failure[1])
         path = self.find_path()
-        if _REGISTERED.get(name) == path:
-            return
+        if (name, path) in _REGISTERED:
+            return _REGISTERED[name, path]
+        before = onnxruntime.get_ep_devices()
         try:
             onnxruntime.register_execution_provider_library(name, path)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -141,7 +156,12 @@ class PluginLibrary:
             )
             _FAILURES[self] = reason, hint
             raise NotImplementedByProvider(reason, hint=hint) from error
-        _REGISTERED[name] = path
+        _REGISTERED[name, path] = [
+            device
+            for device in onnxruntime.get_ep_devices()
+            if device not in before and device.ep_name in (name, self.ep)
+        ]
+        return _REGISTERED[name, path]
 
     def import_module(self) -> Any:
         """Import the vendor's package.
@@ -257,8 +277,8 @@ class PluginLibrary:
         return facts
 
 
-_REGISTERED: dict[str, str] = {}
-"""Paths of libraries by the names under which they are registered."""
+_REGISTERED: dict[tuple[str, str], Sequence[onnxruntime.OrtEpDevice]] = {}
+"""Devices of libraries by the names under which they are registered, and paths."""
 _FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
 """Reasons and hints of libraries that do not load: one that failed to load is not
 loaded again in this process.
