@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import onnx
 import onnxruntime
 import pytest
+from epctx_onnxruntime.providers.library import PluginLibrary
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
 from vendors.networks import network
 from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
@@ -237,7 +238,7 @@ def listed(monkeypatch):
             metadata={"driver_version": "1.2.3"},
         )
         device = SimpleNamespace(ep_name=QNN, device=hardware, ep_metadata={})
-        monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [device])
+        monkeypatch.setattr(PluginLibrary, "list_devices", lambda *_: [device])
 
     return list_device
 
