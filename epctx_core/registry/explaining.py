@@ -213,7 +213,7 @@ def describe_others(
         sentences.append(
             f" {r.origin} provides {r.name}, too{', and made this' if made else ''}"
             + (
-                f': name it "{r.distribution}:{r.name}" among the providers.'
+                f': name it "{r.qualified_name}" among the providers.'
                 if can_be_named
                 else f"; it is {r.state.value}: `epctx plugins list` says why."
             )
@@ -266,8 +266,7 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     )
     if record.passed_over:
         hint = (
-            f'Name it "{record.distribution}:{record.name}" among the providers to '
-            "use it anyway."
+            f'Name it "{record.qualified_name}" among the providers to use it anyway.'
         )
     if record.undecided:
         return f"{record.name} is ambiguous: {record.reason}", hint

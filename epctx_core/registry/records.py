@@ -124,6 +124,11 @@ class PluginRecord:
         )
 
     @property
+    def qualified_name(self) -> str:
+        """The EP's name as a provider's, after its distribution if it has one."""
+        return f"{self.distribution}:{self.name}" if self.distribution else self.name
+
+    @property
     def label(self) -> str:
         """EP name and origin for messages."""
         return f"{self.name} ({self.origin})"

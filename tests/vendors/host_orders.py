@@ -1,8 +1,9 @@
-"""Steps of a program that uses onnxruntime and Qualcomm's EP, in many orders: each in a
+"""Steps of a program that uses onnxruntime and a plugin EP, in many orders: each in a
 process of its own, forked from one that has imported all.
 
-Arguments: `onnxruntime`, `drop_in` or `cached`, the source, its context model, and a
-folder for the cache. Standard input has a list of orders as JSON, standard output a
+Arguments: `onnxruntime`, `drop_in` or `cached`, the EP, the source, what the program
+loads with the EP, and a folder for the cache. The EP is Qualcomm's, which has the name
+of its registration, or `cpu_ep`, which names itself and is loaded from its source. Standard input has a list of orders as JSON, standard output a
 list of lists with the text of each step's error, or null.
 """
 
@@ -14,16 +15,31 @@ import os
 import sys
 
 import numpy as np
-import onnxruntime_qnn
 from vendors.vendors_onnxruntime import QNN, QUIET, qnn_options
 
 OTHER = "another name"
-ROUTE, SOURCE, CONTEXT, CACHE = sys.argv[1:5]
+ROUTE, EP, SOURCE, CONTEXT, CACHE = sys.argv[1:6]
+if EP == QNN:
+    import onnxruntime_qnn
+
+    OPTIONS, LIBRARY = qnn_options(), onnxruntime_qnn.get_library_path()
+else:
+    import nxrt_ep_cpu
+
+    OPTIONS, LIBRARY = {}, nxrt_ep_cpu.get_library_path()
 
 if ROUTE == "drop_in":
     import epctx_onnxruntime as ort
 else:
     import onnxruntime as ort
+
+registered = []
+"""Names for the library in the process of one order, beside the program's own."""
+
+if ROUTE != "onnxruntime" and EP != QNN:
+    from epctx_onnxruntime.providers import register_plugin_ep
+
+    register_plugin_ep(EP, library=LIBRARY)
 
 
 def make_options():
@@ -40,8 +56,8 @@ def run(model, options):
 
 def load():
     options = make_options()
-    if devices := [d for d in ort.get_ep_devices() if d.ep_name == QNN]:
-        options.add_provider_for_devices(devices[:1], qnn_options())
+    if devices := [d for d in ort.get_ep_devices() if d.ep_name == EP]:
+        options.add_provider_for_devices(devices[:1], OPTIONS)
     run(CONTEXT, options)
 
 
@@ -55,16 +71,15 @@ def select():
 def load_or_compile():
     if ROUTE == "onnxruntime":
         # It cannot run the EP without its library, so that a policy finds that, too.
-        if not any(device.ep_name == OTHER for device in ort.get_ep_devices()):
-            ort.register_execution_provider_library(
-                OTHER, onnxruntime_qnn.get_library_path()
-            )
+        if not registered:
+            ort.register_execution_provider_library(OTHER, LIBRARY)
+            registered.append(OTHER)
         return
     if ROUTE == "drop_in":
         import epctx_core as epctx
 
         options = epctx.SessionOptions()
-        options.add_provider(QNN, qnn_options())
+        options.add_provider(EP, OPTIONS)
         epctx.load_or_compile(SOURCE, options, CACHE).close()
         return
     from epctx_onnxruntime import cached
@@ -72,8 +87,8 @@ def load_or_compile():
     cached.load_or_compile(
         SOURCE,
         make_options(),
-        provider=QNN,
-        provider_options=qnn_options(),
+        provider=EP,
+        provider_options=OPTIONS,
         cache_dir=CACHE,
     )
 
@@ -84,10 +99,8 @@ STEPS = {
     "policy": select,
     "plain": lambda: run(SOURCE, make_options()),
     "load_or_compile": load_or_compile,
-    "register": lambda: ort.register_execution_provider_library(
-        QNN, onnxruntime_qnn.get_library_path()
-    ),
-    "unregister": lambda: ort.unregister_execution_provider_library(QNN),
+    "register": lambda: ort.register_execution_provider_library(EP, LIBRARY),
+    "unregister": lambda: ort.unregister_execution_provider_library(EP),
 }
 
 

@@ -151,6 +151,24 @@ def test_a_network_is_compiled_once_and_gives_the_direct_result(
         )
 
 
+def test_a_device_under_a_name_of_the_programs_own_is_that_of_the_ep(host, model):
+    import onnxruntime_qnn
+
+    name = "qnn of the program"
+    library = onnxruntime_qnn.get_library_path()
+    onnxruntime.register_execution_provider_library(name, library)
+    try:
+        device = next(d for d in onnxruntime.get_ep_devices() if d.ep_name == name)
+        session = host.session(model, provider=device)
+        providers = session.get_providers()
+        del session
+    finally:
+        onnxruntime.unregister_execution_provider_library(name)
+
+    assert providers[0] == name
+    assert host.compiles == 1
+
+
 def test_a_model_of_which_qnn_takes_nothing_is_loaded_without_it(host, tmp_path):
     graph = multiply_by(2).graph
     graph.node[0].CopyFrom(helper.make_node("Softsign", ["x"], ["y"], name="bent"))

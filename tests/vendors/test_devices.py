@@ -115,18 +115,29 @@ def test_a_policy_prefers_the_real_ep(model):
     assert eps[0] == chosen.ep_name
 
 
-def test_a_library_of_an_adapter_is_used_by_it_whatever_the_host_calls_it(caplog):
+def test_a_library_of_an_adapter_is_used_by_it_under_the_hosts_name_too(model, caplog):
     with caplog.at_level(logging.INFO, "epctx.devices"):
         onnxruntime.register_execution_provider_library(
             "mine", onnxruntime_qnn.get_library_path()
         )
     try:
-        names = {device.ep_name for device in onnxruntime.get_ep_devices()}
+        listed = [(d.device.type, d.device.vendor_id) for d in of("mine")]
+        native = [
+            (d.device.type, d.device.vendor_id)
+            for d in real.get_ep_devices()
+            if d.ep_name == "mine"
+        ]
+        options = onnxruntime.SessionOptions()
+        options.add_provider_for_devices(of("mine")[:1], {"soc_model": "60"})
+        with onnxruntime.InferenceSession(model, options) as session:
+            providers = session.get_providers()
     finally:
         onnxruntime.unregister_execution_provider_library("mine")
 
-    assert QNN in names
-    assert "mine" not in names
+    assert listed == native
+    assert providers[0] == QNN
+    assert not of("mine")
+    assert of(QNN)
     assert "mine is that of QNNExecutionProvider (epctx-onnxruntime" in caplog.text
 
 

@@ -138,6 +138,42 @@ def test_the_drop_in_gives_it_the_nodes_that_onnxruntime_gives_it(source, tmp_pa
     assert "no node" not in done.stderr
 
 
+NAMES = """
+import shutil, sys
+import epctx_onnxruntime as onnxruntime, nxrt_ep_cpu
+
+def names():
+    return [device.ep_name for device in onnxruntime.get_ep_devices()].count("cpu_ep")
+
+path = nxrt_ep_cpu.get_library_path()
+onnxruntime.register_execution_provider_library("a", path)
+onnxruntime.register_execution_provider_library("b", path)
+assert names() == 1
+onnxruntime.unregister_execution_provider_library("a")
+assert names() == 1
+onnxruntime.unregister_execution_provider_library("b")
+assert names() == 0
+for number in "12":
+    copy = shutil.copy(path, f"{sys.argv[1]}/copy{number}.so")
+    onnxruntime.register_execution_provider_library("c", copy)
+    assert names() == 1
+    onnxruntime.unregister_execution_provider_library("c")
+    assert names() == 0
+"""
+
+
+def test_a_library_has_its_ep_while_one_name_of_the_host_is_left(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", NAMES, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_host_that_keeps_onnxruntime_gets_a_session_with_it(
     registry, source, tmp_path, caplog
 ):

@@ -1,4 +1,4 @@
-"""A program may list devices, register Qualcomm's library, load and unregister in any
+"""A program may list devices, register a vendor's library, load and unregister in any
 order that onnxruntime allows, with epctx in its process or in onnxruntime's place.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from vendors.networks import network
 from vendors.routes import route
+from vendors.vendors_onnxruntime import QNN
 
 import epctx_core as epctx
 
@@ -35,18 +36,29 @@ def draw_orders(seed, count):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    source = folder / "m.onnx"
-    source.write_bytes(network("two_parts").model)
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "m.onnx"
+    path.write_bytes(network("two_parts").model)
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_qnn(source):
+    """Return the EP, a model, what it is loaded from, and a folder for the cache."""
     compiler = epctx.ModelCompiler(route("epctx with QNN").session_options(), source)
-    return source, compiler.compile_to_file().output, folder / "cache"
+    context = compiler.compile_to_file().output
+    return QNN, source, context, source.with_name("cache")
 
 
-def take(kind, models, orders):
+@pytest.fixture(scope="module")
+def of_cpu_ep(source):
+    return "cpu_ep", source, source, source.with_name("cache")
+
+
+def take(kind, subject, orders):
     """Return the text of the error of each step of each order, or None."""
     done = subprocess.run(
-        [sys.executable, "-m", "vendors.host_orders", kind, *models],
+        [sys.executable, "-m", "vendors.host_orders", kind, *subject],
         input=json.dumps(orders),
         capture_output=True,
         text=True,
@@ -57,12 +69,12 @@ def take(kind, models, orders):
     return json.loads(done.stdout)
 
 
-def check(kind, models, orders):
+def check(kind, subject, orders):
     """Raise AssertionError where onnxruntime has no error and epctx has one, or one
     that says something else.
     """
-    native = take("onnxruntime", models, orders)
-    told = take(kind, models, orders)
+    native = take("onnxruntime", subject, orders)
+    told = take(kind, subject, orders)
     for order, expected, found in zip(orders, native, told, strict=True):
         for step, ours, theirs in zip((*order, "end"), found, expected, strict=True):
             assert ours is None or theirs is not None, (order, step, ours)
@@ -73,12 +85,17 @@ def check(kind, models, orders):
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", ["drop_in", "cached"])
-def test_no_order_fails_that_onnxruntime_allows(models, kind, part):
-    check(kind, models, [*PAIRS, *draw_orders(33, 60)][part::PARTS])
+def test_no_order_fails_that_onnxruntime_allows(of_qnn, kind, part):
+    check(kind, of_qnn, [*PAIRS, *draw_orders(33, 60)][part::PARTS])
+
+
+@pytest.mark.parametrize("kind", ["drop_in", "cached"])
+def test_no_order_fails_with_a_library_that_names_its_ep_itself(of_cpu_ep, kind):
+    check(kind, of_cpu_ep, [*PAIRS, *draw_orders(34, 15)])
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("kind", ["drop_in", "cached"])
-def test_no_order_of_three_steps_fails_that_onnxruntime_allows(models, kind, first):
-    check(kind, models, [order for order in TRIPLES if order[0] == first])
+def test_no_order_of_three_steps_fails_that_onnxruntime_allows(of_qnn, kind, first):
+    check(kind, of_qnn, [order for order in TRIPLES if order[0] == first])

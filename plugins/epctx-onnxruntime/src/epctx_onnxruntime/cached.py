@@ -31,6 +31,7 @@ from epctx_core.ext import SESSION_OPTIONS, host_call, import_installed
 from epctx_core.plugin import Compatibility
 from epctx_onnxruntime.providers.base import MODELS, OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import one_line
+from epctx_onnxruntime.providers.registration import find_adapter
 from epctx_onnxruntime.real import onnxruntime
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         host_options = (
             onnxruntime.SessionOptions() if session_options is None else session_options
         )
-        name = _find_name(getattr(provider, "ep_name", provider), registry)
+        name = _find_name(provider, registry)
         request: Request = requests.Request(
             model=model,
             options=requests.cacheable(
@@ -154,22 +155,29 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         return _open(request.model, host_options, name)
 
 
-def _find_name(name: Any, registry: Registry) -> Any:
-    """Return an EP's name; with its distribution, if of several that provide the EP
-    one alone is on onnxruntime.
+def _find_name(provider: Any, registry: Registry) -> Any:
+    """Return the name of an EP or of a device's; with its distribution, if of several
+    that provide the EP one alone is on onnxruntime.
+
+    A device has the program's name for its library where the library takes that.
     """
+    name = getattr(provider, "ep_name", provider)
     if not isinstance(name, str):
         return name  # which is refused later
     with suppress(errors.EpctxError):  # raised again where the EP is chosen
         registry.resolve(name)
         return name
 
+    library = dict(getattr(provider, "ep_metadata", {})).get("library_path")
+    if library and (adapter := find_adapter(library, registry)):
+        return adapter.qualified_name
+
     fitting = []
     for record in registry.find(name):
         if record.undecided:
             with suppress(errors.PluginError):  # it is broken
                 if issubclass(registry.load(record), OnnxRuntimeProvider):
-                    fitting.append(f"{record.distribution}:{record.name}")
+                    fitting.append(record.qualified_name)
     return fitting[0] if len(fitting) == 1 else name
 
 
@@ -249,7 +257,8 @@ def _select_devices(
         )
     library = choice.cls.library
     # The session is the host's, and so are the devices of a library that it registered.
-    listed = library.list_registered(library.ep) or library.list_devices()
+    name = getattr(provider, "ep_name", library.ep)
+    listed = library.list_registered(name) or library.list_devices()
     devices = list(choice.cls.select_devices(listed, choice.options))
     if not isinstance(provider, str) and _identify([provider])[0] not in _identify(
         devices

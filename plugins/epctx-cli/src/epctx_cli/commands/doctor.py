@@ -548,7 +548,7 @@ def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[DoctorFinding
             why, hint = default_registry.explain_unusable(example)
             yield _problem(f"{why}.", hint)
         else:
-            name = f'"{example.distribution}:{example.name}"'
+            name = f'"{example.qualified_name}"'
             pronoun = "it" if len(group) == 1 else "one of them"
             yield _note(
                 f"{label} is not used: {example.reason}.",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import epctx_core
@@ -60,10 +58,12 @@ class OrtEpDevice:
     """Device with an EP that works on it; attributes as `onnxruntime.OrtEpDevice`.
 
     Attributes:
-        ep_name, ep_vendor: the EP.
+        ep_name, ep_vendor: the EP; the name is the host's for its library where the
+            library takes that.
         ep_metadata: what `epctx_core.get_ep_metadata` says of it, and its version.
         ep_options: the options with which the EP uses this device.
         device: the device.
+        provider: the EP for `add_provider`, with the distribution that provides it.
     """
 
     ep_name: str
@@ -71,6 +71,7 @@ class OrtEpDevice:
     ep_metadata: Mapping[str, str] = field(hash=False)
     ep_options: Mapping[str, str] = field(hash=False)
     device: OrtHardwareDevice
+    provider: str
 
     def memory_info(self, _memory_type: Any) -> onnxruntime.OrtMemoryInfo | None:
         """Return the memory in which sessions take and give values: the CPU's; None for
@@ -87,12 +88,6 @@ class OrtEpDevice:
         raise NotImplementedError(
             f"OrtEpDevice.create_sync_stream: {REASONS['create_sync_stream']}."
         )
-
-    @property
-    def provider(self) -> str:
-        """The EP as a provider's name, with the distribution that provides it."""
-        distribution = self.ep_metadata.get("distribution")
-        return f"{distribution}:{self.ep_name}" if distribution else self.ep_name
 
     @property
     def is_simulated(self) -> bool:
@@ -135,6 +130,7 @@ def describe_cpu() -> OrtEpDevice:
         ep_vendor=real.ep_vendor,
         ep_metadata=dict(real.ep_metadata),
         ep_options={},
+        provider=CPU_EP,
         device=OrtHardwareDevice(
             type=real.device.type,
             vendor=real.device.vendor,
@@ -160,7 +156,8 @@ def get_ep_devices() -> list[OrtEpDevice]:
     before simulated ones, and the CPU EP's last.
 
     An EP that cannot be imported, or is not available, has none; `epctx.devices` logs
-    why.
+    why. Those of an EP whose library the host has registered are there again under its
+    name for that, where onnxruntime has them so.
     """
     found: list[OrtEpDevice] = []
     for name in _list_choices():
@@ -171,17 +168,19 @@ def get_ep_devices() -> list[OrtEpDevice]:
             if not available.available:
                 _log.info("%s has no devices: %s", record.label, available.reason)
                 continue
-            facts = {
-                "version": record.version or "",
-                "distribution": record.distribution or "",
-                **get_ep_metadata(name),
-            }
-            found += [_describe(cls, device, facts) for device in _list_devices(cls)]
+            found += [_describe(record, cls, each) for each in _list_devices(cls)]
         except EpctxError as error:
             _log.info("%s has no devices: %s", name, error)
 
+    renamed = [
+        replace(device, ep_name=library.device_name)
+        for library in _REGISTERED.values()
+        for device in found
+        if library.device_name not in ("", device.ep_name)
+        and device.provider == library.provider
+    ]
     return [
-        *sorted(found, key=lambda device: device.is_simulated),
+        *sorted([*found, *renamed], key=lambda device: device.is_simulated),
         describe_cpu(),
     ]
 
@@ -192,7 +191,7 @@ def _list_choices() -> list[str]:
     """
     names = [name for name in default_registry.available() if name != CPU_EP]
     undecided = [
-        f"{record.distribution}:{record.name}"
+        record.qualified_name
         for record in default_registry.records()
         if record.undecided and not record.simulated and record.name not in names
     ]
@@ -223,12 +222,18 @@ def _list_devices(cls: type[ExecutionProvider]) -> Sequence[HardwareDevice]:
 
 
 def _describe(
-    cls: type[ExecutionProvider], device: HardwareDevice, facts: Mapping[str, str]
+    record: PluginRecord, cls: type[ExecutionProvider], device: HardwareDevice
 ) -> OrtEpDevice:
+    provider = record.qualified_name
     return OrtEpDevice(
         ep_name=cls.name,
+        provider=provider,
         ep_vendor=cls.vendor,
-        ep_metadata=facts,
+        ep_metadata={
+            "version": record.version or "",
+            "distribution": record.distribution or "",
+            **get_ep_metadata(provider),
+        },
         ep_options={key: str(value) for key, value in device.options.items()},
         device=OrtHardwareDevice(
             type=onnxruntime.OrtHardwareDeviceType.__members__[device.type],
@@ -333,8 +338,24 @@ def choose_by_delegate(
     return groups
 
 
-_REGISTERED: dict[str, list[str]] = {}
-"""EPs that were registered with each library, by the host's name for it."""
+@dataclass(frozen=True, kw_only=True)
+class _Library:
+    """Library of EPs that the host registered.
+
+    Attributes:
+        eps: the EPs of this process that it provides.
+        provider: the EP of an installed distribution that uses it; empty where none
+            does.
+        device_name: the EP's name in onnxruntime under this registration.
+    """
+
+    eps: frozenset[str] = frozenset()
+    provider: str = ""
+    device_name: str = ""
+
+
+_REGISTERED: dict[str, _Library] = {}
+"""Libraries by the host's names for them."""
 
 
 @with_native_errors
@@ -344,7 +365,7 @@ def register_execution_provider_library(
     """Make the EPs in a library of a vendor EPs of this process.
 
     A library for which an adapter is installed (`epctx-onnxruntime[qnn]`) is used by
-    that, under the EP's own name; the EPs of any other one by
+    that, under the EP's own name and the host's; the EPs of any other one by
     `epctx_onnxruntime.providers.register_plugin_ep`.
 
     Args:
@@ -354,15 +375,16 @@ def register_execution_provider_library(
     Raises:
         Fail: onnxruntime cannot load the library, or the name is taken.
     """
-    from epctx_onnxruntime.providers import register_plugin_ep
+    from epctx_onnxruntime.providers.library import register_library
+    from epctx_onnxruntime.providers.registration import (
+        find_adapter,
+        register_plugin_ep,
+    )
 
     if registration_name in _REGISTERED:
         raise Fail(f"a library is already registered under {registration_name!r}.")
-    before = _count_devices()
     try:
-        onnxruntime.register_execution_provider_library(
-            registration_name, str(library_path)
-        )
+        listed = register_library(registration_name, str(library_path))
     except TypeError:
         raise
     except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -372,58 +394,48 @@ def register_execution_provider_library(
             path=library_path,
             hint="Check its path, and that it is for this version of onnxruntime.",
         ) from error
-    _REGISTERED[registration_name] = []
-    if adapter := _find_adapter(library_path):
+
+    names = frozenset(device.ep_name for device in listed)
+    adapter = find_adapter(library_path, default_registry)
+    if adapter and adapter.name not in _list_registered_eps():
         _log.info(
-            "the library %s is that of %s, which is used by its own name.",
+            "the library %s is that of %s, which is used by its own name, too.",
             registration_name,
             adapter.label,
         )
+        _REGISTERED[registration_name] = _Library(
+            provider=adapter.qualified_name,
+            device_name=registration_name if registration_name in names else "",
+        )
         return
-    # A name that was listed before may be that of a library registered earlier.
-    earlier = {ep for eps in _REGISTERED.values() for ep in eps}
-    for ep in _count_devices() - before:
-        if ep not in earlier:
-            register_plugin_ep(ep, library=library_path)
-            _REGISTERED[registration_name].append(ep)
+    for ep in names - _list_registered_eps():
+        register_plugin_ep(ep, library=library_path)
+    _REGISTERED[registration_name] = _Library(eps=names)
 
 
-def _count_devices() -> Counter[str]:
-    return Counter(device.ep_name for device in onnxruntime.get_ep_devices())
-
-
-def _find_adapter(library_path: str) -> PluginRecord | None:
-    """Return the EP of epctx that uses a library, if one is installed."""
-    from epctx_onnxruntime.providers import OnnxRuntimeProvider
-
-    for record in default_registry.records():
-        if not (record.usable or record.undecided) or record.simulated:
-            continue
-        try:
-            cls = default_registry.load(record)
-            if issubclass(cls, OnnxRuntimeProvider) and Path(
-                cls.library.find_path()
-            ).samefile(library_path):
-                return record
-        except (EpctxError, OSError) as error:
-            _log.debug("%s has no library: %s", record.label, error)
-    return None
+def _list_registered_eps() -> frozenset[str]:
+    """Return the EPs of libraries without an adapter."""
+    return frozenset().union(*(library.eps for library in _REGISTERED.values()))
 
 
 @with_native_errors
 def unregister_execution_provider_library(registration_name: str) -> None:
-    """Remove a library and the EPs that were registered with it.
+    """Remove a library, and the EPs of this process that no other one provides.
 
     Raises:
         NotFound: there is none of that name.
-        InvalidArgument: a session uses one of its EPs.
+        Fail: a session uses one of its EPs.
     """
     if registration_name not in _REGISTERED:
         raise NotFound(
             f"no library is registered as {registration_name!r}.",
             hint=f"There are: {', '.join(_REGISTERED) or 'none'}.",
         )
-    for ep in _REGISTERED[registration_name]:
-        default_registry.unregister(ep)
-    del _REGISTERED[registration_name]
+    removed = _REGISTERED.pop(registration_name)
+    try:
+        for ep in removed.eps - _list_registered_eps():
+            default_registry.unregister(ep)
+    except EpctxError:
+        _REGISTERED[registration_name] = removed
+        raise
     onnxruntime.unregister_execution_provider_library(registration_name)

@@ -21,8 +21,30 @@ if TYPE_CHECKING:
 
     from epctx_onnxruntime.real import onnxruntime
 
-_LOCK = threading.Lock()
-"""Held while a library is registered: once in a process."""
+_LOCK = threading.RLock()
+"""Held while a library is registered, as the devices that are new then are its own."""
+
+
+def register_library(name: str, path: str) -> list[onnxruntime.OrtEpDevice]:
+    """Register a library with onnxruntime, and return the devices that it lists by this
+    name: another registration of the same library may list EPs of the same name.
+
+    Raises:
+        Exception: onnxruntime's error.
+    """
+    from epctx_onnxruntime.real import onnxruntime
+
+    with _LOCK:
+        before = onnxruntime.get_ep_devices()
+        onnxruntime.register_execution_provider_library(name, path)
+        # The program around may register other libraries at the same time.
+        return [
+            device
+            for device in onnxruntime.get_ep_devices()
+            if device not in before
+            and Path(device.ep_metadata.get("library_path", path)).name
+            == Path(path).name
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +84,7 @@ class PluginLibrary:
                 load, or there is no device.
         """
         with _LOCK:
-            devices = self._register(name or f"epctx.{self.ep}")
+            devices = self._register(name)
         if not devices:
             self._check_devices()
         return devices
@@ -127,7 +149,7 @@ class PluginLibrary:
 
         return [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
 
-    def _register(self, name: str) -> Sequence[onnxruntime.OrtEpDevice]:
+    def _register(self, name: str | None) -> Sequence[onnxruntime.OrtEpDevice]:
         """Return the devices that the library lists, registered once by a name.
 
         Those of a library that the program around registers end when it takes that
@@ -140,11 +162,15 @@ class PluginLibrary:
         if failure := _FAILURES.get(self):
             raise NotImplementedByProvider(failure[0], hint=failure[1])
         path = self.find_path()
-        if (name, path) in _REGISTERED:
-            return _REGISTERED[name, path]
-        before = onnxruntime.get_ep_devices()
+        key = name or f"epctx.{self.ep}", path
+        if key in _REGISTERED:
+            return _REGISTERED[key]
+
+        # A program may register one copy of a library after another.
+        others = sum(registered == key[0] for registered, _ in _REGISTERED)
+        free = f"{key[0]}.{others}" if others and not name else key[0]
         try:
-            onnxruntime.register_execution_provider_library(name, path)
+            listed = register_library(free, path)
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             reason = (
                 f"the library {Path(path).name} of {self.ep} does not load: "
@@ -156,12 +182,8 @@ class PluginLibrary:
             )
             _FAILURES[self] = reason, hint
             raise NotImplementedByProvider(reason, hint=hint) from error
-        _REGISTERED[name, path] = [
-            device
-            for device in onnxruntime.get_ep_devices()
-            if device not in before and device.ep_name in (name, self.ep)
-        ]
-        return _REGISTERED[name, path]
+        _REGISTERED[key] = [d for d in listed if d.ep_name in (free, self.ep)]
+        return _REGISTERED[key]
 
     def import_module(self) -> Any:
         """Import the vendor's package.
@@ -278,7 +300,7 @@ class PluginLibrary:
 
 
 _REGISTERED: dict[tuple[str, str], Sequence[onnxruntime.OrtEpDevice]] = {}
-"""Devices of libraries by the names under which they are registered, and paths."""
+"""Devices of libraries by the names for which they are registered, and paths."""
 _FAILURES: dict[PluginLibrary, tuple[str, str]] = {}
 """Reasons and hints of libraries that do not load: one that failed to load is not
 loaded again in this process.

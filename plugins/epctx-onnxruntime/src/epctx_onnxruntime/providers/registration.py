@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.plugin import ProviderOption
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from epctx_core import Registry
+    from epctx_core import PluginRecord, Registry
 
+_log = logging.getLogger("epctx.devices")
 ANY_OPTION = ProviderOption(
     "*", str, default=None, doc="Any other option: the vendor's code checks it."
 )
@@ -86,6 +88,24 @@ def register_plugin_ep(
     made = _make_class(plugin_library, tuple(options))
     (registry or default_registry).register(made)
     return made
+
+
+def find_adapter(
+    library: str | os.PathLike[str], registry: Registry
+) -> PluginRecord | None:
+    """Return the EP that uses a library, by its path; None where there is none."""
+    for record in registry.records():
+        if record.simulated or not (record.usable or record.undecided):
+            continue
+        try:
+            cls = registry.load(record)
+            if issubclass(cls, OnnxRuntimeProvider) and Path(
+                cls.library.find_path()
+            ).samefile(library):
+                return record
+        except (EpctxError, OSError) as error:
+            _log.debug("%s has no library: %s", record.label, error)
+    return None
 
 
 def make_class_of_wheel(
