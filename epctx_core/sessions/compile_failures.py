@@ -7,9 +7,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EPFail, InvalidArgument
+from epctx_core.errors import EPFail, InvalidArgument, one_line
 from epctx_core.options import Isolation
 from epctx_core.plugin import Purpose
+from epctx_core.registry.guard import describe
 from epctx_core.sessions.assignment import RefusalRecord
 from epctx_core.sessions.claims import compile_partitions
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderSession
 
@@ -65,7 +67,9 @@ def compile_or_release(
             # An EP that is told to stop may fail by it.
             providers.cancel.raise_if_requested()
             _log.debug("%s", error.message, exc_info=error)
-            failures[partition] = error.message
+            cause = error.__cause__
+            # The message begins with the plugin, which a refusal names anyway.
+            failures[partition] = one_line(describe(cause)) if cause else error.message
     if not failures:
         return None
     _log.warning(
@@ -86,19 +90,27 @@ def compile_or_release(
 def _release(
     assignment: Assignment, failures: Mapping[GraphPartition, str], later: Sequence[str]
 ) -> None:
-    """Release partitions that failed, each with the vendor's text, and what some EPs
-    took and refused.
+    """Release partitions that failed, which become refusals by the vendor's texts, and
+    what some EPs took and refused.
     """
     assignment.release(
         {*failures, *(p for ep in later for p in assignment.of(ep))}, later
     )
-    # Where no EP takes anything, the first refusal is the one that messages name.
+    groups: dict[tuple[GraphIndex, str], list[int]] = {}
+    for partition, text in failures.items():
+        nodes = groups.setdefault((partition.graph, text), [])
+        nodes += partition.node_indices
+
+    ep = next(iter(failures)).ep
     assignment.refusals = [
         *(
             RefusalRecord(
-                ep=p.ep, reason=text, graph=p.graph, nodes=tuple(p.node_indices)
+                ep=ep,
+                reason=f"it failed to compile: {text}",
+                graph=graph,
+                nodes=tuple(nodes),
             )
-            for p, text in failures.items()
+            for (graph, text), nodes in groups.items()
         ),
         *(r for r in assignment.refusals if r.ep not in later),
     ]

@@ -35,6 +35,8 @@ from epctx_onnxruntime.providers.registration import find_adapter
 from epctx_onnxruntime.real import onnxruntime
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from epctx_cache.request import Request
     from epctx_cache.store import Lease
 
@@ -335,9 +337,9 @@ class _Loader:
                 help.
         """
         if not lease.record.partitions:
-            return self._load_uncompiled(lease.record.model)
+            return self._load_uncompiled(lease)
         if MODELS in lease.record.node_attributes:
-            _warn_of_compiles(self.choice.name, lease.record.model)
+            _warn_of_compiles(self.choice.name, lease.record.model, lease.folder)
             return self._load_source()
         self._check_entry(lease)
         entries = self.request.options.config_entries
@@ -361,11 +363,12 @@ class _Loader:
                 error.message, ep=self.choice.name, path=lease.model
             ) from error
 
-    def _load_uncompiled(self, model: str) -> onnxruntime.InferenceSession:
+    def _load_uncompiled(self, lease: Lease) -> onnxruntime.InferenceSession:
         """Return a session of a source of which the EP saved nothing; of one that it
         runs, as onnxruntime says, with the EP.
         """
         cls: Any = self.choice.cls
+        model = lease.record.model
         if not cls.writes_contexts:
             # Not taken back: onnxruntime prints a warning when an entry is changed.
             if _read_entry(self.given, _RECORD) is None:
@@ -374,7 +377,7 @@ class _Loader:
             parts = session.get_provider_graph_assignment_info()
             name = cls.library.get_name(self.devices)
             if any(part.ep_name == name for part in parts):
-                _warn_of_compiles(self.choice.name, model)
+                _warn_of_compiles(self.choice.name, model, lease.folder)
             else:
                 _log.warning("%s takes no node of %s.", self.choice.name, model)
             return session
@@ -449,8 +452,8 @@ class _Loader:
 
 
 @cache
-def _warn_of_compiles(ep: str, model: str) -> None:
-    """Log, once in a process, that what an EP compiled of a model is not kept."""
+def _warn_of_compiles(ep: str, model: str, _entry: Path) -> None:
+    """Log, once in a process for each entry, that what an EP compiled is not kept."""
     _log.warning(
         "%s runs %s but cannot save what it compiled as EPContext nodes: onnxruntime "
         "compiles the model at each start.",

@@ -45,7 +45,10 @@ them.
 """
 
 
-CANNOT_SAVE = "it runs models but cannot save what it compiled"
+CANNOT_SAVE = (
+    "it runs models but cannot save what it compiled: a session without "
+    "ep.isolate=compile gives it nodes"
+)
 """Reason for which an EP that writes nothing is given no nodes by a compile."""
 
 
