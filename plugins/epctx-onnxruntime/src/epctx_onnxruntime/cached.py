@@ -348,15 +348,6 @@ class _Loader:
             with self._reset_entries({key for key in entries if key not in kept}):
                 return self._open(lease.model)
         except (errors.EPFail, errors.RuntimeException) as error:
-            if self.request.compiled:
-                _log.warning(
-                    "%s cannot load what it compiled of %s, which is loaded as it is: "
-                    "%s",
-                    self.choice.name,
-                    lease.record.model,
-                    error.message,
-                )
-                return self._load_source()
             # Its bytes are right and the EP has said yes, but its runtime cannot use
             # it.
             raise errors.InvalidGraph(

@@ -58,10 +58,6 @@ writes no EPContext nodes.
 _MODELS = "models"
 """Name of their payload beside a vendor's binary."""
 _KIND = "epctx-onnxruntime models 1"
-_VALUES = "epctx_value_names"
-"""Attribute of nodes whose inputs and outputs the EP finds by name: the names, in
-order, when it compiled.
-"""
 
 
 class OnnxRuntimeProvider(ExecutionProvider):
@@ -78,8 +74,9 @@ class OnnxRuntimeProvider(ExecutionProvider):
             their content counts for caches.
         static_shapes_only: whether nodes with shapes that are not static are left out
             where the EP refuses a model whole.
-        writes_contexts: whether the EP is known to write EPContext nodes. Of another
-            one that compiles nothing onnxruntime is asked which nodes it runs.
+        writes_contexts: whether the EP is known to write EPContext nodes. What another
+            one compiles is loaded before it counts; where that fails, or it compiles
+            nothing, onnxruntime is asked which nodes it runs.
     """
 
     library: ClassVar[PluginLibrary]
@@ -379,6 +376,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
             writes_contexts=self.writes_contexts,
         )
         claims = maker.make()
+        if not self.writes_contexts and (fault := self._read_back(graph, claims)):
+            claims = replace(maker, unusable=fault).make()
         if all(isinstance(claim, Refusal) for claim in claims):
             self.check_options()
         return claims
@@ -585,26 +584,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
         Raises:
             InvalidArgument: onnxruntime does not even create the EP with them.
         """
-        from onnx import TensorProto, helper
+        from epctx_onnxruntime.providers.sessions import try_options
 
-        from epctx_onnxruntime.real import onnxruntime
-
-        values = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"
-        ]
-        graph = helper.make_graph(
-            [helper.make_node("Identity", ["x"], ["y"])],
-            "probe",
-            values[:1],
-            values[1:],
-        )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-        )
         try:
-            onnxruntime.InferenceSession(
-                model.SerializeToString(), self.session_options(), enable_fallback=0
-            )
+            try_options(self.session_options())
         except Exception as error:
             defaults = {option.name: option.default for option in self.options}
             given = [
@@ -624,24 +607,49 @@ class OnnxRuntimeProvider(ExecutionProvider):
             self._folder = self._scratch.enter_context(self.context.scratch())
         return self._folder
 
+    def _read_back(
+        self, graph: GraphView, claims: Sequence[ComputeCapability | Refusal]
+    ) -> str:
+        """Return why a program that was compiled of a graph does not load; empty where
+        all do.
+        """
+        for claim in claims:
+            program: Any = None if isinstance(claim, Refusal) else claim.token
+            if program is None:
+                continue
+            self.context.cancel.raise_if_requested()
+            boundary = (
+                [graph.value(name) for name in program.inputs],
+                [graph.value(name) for name in program.outputs],
+            )
+            try:
+                self._open(program, program.name or graph.name, boundary).close()
+            except InvalidGraph as error:
+                return error.message
+        return ""
+
     def _run(self, partition: Partition) -> CompiledPartition:
         """Return a session over what `get_capability` compiled of a partition, or over
         its nodes.
         """
-        from onnx import ModelProto
-
-        from epctx_onnxruntime.providers.sessions import open_model, open_partition
+        from epctx_onnxruntime.providers.sessions import open_partition
 
         program: Any = partition.token
         if program is None:
             with self._blame_options():
                 return self._keep(open_partition(partition, self.session_options(0)))
+        boundary = partition.inputs, partition.outputs
+        return self._keep(self._open(program, partition.name, boundary))
+
+    def _open(
+        self,
+        program: Program,
+        name: str,
+        boundary: tuple[Sequence[ValueInfo], Sequence[ValueInfo]],
+    ) -> VendorSession:
+        """Create a session over a program."""
         if program.name is None:
-            model = ModelProto.FromString(program.binary.content)
-            with self._blame_options():
-                return self._keep(
-                    open_model(model, partition.name, self.session_options(0))
-                )
+            return self._open_model(program.binary.content, name)
         # The vendor may have proved more than epctx.
         shapes = program.shapes
         inputs, outputs = (
@@ -649,36 +657,48 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 v._replace(type=TensorType(v.elem_type, shapes.get(v.name, v.shape)))
                 for v in side
             ]
-            for side in (partition.inputs, partition.outputs)
+            for side in boundary
         )
         attributes = {
             **program.attributes,
             "partition_name": program.name,
             "source": self.library.ep,
         }
-        return self._keep(
-            self.open_context(
-                program.name, attributes, (inputs, outputs), program.binary.content
-            )
+        return self.open_context(
+            program.name, attributes, (inputs, outputs), program.binary.content
         )
 
-    def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
+    def _open_model(self, content: Any, name: str) -> VendorSession:
+        """Create a session over an optimised model.
+
+        Raises:
+            InvalidGraph: it is damaged, or onnxruntime refuses it.
+        """
         from google.protobuf.message import DecodeError
         from onnx import ModelProto
 
-        from epctx_onnxruntime.providers.sessions import EMBED_LIMIT, open_model
+        from epctx_onnxruntime.providers.sessions import open_model
+
+        try:
+            model = ModelProto.FromString(bytes(content))
+        except DecodeError as error:
+            raise InvalidGraph(
+                f"the model of {name!r} is damaged: {error}", node=name
+            ) from error
+        with self._blame_options():
+            return open_model(model, name, self.session_options(0))
+
+    def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
+        from epctx_onnxruntime.providers.sessions import (
+            EMBED_LIMIT,
+            VALUES,
+            name_values,
+        )
 
         payload = reader.payload(node)
         if node.attributes.get(MODELS):
             content = Blobs(payload, kind=_KIND)[node.partition_name]
-            try:
-                model = ModelProto.FromString(bytes(content))
-            except DecodeError as error:
-                raise InvalidGraph(
-                    f"the model of {node.name!r} is damaged: {error}", node=node.name
-                ) from error
-            with self._blame_options():
-                return open_model(model, node.name, self.session_options(0))
+            return self._open_model(content, node.name)
         binary = (
             Path(payload.as_file())
             if payload.is_file or payload.view.nbytes > EMBED_LIMIT
@@ -689,48 +709,24 @@ class OnnxRuntimeProvider(ExecutionProvider):
             "partition_name": node.partition_name,
             "source": self.library.ep,
         }
-        boundary = _name_values(node, attributes.pop(_VALUES, None))
+        boundary = name_values(node, attributes.pop(VALUES, None))
         return self.open_context(node.partition_name, attributes, boundary, binary)
 
     def _add_value_names(
         self, partition: Partition, attributes: Mapping[str, Any]
     ) -> Mapping[str, Any]:
+        from epctx_onnxruntime.providers.sessions import VALUES
+
         if not self.finds_values_by_name:
             return attributes
         return {
             **attributes,
-            _VALUES: [value.name for value in (*partition.inputs, *partition.outputs)],
+            VALUES: [value.name for value in (*partition.inputs, *partition.outputs)],
         }
 
     def _keep(self, session: VendorSession) -> CompiledPartition:
         self._sessions.append(session)
         return CompiledPartition(session.run, close=session.close)
-
-
-def _name_values(
-    node: ContextNode, names: Any
-) -> tuple[list[ValueInfo], list[ValueInfo]]:
-    """Return inputs and outputs of a node under the names that its graph knows: by
-    default those of the model.
-
-    Raises:
-        InvalidGraph: the names fit another node.
-    """
-    values = [*node.inputs, *node.outputs]
-    if names is None:
-        names = [value.name for value in values]
-    if not isinstance(names, list) or len(names) != len(values):
-        raise InvalidGraph(
-            f"the attribute {_VALUES} of {node.name!r} does not name its "
-            f"{len(values)} inputs and outputs.",
-            node=node.name,
-            hint="Compile the model again.",
-        )
-    named = [
-        value._replace(name=str(name))
-        for value, name in zip(values, names, strict=True)
-    ]
-    return named[: len(node.inputs)], named[len(node.inputs) :]
 
 
 def _write(payload: Payload, content: Path | bytes) -> None:

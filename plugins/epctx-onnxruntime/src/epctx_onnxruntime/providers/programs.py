@@ -108,6 +108,7 @@ class ProgramMaker:
             take.
         writes_contexts: whether the EP is known to write EPContext nodes, so that a
             model that does not compile is not one that it only runs.
+        unusable: why what the EP compiled cannot be used, so that it only runs nodes.
     """
 
     ep: str
@@ -119,13 +120,16 @@ class ProgramMaker:
     can_take: Callable[[NodeView], bool | str]
     whole: bool = True
     writes_contexts: bool = False
+    unusable: str = ""
 
     def __post_init__(self) -> None:
         self._whole = self.graph.model()
         self._results = {value.name for value in self.graph.outputs}
         self._claimed: set[int] = set()
         # Where nothing is to be saved, an EP need not be able to.
-        self._only_runs = not (self.writes_contexts or self._exports)
+        self._only_runs = bool(self.unusable) or not (
+            self.writes_contexts or self._exports
+        )
 
     @property
     def _exports(self) -> bool:
@@ -595,7 +599,8 @@ class ProgramMaker:
         """Take the nodes that onnxruntime gives to an EP without EPContext nodes."""
         if self._only_runs and self.context.purpose is Purpose.EXPORT:
             # They stay in the context model, and a session with the EP takes them.
-            return self._refuse_rest(nodes, [Refusal(CANNOT_SAVE, ep_nodes)])
+            reason = ": ".join(filter(None, (CANNOT_SAVE, self.unusable)))
+            return self._refuse_rest(nodes, [Refusal(reason, ep_nodes)])
 
         claims: list[ComputeCapability | Refusal] = []
         for group in self.graph.convex_groups(ep_nodes) if ep_nodes else ():

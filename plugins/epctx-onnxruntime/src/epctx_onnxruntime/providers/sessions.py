@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnx import ModelProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from epctx_core.errors import InvalidGraph
 from epctx_onnxruntime.engine import (
@@ -23,11 +23,15 @@ from epctx_onnxruntime.real import onnxruntime
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from epctx_core.plugin import Partition, ValueInfo
+    from epctx_core.plugin import ContextNode, Partition, ValueInfo
 
 EMBED_LIMIT = 16 << 20
 """Bytes up to which a payload in memory is copied into the model of its session; a
 larger one gets a file, and one that is a file is always named.
+"""
+VALUES = "epctx_value_names"
+"""Attribute of nodes whose inputs and outputs the EP finds by name: the names, in
+order, when it compiled.
 """
 
 
@@ -88,6 +92,32 @@ def open_context(
     return open_model(make_context_model(node, *values), name, options)
 
 
+def name_values(
+    node: ContextNode, names: Any
+) -> tuple[list[ValueInfo], list[ValueInfo]]:
+    """Return inputs and outputs of a node under the names that its graph knows: by
+    default those of the model.
+
+    Raises:
+        InvalidGraph: the names fit another node.
+    """
+    values = [*node.inputs, *node.outputs]
+    if names is None:
+        names = [value.name for value in values]
+    if not isinstance(names, list) or len(names) != len(values):
+        raise InvalidGraph(
+            f"the attribute {VALUES} of {node.name!r} does not name its "
+            f"{len(values)} inputs and outputs.",
+            node=node.name,
+            hint="Compile the model again.",
+        )
+    named = [
+        value._replace(name=str(name))
+        for value, name in zip(values, names, strict=True)
+    ]
+    return named[: len(node.inputs)], named[len(node.inputs) :]
+
+
 def open_partition(
     partition: Partition, options: onnxruntime.SessionOptions
 ) -> VendorSession:
@@ -139,3 +169,19 @@ def open_model(
             ),
         ) from error
     return VendorSession(session, model, owned)
+
+
+def try_options(options: onnxruntime.SessionOptions) -> None:
+    """Create a session over one node that no EP takes.
+
+    Raises:
+        Exception: onnxruntime's: it does not create the EP with the options.
+    """
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1]) for n in "xy")
+    node = helper.make_node("Identity", ["x"], ["y"])
+    model = helper.make_model(
+        helper.make_graph([node], "probe", [x], [y]),
+        opset_imports=[helper.make_opsetid("", 13)],
+        ir_version=8,
+    )
+    onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
