@@ -4,12 +4,10 @@ epctx.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import re
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,10 +28,14 @@ from epctx_core.plugin import (
     TensorType,
     hookimpl,
 )
-from epctx_onnxruntime.providers.library import PluginLibrary, digest_file, one_line
+from epctx_onnxruntime.providers.library import (
+    PluginLibrary,
+    digest_named_files,
+    one_line,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from epctx_core.plugin import (
         ComputeCapability,
@@ -58,6 +60,7 @@ writes no EPContext nodes.
 _MODELS = "models"
 """Name of their payload beside a vendor's binary."""
 _KIND = "epctx-onnxruntime models 1"
+_CHECK_OPTIONS = "Check its options against the vendor's documentation."
 
 
 class OnnxRuntimeProvider(ExecutionProvider):
@@ -272,10 +275,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
             NotImplementedByProvider: the EP is not available.
         """
         facts = {**cls.library.identify(), **cls.identify_target(options)}
-        if files := cls._list_files(options):
-            facts["settings"] = hashlib.sha256(
-                "".join(map(digest_file, files)).encode()
-            ).hexdigest()
+        if digest := digest_named_files(
+            filter(None, map(options.get, cls.file_options))
+        ):
+            facts["settings"] = digest
         return facts
 
     @classmethod
@@ -305,18 +308,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
         )
         name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
         return {"target": name, "driver": driver}
-
-    @classmethod
-    def _list_files(cls, options: Mapping[str, Any]) -> list[Path]:
-        """Return the files that options name, alone or between commas and colons."""
-        texts = [text for name in cls.file_options if (text := options.get(name))]
-        parts = [
-            part
-            for text in texts
-            for part in dict.fromkeys((text, *re.split("[,:]", text)))
-        ]
-        # Not `Path.is_file`, which raises for long texts that are no paths.
-        return [Path(part) for part in parts if os.path.isfile(part)]  # noqa: PTH113
 
     @classmethod
     def validate_compatibility(
@@ -419,11 +410,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
             program.info for _, program in self._compiled if program.info is not None
         ]
         info = infos[0] if infos else None
+        # The payload without a name is the vendor's binary, where there is one.
+        has_binary = any(program.name is not None for _, program in self._compiled)
         for partition, program in self._compiled:
             if program.name is None:
-                payload = payload or writer.payload(
-                    _MODELS if self._has_binaries() else None
-                )
+                payload = payload or writer.payload(_MODELS if has_binary else None)
                 models[partition.name] = program.binary.content  # type: ignore[assignment]
                 nodes.append(
                     EPContextNode(
@@ -441,12 +432,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
         ):
             write_blobs(payload or writer.payload(), written, kind=_KIND)
         return nodes
-
-    def _has_binaries(self) -> bool:
-        """Return whether a program is in a vendor's binary, which is the payload
-        without a name.
-        """
-        return any(program.name is not None for _, program in self._compiled)
 
     def _join(self) -> None:
         """Put the programs of a model that was compiled in pieces into one binary,
@@ -485,6 +470,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
         payloads: dict[Binary, Payload],
         writer: ContextWriter,
     ) -> EPContextNode:
+        from epctx_onnxruntime.providers.sessions import VALUES
+
         binary = program.binary
         is_first = binary not in payloads
         if is_first:
@@ -493,11 +480,15 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 f"{len(payloads)}" if payloads else None
             )
             _write(payload, binary.content)
+        attributes = self.describe_program(program)
+        if self.finds_values_by_name:
+            values = *partition.inputs, *partition.outputs
+            attributes = {**attributes, VALUES: [value.name for value in values]}
         return EPContextNode(
             partition,
             payloads[binary],
             main_context=int(is_first or program.main_context),
-            attributes=self._add_value_names(partition, self.describe_program(program)),
+            attributes=attributes,
             graph_name=program.name,
             compatibility_info=program.info,
             shapes=program.shapes,
@@ -561,21 +552,58 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Create a session over one EPContext node; see `sessions.open_context`."""
         from epctx_onnxruntime.providers.sessions import open_context
 
-        with self._blame_options():
-            return open_context(
-                name, attributes, boundary, content, self.session_options()
-            )
+        return self._create(
+            partial(open_context, name, attributes, boundary, content),
+            self.session_options(),
+        )
 
-    @contextmanager
-    def _blame_options(self) -> Iterator[None]:
-        """Context in which a model is not blamed for what the options are to blame for;
-        see `check_options`.
+    def _create(
+        self,
+        create: Callable[[onnxruntime.SessionOptions], VendorSession],
+        options: onnxruntime.SessionOptions,
+    ) -> VendorSession:
+        """Create a session; the model is not blamed for what the EP's options are to
+        blame for.
+
+        Raises:
+            InvalidArgument: onnxruntime does not create the EP with its options, or
+                loads the model without them.
+            InvalidGraph: onnxruntime or the EP refuses the model.
         """
         try:
-            yield
-        except InvalidGraph:
+            return create(options)
+        except InvalidGraph as error:
             self.check_options()
+            given = self._name_options()
+            if given and self._loads_by_default(create):
+                raise InvalidArgument(
+                    f"{error.node!r} does not load with {given} set, and loads "
+                    f"without: {one_line(error.__cause__ or error)}",
+                    ep=self.name,
+                    node=error.node,
+                    hint=_CHECK_OPTIONS,
+                ) from error
             raise
+
+    def _loads_by_default(
+        self, create: Callable[[onnxruntime.SessionOptions], VendorSession]
+    ) -> bool:
+        with suppress(InvalidArgument, InvalidGraph):
+            create(self.make_session_options(self._defaults())).close()
+            return True
+        return False
+
+    def _defaults(self) -> dict[str, Any]:
+        return {option.name: option.default for option in self.options}
+
+    def _name_options(self) -> str:
+        """Return the names of the EP's options that are not at their defaults."""
+        defaults = self._defaults()
+        return ", ".join(
+            repr(name)
+            for name, value in self.context.options.items()
+            if value != defaults.get(name)
+        )
 
     def check_options(self) -> None:
         """Find out whether it is the options for which onnxruntime compiled nothing, or
@@ -589,17 +617,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
         try:
             try_options(self.session_options())
         except Exception as error:
-            defaults = {option.name: option.default for option in self.options}
-            given = [
-                name
-                for name, value in self.context.options.items()
-                if value != defaults.get(name)
-            ]
             raise InvalidArgument(
                 f"onnxruntime cannot create {self.name} with "
-                f"{', '.join(map(repr, given)) or 'no options'} set: {one_line(error)}",
+                f"{self._name_options() or 'no options'} set: {one_line(error)}",
                 ep=self.name,
-                hint="Check its options against the vendor's documentation.",
+                hint=_CHECK_OPTIONS,
             ) from error
 
     def _get_folder(self) -> Path:
@@ -624,7 +646,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             )
             try:
                 self._open(program, program.name or graph.name, boundary).close()
-            except InvalidGraph as error:
+            except (InvalidArgument, InvalidGraph) as error:
                 return error.message
         return ""
 
@@ -636,8 +658,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
 
         program: Any = partition.token
         if program is None:
-            with self._blame_options():
-                return self._keep(open_partition(partition, self.session_options(0)))
+            create = partial(open_partition, partition)
+            return self._keep(self._create(create, self.session_options(0)))
         boundary = partition.inputs, partition.outputs
         return self._keep(self._open(program, partition.name, boundary))
 
@@ -685,8 +707,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             raise InvalidGraph(
                 f"the model of {name!r} is damaged: {error}", node=name
             ) from error
-        with self._blame_options():
-            return open_model(model, name, self.session_options(0))
+        return self._create(partial(open_model, model, name), self.session_options(0))
 
     def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
         from epctx_onnxruntime.providers.sessions import (
@@ -711,18 +732,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
         }
         boundary = name_values(node, attributes.pop(VALUES, None))
         return self.open_context(node.partition_name, attributes, boundary, binary)
-
-    def _add_value_names(
-        self, partition: Partition, attributes: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        from epctx_onnxruntime.providers.sessions import VALUES
-
-        if not self.finds_values_by_name:
-            return attributes
-        return {
-            **attributes,
-            VALUES: [value.name for value in (*partition.inputs, *partition.outputs)],
-        }
 
     def _keep(self, session: VendorSession) -> CompiledPartition:
         self._sessions.append(session)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
+import re
 import threading
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +19,7 @@ import importlib_metadata
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from epctx_onnxruntime.real import onnxruntime
 
@@ -319,6 +321,20 @@ def digest_file(path: Path) -> str:
 def _digest(path: Path, _size: int, _mtime: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_named_files(texts: Iterable[str]) -> str:
+    """Return a digest of the content of files that texts name, alone or between commas
+    and colons; empty where they name none.
+    """
+    parts = [
+        part
+        for text in texts
+        for part in dict.fromkeys((text, *re.split("[,:]", text)))
+    ]
+    # Not `Path.is_file`, which raises for long texts that are no paths.
+    digests = [digest_file(Path(part)) for part in parts if os.path.isfile(part)]  # noqa: PTH113
+    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
 
 
 def one_line(error: BaseException) -> str:
