@@ -156,7 +156,9 @@ def install_engine_command() -> str:
     """Return the command that installs the engine of epctx-onnxruntime; over no build
     of onnxruntime that is there.
     """
-    if find_spec("onnxruntime") is not None:
+    spec = find_spec("onnxruntime")
+    # A folder that pip left, as there are strange files in it, has no origin.
+    if spec is not None and spec.origin is not None:
         return install_command(OVER_ONNXRUNTIME)
     return install_command(PROVIDED_BY["epctx.engines", "onnxruntime"])
 

@@ -132,3 +132,26 @@ def test_the_table_of_packages_is_that_of_the_repository():
     for name, needs in found.items():
         assert set(installing.PACKAGES[name]) >= needs
     assert {name for name in installing.PACKAGES if "[" not in name} == set(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        ("stray.txt", "epctx-core[ort]"),
+        ("__init__.py", "epctx-onnxruntime"),
+        (None, "epctx-core[ort]"),
+    ],
+    ids=["folder left behind", "build", "nothing"],
+)
+def test_the_engine_is_installed_over_the_build_of_onnxruntime_that_is_there(
+    core_from, tmp_path, monkeypatch, file, package
+):
+    core_from(None)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    if file is not None:
+        (tmp_path / "site" / "onnxruntime").mkdir()
+        (tmp_path / "site" / "onnxruntime" / file).touch()
+
+    command = shlex.split(installing.install_engine_command())
+
+    assert command[2:] == [package]

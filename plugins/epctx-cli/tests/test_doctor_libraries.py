@@ -27,6 +27,16 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
     ]
 
 
+def test_a_folder_that_pip_left_of_a_library_does_not_provide_it(tmp_path, monkeypatch):
+    (tmp_path / "no_such_library").mkdir()
+    (tmp_path / "no_such_library" / "stray.txt").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    (remark,) = check_libraries([library("no-such-library", extra="ort")])
+
+    assert remark.message == "no-such-library is not installed (fast CPU kernels)."
+
+
 @pytest.mark.parametrize(
     ("version", "bounds", "verdict"),
     [

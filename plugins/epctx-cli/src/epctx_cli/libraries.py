@@ -119,8 +119,16 @@ def _is_ours(package: IDistribution) -> bool:
 def _is_met(library: Library) -> bool:
     # What another distribution provides has a version that says nothing.
     if library.version is None:
-        return find_spec(library.name.replace("-", "_")) is not None
+        return is_importable(library.name)
     return library.fits is not False
+
+
+def is_importable(name: str) -> bool:
+    """Return whether a package is there under a distribution's name; not what pip left
+    of one, a folder without Python files.
+    """
+    spec = find_spec(name.replace("-", "_"))
+    return spec is not None and spec.origin is not None
 
 
 def _requirements(package: IDistribution, extra: str) -> Iterator[Library]:

@@ -28,8 +28,10 @@ if not _IS_DECIDED:
 try:
     import onnxruntime
     from onnxruntime.capi import onnxruntime_pybind11_state as native
-except ModuleNotFoundError as error:
-    if error.name != "onnxruntime":
+except ImportError as error:
+    # pip leaves folders in which there are files that it did not install: packages
+    # without content.
+    if error.name not in {"onnxruntime", "onnxruntime.capi"}:
         raise
     raise PackageMissing(
         "epctx-onnxruntime needs onnxruntime, and none is installed.",

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -50,6 +49,7 @@ from epctx_cli.libraries import (
     EpLibrary,
     Library,
     find_builds,
+    is_importable,
     libraries,
     libraries_of_eps,
     unmet_requirements,
@@ -405,7 +405,7 @@ def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFi
             )
         elif library.name == ONNXRUNTIME and find_builds(ONNXRUNTIME):
             continue  # See `_check_builds`.
-        elif find_spec(library.name.replace("-", "_")) is not None:
+        elif is_importable(library.name):
             yield _note(
                 f"{library.name} is provided by a distribution of another name; its "
                 "version was not checked."
