@@ -25,6 +25,7 @@ BUILD = f"onnxruntime-openvino:{EP}"
 RECORD = "session.record_ep_graph_assignment_info"
 DISABLED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 OPTIONS = {"device_type": "CPU"}
+INSTALLED = f"onnxruntime-openvino {distribution('onnxruntime-openvino').version}"
 QUIET = 4
 STEP = 0.02
 """Largest difference: of quantised networks a result differs by one step, as fused
@@ -78,19 +79,58 @@ def test_the_packages_of_epctx_install_no_other_build():
     assert onnxruntime.get_available_providers() == [EP, "CPUExecutionProvider"]
 
 
-def test_doctor_says_that_the_build_is_old_and_has_nothing_to_repair():
-    done = subprocess.run(
-        [sys.executable, "-m", "epctx_core", "doctor", "--json"],
+def epctx_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "epctx_core", *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
 
-    said = json.loads(done.stdout)
+
+def test_doctor_says_that_the_build_is_old_and_has_nothing_to_repair():
+    said = json.loads(epctx_command("doctor", "--json").stdout)
+
     assert said["ok"], said
-    version = distribution("onnxruntime-openvino").version
-    assert f"onnxruntime-openvino {version} is installed" in done.stdout
+    (old,) = [f for f in said["findings"] if "onnxruntime >=1.31" in f["message"]]
+    assert f"{INSTALLED} is installed" in old["message"]
+    assert "the vendor's plugin wheel" in old["hint"]
+
+
+def test_doctor_lists_the_build_where_onnxruntime_is_needed():
+    said = epctx_command("doctor").stdout
+
+    (line,) = [
+        line for line in said.splitlines() if line.split()[:1] == ["onnxruntime"]
+    ]
+    assert line.split() == ["onnxruntime", *INSTALLED.split(), ">=1.31", "ort"]
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("plugins", "list")], ids=" ".join)
+def test_its_ep_is_said_to_be_inside_the_build(command):
+    said = " ".join(epctx_command(*command).stdout.split())
+
+    assert (
+        f"{EP} is inside {INSTALLED}, which knows nothing of epctx: epctx-onnxruntime "
+        "finds it there, and runs it."
+    ) in said
+    assert "packaging convention" not in said
+
+
+def test_that_the_build_is_old_is_said_once_with_a_remedy(source):
+    outputs = [
+        epctx_command(*command).stderr
+        for command in (
+            ("run", source),
+            ("run", source, "--ep", BUILD, "-c", "ep.isolate=all"),
+            ("compile", source, "--ep", BUILD, "-c", "ep.isolate=compile"),
+        )
+    ]
+
+    for output in outputs:
+        assert output.count("is older than") == 1, output
+        assert "`epctx docs install`" in output
 
 
 def test_its_ep_is_real_and_goes_before_the_simulated_one():

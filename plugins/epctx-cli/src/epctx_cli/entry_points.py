@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, NamedTuple
 
 from importlib_metadata import distributions
+from packaging.utils import canonicalize_name
 
 from epctx_cli.command_table import GROUP
 
@@ -86,6 +88,11 @@ def explain_finder(record: PluginRecord) -> str:
     if record.finder is None:
         return ""
     package, _, convention = record.finder.partition(":")
+    if not fnmatch(canonicalize_name(record.distribution or ""), convention):
+        return (
+            f"{record.name} is inside {record.origin}, which knows nothing of epctx: "
+            f"{package} finds it there, and runs it."
+        )
     return (
         f"{record.label} comes from a package that knows nothing of epctx: {package} "
         f"finds it by the packaging convention {convention}, and runs it."

@@ -1,5 +1,6 @@
-"""Process with all its children, ended together and without onnxruntime's telemetry,
-unless the user set its variable; epctx-batch and epctx-cli use such processes, too.
+"""Process with all its children, ended together, marked as one that epctx started, and
+without onnxruntime's telemetry, unless the user set its variable; epctx-batch and
+epctx-cli use such processes, too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ProcessGroup:
         self.first: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - as its caller says
             command,
             start_new_session=True,
-            env={"ORT_DISABLE_TELEMETRY": "1", **env},
+            env={"ORT_DISABLE_TELEMETRY": "1", **env, "EPCTX_CHILD": "1"},
             **options,
         )
 

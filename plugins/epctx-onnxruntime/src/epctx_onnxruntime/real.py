@@ -48,10 +48,13 @@ __all__ = ["IS_OLD", "native", "onnxruntime"]
 OLDEST = (1, 31)
 """Oldest onnxruntime that epctx is made for, as some EPs are in older ones only."""
 IS_OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < OLDEST
-if IS_OLD:
-    logging.getLogger("epctx.engine").warning(
+if IS_OLD and "EPCTX_CHILD" not in os.environ:
+    # A process that epctx started says nothing that the one that started it says.
+    logging.getLogger("epctx.engines").warning(
         "onnxruntime %s is older than %s: it runs models and its EPs, and optimises "
-        "none for other EPs.",
+        "none for other EPs. Upgrade it; where there is no newer one, the vendor's "
+        "plugin wheel runs beside a newer onnxruntime: `epctx docs install` has a "
+        "table.",
         onnxruntime.__version__,
         ".".join(map(str, OLDEST)),
     )

@@ -268,11 +268,15 @@ def _check_placement(
 
 
 def _print_libraries(requirements: Sequence[Library], console: Console) -> None:
-    """Print what epctx-core requires, or can use."""
+    """Print what epctx-core requires, or can use; for onnxruntime, the builds."""
+    builds = " and ".join(
+        f"{package.metadata['Name']} {package.version}"
+        for package in find_builds(ONNXRUNTIME)
+    )
     rows = [
         (
             library.name,
-            library.version or "-",
+            library.version or (library.name == ONNXRUNTIME and builds) or "-",
             library.required,
             library.extra or "everything",
         )
@@ -438,7 +442,9 @@ def _check_builds(requirements: Sequence[Library] | None) -> Iterator[DoctorFind
             yield _note(
                 f"{name} {version} is installed, and epctx is made for onnxruntime "
                 f"{needed[0]}: this one runs models and its EPs, and optimises none "
-                "for other EPs."
+                "for other EPs.",
+                "Upgrade it; where there is no newer one, the vendor's plugin wheel "
+                "runs beside a newer onnxruntime: `epctx docs install` has a table.",
             )
 
 
