@@ -555,6 +555,27 @@ def test_without_a_named_ep_all_usable_ones_are_asked_the_real_before_the_simula
     assert eps[-1] == ("CPUExecutionProvider", False)
 
 
+def test_eps_that_cannot_be_asked_about_a_model_are_problems_with_their_reasons(
+    process, model, site
+):
+    for distribution in ("epctx-one", "epctx-two"):
+        folder = site(distribution, "SameExecutionProvider")
+    site("epctx-three", "BrokenExecutionProvider", code="import no_such_module")
+    source = model("y = Relu(x)")
+
+    said = process("doctor", source, "--json", path=[folder])
+    named = process("doctor", source, "--ep", "epctx-one:Same", "--json", path=[folder])
+
+    assert said.json["placement"]["eps"][-1]["ep"] == "CPUExecutionProvider"
+    problems = sorted(found(said, "problem"))
+    assert [message.partition(":")[0] for message, _ in problems] == [
+        "BrokenExecutionProvider (epctx-three 1.0) can't be used (broken)",
+        "SameExecutionProvider is ambiguous",
+    ]
+    assert "EPCTX_PREFER" in problems[1][1]
+    assert not any("ambiguous" in message for message, _ in found(named, "problem"))
+
+
 def test_a_context_model_is_its_eps_where_that_is_installed(epctx, compiled):
     said = epctx("doctor", compiled, "--json")
 

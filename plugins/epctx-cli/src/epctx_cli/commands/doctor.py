@@ -141,8 +141,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     placement = None
     if arguments.model is not None:
         placement = _place(arguments, console)
-        findings = list(_check_placement(arguments, placement))
         records = default_registry.records()
+        findings = list(
+            _check_placement(arguments, placement)
+            if arguments.ep
+            else _check_not_asked(records)
+        )
         console.say(str(placement), wrap=False)
         console.note_simulated(
             row["ep"] for row in placement.eps if row["simulated"] and row["nodes"]
@@ -258,13 +262,24 @@ def _check_placement(
     """Yield a problem for each EP that was named and gets no node, with its first
     reason.
     """
-    for row in placement.eps if arguments.ep else ():
+    for row in placement.eps:
         if row["ep"] != CPU_EP and not row["nodes"]:
             reasons = [each for each in placement.left if each["ep"] == row["ep"]]
             why = f" It says: {reasons[0]['reason'].rstrip('.')}." if reasons else ""
             yield _problem(
                 f"{row['ep']} takes no node of {Path(arguments.model).name}.{why}"
             )
+
+
+def _check_not_asked(records: Sequence[PluginRecord]) -> Iterator[DoctorFinding]:
+    """Yield a problem for each EP that could not be asked, as it does not load or
+    several distributions provide it.
+    """
+    unusable = [r for r in records if r.undecided or r.state.value == "broken"]
+    # Of several distributions the reason is one.
+    explained = dict(map(default_registry.explain_unusable, unusable))
+    for why, hint in explained.items():
+        yield _problem(f"{why}.", hint)
 
 
 def _print_libraries(requirements: Sequence[Library], console: Console) -> None:
