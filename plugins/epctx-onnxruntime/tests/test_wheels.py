@@ -11,6 +11,7 @@ from onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core as epctx
 from epctx_core import PluginState, Registry
+from epctx_core.installing import VENDORS
 from epctx_core.plugin import ProviderOption, Purpose
 
 ACME = MODULE.format(ep="AcmeExecutionProvider")
@@ -253,10 +254,23 @@ def test_an_ep_inside_a_build_of_onnxruntime_is_found_where_that_is_installed(
         assert reason.endswith(f"has no {ep} inside.")  # The one of these tests.
 
 
-@pytest.mark.parametrize("build", [build for build, eps in BUILDS.items() if eps])
-def test_a_message_about_an_ep_that_is_missing_names_the_build_that_has_it(build):
-    for ep in BUILDS[build]:
-        _, hint = epctx.Registry(entry_points=False).explain_missing(ep)
-        # Another package is better for one, and onnxruntime has left out the other.
-        others = {"OpenVINOExecutionProvider", "ROCMExecutionProvider"}
-        assert build in hint or "rocm" in build or ep in others
+def test_messages_name_the_builds_that_are_looked_for():
+    retired = {
+        ("onnxruntime-rocm", "MIGraphXExecutionProvider"),
+        ("onnxruntime-rocm", "ROCMExecutionProvider"),
+    }
+    looked_for = {(build, ep) for build, eps in BUILDS.items() for ep in eps}
+    named = {(known.build, ep) for ep, known in VENDORS.items() if known.build}
+    of_macos = {(b, ep) for b, ep in named if VENDORS[ep].system == "macOS"}
+
+    assert looked_for - retired == named - (
+        set() if sys.platform == "darwin" else of_macos
+    )
+
+
+@pytest.mark.parametrize("ep", [ep for ep, known in VENDORS.items() if known.build])
+def test_a_message_about_an_ep_that_is_missing_names_the_build_that_has_it(ep):
+    _, hint = epctx.Registry(entry_points=False).explain_missing(ep)
+
+    # epctx has a package for one.
+    assert (VENDORS[ep].package or VENDORS[ep].build) in hint

@@ -101,7 +101,8 @@ def unmet_requirements(listed: Iterable[Library]) -> list[Library]:
             packages.setdefault(canonicalize_name(package.metadata["Name"]), package)
     for user, package in packages.items():
         with suppress(Exception):
-            for library in _requirements(package, "") if _is_ours(package) else ():
+            needs = _read_requirements(package, "", ()) if _is_ours(package) else ()
+            for _, library in needs:
                 key = user, canonicalize_name(library.name)
                 if key not in others and not _is_met(library):
                     unmet.setdefault(key, library)
@@ -129,12 +130,6 @@ def is_importable(name: str) -> bool:
     """
     spec = find_spec(name.replace("-", "_"))
     return spec is not None and spec.origin is not None
-
-
-def _requirements(package: IDistribution, extra: str) -> Iterator[Library]:
-    """Yield the requirements of a package with an extra."""
-    for _, library in _read_requirements(package, extra, {extra}):
-        yield library
 
 
 def _read_requirements(
@@ -244,6 +239,7 @@ def _libraries_of_entry(
     # Not entry.extras, which takes a name with a dash apart before Python 3.12.
     extras = entry.value.partition("[")[2].rstrip("] ").split(",")
     for extra in extras:
-        for library in _requirements(package, extra.strip()):
+        name = extra.strip()
+        for _, library in _read_requirements(package, name, {name}):
             fields = asdict(library) | {"user": canonicalize_name(library.user)}
             yield EpLibrary(**fields, ep=entry.name)
