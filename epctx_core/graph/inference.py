@@ -4,10 +4,10 @@ declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import partial
 from itertools import chain, count
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
 from onnx import (
@@ -15,6 +15,7 @@ from onnx import (
     GraphProto,
     ModelProto,
     TensorProto,
+    TensorShapeProto,
     TypeProto,
     ValueInfoProto,
 )
@@ -37,6 +38,7 @@ from epctx_core.graph.type_table import (
     types_of,
 )
 from epctx_core.graph.walks import (
+    DENSE_OR_SPARSE,
     OVERRIDABLE_SINCE,
     Operators,
     copy_message,
@@ -46,8 +48,12 @@ from epctx_core.graph.walks import (
     list_operators,
     read_opset_imports,
     walk_graphs,
+    walk_types,
 )
 from epctx_core.graph.weights import is_detached
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import TensorType
 
 _REFUSALS = (
     onnx.shape_inference.InferenceError,
@@ -64,8 +70,15 @@ declaration wrong, all of it or a part.
 """
 
 
+_RESERVED = "epctx.reserved"
+"""Value of a probe whose lengths have the names that inference is not to make up."""
+
+
 def remove_hints(
-    model: ModelProto, operators: Operators, trusted: Container[str] = ()
+    model: ModelProto,
+    operators: Operators,
+    trusted: Container[str],
+    used: Collection[str],
 ) -> ModelProto:
     """Return a copy of a model in which only inputs and initializers have shapes, and
     each open length of an input has a name.
@@ -74,6 +87,7 @@ def remove_hints(
         model: the model.
         operators: those of its nodes.
         trusted: names of other values whose shapes stay.
+        used: names that the model declares for lengths; inference makes up others.
     """
     probe: ModelProto = copy_message(model)
     _remove_defaults(probe)
@@ -83,7 +97,6 @@ def remove_hints(
     dims = [
         dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim
     ]
-    used = {dim.dim_param for dim in dims}
     names = (name for number in count() if (name := f"unk__{number}") not in used)
     for dim in dims:
         if is_open(dim) and not dim.dim_param:
@@ -94,6 +107,11 @@ def remove_hints(
                 forget_shape(value.type)
         _restate_given_values(graph)
 
+    # onnx makes up such names, too, and no one that is in the model. A name that is not
+    # UTF-8 is bytes.
+    if reserved := sorted(name for name in used if str(name).startswith("unk__")):
+        type_ = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, reserved)
+        probe.graph.value_info.add(name=_RESERVED, type=type_)
     return probe
 
 
@@ -271,11 +289,11 @@ def infer_types(
     operators: Operators | None = None,
 ) -> TypeTable:
     """Infer the types of a model's values from its inputs, then complete them by the
-    model's declarations.
+    model's declarations; lengths have the names that the model declares, and no others.
 
     Args:
         proto: the model, without its large weights. Declarations that are refuted are
-            corrected, in place.
+            corrected, and those of outputs completed, in place.
         resolve: declares the types that inference left open, in place; called for
             operators that onnx does not know.
         trusted: names of values whose declared types are not hints.
@@ -288,14 +306,19 @@ def infer_types(
     if operators is None:
         operators = list_operators(proto.graph)
     check_preconditions(proto, operators)
-    probe = remove_hints(get_structure(proto), operators, trusted)
+    declaring = restore_declared(proto.graph, operators)
+    declared_names = {
+        *(dim.dim_param for dim in _walk_dimensions(declaring, operators)),
+        "",
+    }
+    probe = remove_hints(get_structure(proto), operators, trusted, declared_names)
     names = {
         dim.dim_param
         for value in probe.graph.input
         for dim in value.type.tensor_type.shape.dim
     } - {""}
     proven = _infer_completely(probe, resolve, operators)
-    declaring = restore_declared(proto.graph, operators)
+    keep_messages(proven.graph.value_info, lambda value: value.name != _RESERVED)
     hints = list(_find_hints(declaring, proven.graph, operators, names))
 
     # Asked before the declarations are corrected. A tensor needs no other witness.
@@ -306,33 +329,75 @@ def infer_types(
     ) and _has_wrong_declarations(
         proto, operators, data_prop=_follows_shapes(proven.graph, operators)
     )
-    refuted: dict[str, str] = {}
+    outputs = {value.name for value in proto.graph.output}
+    refuted: dict[str, tuple[TensorType, TypeProto]] = {}
     for declaration, target, type_, adds_length, is_refuted in hints:
         if is_refuted and (
             target.name in tensors
             or (is_agreed and not _may_agree(declaration.type, target.type))
         ):
-            refuted[target.name] = (
-                f"{target.name!r} is declared {make_tensor_type(declaration.type)} "
-                f"but is {make_tensor_type(target.type)}"
-            )
+            refuted[target.name] = make_tensor_type(declaration.type), target.type
         if not adds_length:
             target.type.CopyFrom(type_)
-        if is_refuted:
-            declaration.type.CopyFrom(type_)
+        if is_refuted or (
+            declaration.name in outputs and type_.HasField("tensor_type")
+        ):
+            _correct(declaration.type, type_)
 
     for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
         value.CopyFrom(declared)
     proven_types = types_of(proven.graph)
     table = proven_types
+    typed = [proto.graph, proven.graph]
     if any(adds_length for *_, adds_length, _ in hints):
         hinted = _apply_hints(proven, declaring, operators, names)
         completed = _infer_completely(hinted, resolve, operators).graph
-        table = types_of(
-            _apply_hints(proven, completed, operators, names).graph, proven=proven_types
-        )
-    table.contradictions = refuted
+        typed.append(_apply_hints(proven, completed, operators, names).graph)
+        table = types_of(typed[-1], proven=proven_types)
+
+    _forget_made_up_names(typed, declared_names, operators)
+    table.contradictions = {
+        name: f"{name!r} is declared {declared} but is {make_tensor_type(actual)}"
+        for name, (declared, actual) in refuted.items()
+    }
     return table
+
+
+def _correct(declared: TypeProto, actual: TypeProto) -> None:
+    """Make a declaration say a value's type, in place; its denotations stay."""
+    type_: TypeProto = copy_message(actual)
+    if declared.denotation:
+        type_.denotation = declared.denotation
+    dims = declared.tensor_type.shape.dim
+    for dim, before in zip(type_.tensor_type.shape.dim, dims, strict=False):
+        if before.denotation:
+            dim.denotation = before.denotation
+    declared.CopyFrom(type_)
+
+
+def _forget_made_up_names(
+    graphs: Iterable[GraphProto], declared: Container[str], operators: Operators
+) -> None:
+    """Remove the names of lengths that the model does not declare, in place.
+
+    They are no news to anybody: onnxruntime shows none, and the next inference makes
+    up others.
+    """
+    for graph in graphs:
+        for dim in _walk_dimensions(graph, operators):
+            if dim.dim_param not in declared:
+                dim.ClearField("dim_param")
+
+
+def _walk_dimensions(
+    graph: GraphProto, operators: Operators
+) -> Iterator[TensorShapeProto.Dimension]:
+    """Yield the dimensions of all typed values of a graph and its subgraphs."""
+    for _, each in walk_graphs(graph, operators=operators):
+        for value in chain(each.input, each.output, each.value_info):
+            for which, type_ in walk_types(value.type):
+                if which in DENSE_OR_SPARSE:
+                    yield from getattr(type_, which).shape.dim
 
 
 def _may_agree(declared: TypeProto, inferred: TypeProto) -> bool:

@@ -176,6 +176,17 @@ def a_free_dimension(s):
     return s.session(s.model(), o).get_inputs()[0].shape
 
 
+@behaviour(
+    differs="a length that the host fixed by name, in an output of which inference knows "
+    "nothing"
+)
+def a_free_dimension_of_an_output(s):
+    o = s.options()
+    o.add_free_dimension_override_by_name("N", 4)
+    reshaped = "(float[N] x, int64[1] s) => (float[N] y) { y = Reshape(x, s) }"
+    return s.session(s.model(HEAD + reshaped), o).get_outputs()[0].shape
+
+
 FREE = (
     "free dimension overrides for a name that no input has, of a length below 0, or "
     "twice with two lengths"

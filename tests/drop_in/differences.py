@@ -35,9 +35,6 @@ DIFFERENCES: dict[str, str] = {
     "InferenceSession: an EP that nobody knows": (
         "a typo is an `InvalidArgument` that names the installed EPs, no warning"
     ),
-    "InferenceSession.get_outputs: a length without a name": (
-        "an open length that is an input's has a name, so that both are seen to be equal"
-    ),
     "InferenceSession.get_provider_graph_assignment_info: not recorded": (
         "it is the caller's option: `InvalidArgument` that names it"
     ),
