@@ -47,7 +47,7 @@ CONTRACT = {
     "ProcessIsolation", "ProviderContext", "ProviderOption", "Purpose", "Refusal", "RunnableModel",
     "Severity", "TensorType", "TensorView", "UNKNOWN_TYPE", "ValueInfo",
     "WeightlessMode", "Workspace", "current_options", "hookimpl", "number_nodes",
-    "supported_partitions", "write_blobs", "write_in_place",
+    "read_inputs", "supported_partitions", "write_blobs", "write_in_place",
 }  # fmt: skip
 
 

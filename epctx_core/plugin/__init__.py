@@ -88,6 +88,7 @@ _HOME = {
         "Refusal",
         "TensorView",
         "number_nodes",
+        "read_inputs",
         "supported_partitions",
     ),
 }

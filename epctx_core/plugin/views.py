@@ -118,6 +118,8 @@ class Refusal:
     nodes: Sequence[NodeView]
 
 
+_CROPS = "tf_crop_and_resize"
+_FILLS = "constant"
 _NUMBERED = re.compile(r"epctx_n(\d+)(?!\d)")
 
 
@@ -196,6 +198,41 @@ def supported_partitions(
         ),
         *(Refusal(reason, nodes) for reason, nodes in refused.items()),
     ]
+
+
+def read_inputs(graph: GraphView, node: NodeView) -> tuple[str, ...]:
+    """Return `NodeView.inputs` with the empty string for those that the operator
+    ignores: what they are is no reason to refuse the node.
+
+    Exporters name them where a version of the operator has no way to omit them, such as
+    the `roi` of a Resize in opset 11.
+    """
+    if node.domain:
+        return node.inputs
+    ignored: set[int] = set()
+    if node.op_type == "Resize" and node.opset_version >= 11:  # noqa: PLR2004 - the first with a roi
+        ignored = {
+            place
+            for place, name in enumerate(node.inputs)
+            if place and name and 0 in (graph.value(name).shape or ())
+        }
+        if node.attributes.get("coordinate_transformation_mode") != _CROPS:
+            ignored.add(1)
+    elif node.op_type == "Pad" and node.attributes.get("mode", _FILLS) != _FILLS:
+        ignored = {2}
+    elif node.op_type == "Dropout" and not _may_train(graph, node.inputs[2:]):
+        ignored = {1}
+    return tuple("" if i in ignored else name for i, name in enumerate(node.inputs))
+
+
+def _may_train(graph: GraphView, flags: Sequence[str]) -> bool:
+    """Return whether a Dropout's `training_mode` may be true."""
+    name = next(filter(None, flags), "")
+    weight, producer = graph.initializer(name), graph.producer(name)
+    value = weight.array() if weight is not None else None
+    if producer is not None and producer.op_type == "Constant":
+        value = producer.attributes.get("value")
+    return bool(name) and (value is None or bool(value.any()))
 
 
 class TensorView(Protocol):

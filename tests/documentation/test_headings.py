@@ -28,7 +28,7 @@ REFERENCE = {
     for page in (*PAGES_OF_HOOKS, *PAGES_OF_CLASSES, *PAGES_OF_OBJECTS)
     for heading, text in sections(page).items()
 }
-HELPERS = {"supported_partitions", "number_nodes", "write_blobs"}
+HELPERS = {"supported_partitions", "number_nodes", "read_inputs", "write_blobs"}
 OBJECTS = [
     "CompiledPartition", "ComputeCapability", "ContextNode", "ContextReader",
     "ContextWriter", "EPContextNode", "Extent", "GraphView", "NodeView", "Partition",

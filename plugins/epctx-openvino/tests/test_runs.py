@@ -191,6 +191,25 @@ def test_a_mask_that_nobody_reads_does_not_cut_a_network(harness, compile_into):
     assert harness.run(model, {"x": x})[0].tolist() == [0, -2]
 
 
+def test_a_ratio_that_only_a_run_knows_does_not_cut_a_network(harness, compile_into):
+    # Without training a Dropout ignores it.
+    model = model_of(
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("Dropout", ["r", "ratio"], ["d"]),
+            helper.make_node("Neg", ["d"], ["y"]),
+        ],
+        {"x": (FLOAT, [2]), "ratio": (FLOAT, [])},
+        {"y": (FLOAT, [2])},
+    )
+
+    _, report = compile_into(harness, model)
+
+    assert report.refusals == ()
+    given = {"x": np.array([-1, 2], np.float32), "ratio": np.array(0.5, np.float32)}
+    assert harness.run(model, given)[0].tolist() == [0, -2]
+
+
 @pytest.mark.parametrize("op_type", ["Dropout", "Sum", "Max", "Mean"])
 def test_a_result_that_is_an_input_is_a_copy_and_leaves_the_others_alone(
     harness, op_type

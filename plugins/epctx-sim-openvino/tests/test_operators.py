@@ -382,6 +382,21 @@ def test_conditions_of_single_operators(
     assert reason(bench, node, inputs, outputs, weights, opset=18) == expected
 
 
+def test_an_empty_roi_that_a_resize_ignores_is_no_reason_to_refuse_it(bench):
+    node = helper.make_node("Resize", ["x", "roi", "s"], ["y"], name="n")
+    inputs = {"x": IMAGE, "roi": (FLOAT, [0])}
+    outputs = {"y": (FLOAT, [1, 2, 16, 16])}
+
+    assert reason(bench, node, inputs, outputs, SCALES, opset=11) is None
+
+
+def test_the_type_of_a_ratio_that_a_dropout_ignores_is_no_reason_to_refuse_it(bench):
+    node = helper.make_node("Dropout", ["x", "odd", "off"], ["y"], name="n")
+    weights = {"odd": np.array(0.5, np.float64), "off": np.array(False)}
+
+    assert reason(bench, node, {"x": VECTOR}, {"y": VECTOR}, weights) is None
+
+
 def test_a_quantised_group_is_taken_whole(bench):
     weights = {"s": np.float32(0.1), "z": np.uint8(3)}
     nodes = [

@@ -347,6 +347,47 @@ def test_conditions_of_single_operators(
     assert reason(scene, node, inputs, outputs, weights, opset=19) == expected
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Resize", ["x", "none", "s"], ["y"], name="n"),
+        helper.make_node("Resize", ["x", "roi", "s"], ["y"], name="n"),
+        helper.make_node("Resize", ["x", "none", "none", "z"], ["y"], name="n"),
+        helper.make_node("Pad", ["x", "p", "none"], ["y"], name="n", mode="edge"),
+        helper.make_node("Dropout", ["x", "odd", "off"], ["y"], name="n"),
+    ],
+    ids=["no roi", "roi from outside", "no scales", "padding", "ratio"],
+)
+def test_what_an_operator_ignores_is_no_reason_to_refuse_it(scene, node):
+    weights = {
+        "none": np.empty(0, np.float32),
+        "s": np.array([1, 1, 2, 2], np.float32),
+        "z": np.array([1, 2, 16, 16]),
+        "p": np.array([0, 0, 4, 4, 0, 0, 4, 4]),
+        "odd": np.array("0.5", np.float64),
+        "off": np.array(False),
+    }
+    shape = [1, 2, 8, 8] if node.op_type == "Dropout" else [1, 2, 16, 16]
+    inputs = {"x": IMAGE} | ({"roi": (FLOAT, [0])} if "roi" in node.input else {})
+    used = {name: weights[name] for name in weights if name in node.input}
+
+    assert reason(scene, node, inputs, {"y": (FLOAT, shape)}, used, opset=13) is None
+
+
+def test_an_empty_constant_node_goes_with_the_node_that_ignores_it(scene):
+    none = helper.make_tensor("v", FLOAT, [0], [])
+    nodes = [
+        helper.make_node("Constant", [], ["roi"], value=none),
+        helper.make_node("Resize", ["x", "roi", "s"], ["y"]),
+    ]
+    weights = {"s": np.array([1, 1, 2, 2], np.float32)}
+    model = scene.model(
+        nodes, {"x": IMAGE}, {"y": (FLOAT, [1, 2, 16, 16])}, weights, 11
+    )
+
+    assert answer(scene, model) == ([["Constant", "Resize"]], {})
+
+
 def quantised_relu(scene):
     scale = {"s": np.array(0.1, np.float32), "z": np.array(3, np.uint8)}
     nodes = [

@@ -137,6 +137,7 @@ WITH_CONSTANTS = [
     ("Slice", [np.array([0]), np.array([2]), np.array([1])], {}),
     ("Pad", [np.array([0, 0, 1, 1, 0, 0, 1, 1])], {}),
     ("Resize", ["", np.array([1, 1, 2, 2], np.float32)], {"mode": "nearest"}),
+    ("Resize", ["x", np.array([1, 1, 2, 2], np.float32)], {"mode": "nearest"}),
     ("ReduceMean", [], {"axes": [2, 3]}),
 ]
 
@@ -144,7 +145,7 @@ WITH_CONSTANTS = [
 @pytest.mark.parametrize(
     ("op_type", "others", "attributes"),
     WITH_CONSTANTS,
-    ids=[name for name, *_ in WITH_CONSTANTS],
+    ids=[f"{name} {inputs[:1]}" for name, inputs, _ in WITH_CONSTANTS],
 )
 def test_operators_with_constants_are_taken(bench, op_type, others, attributes):
     assert answer(bench, layer(bench, op_type, *others, **attributes)) == (3, set())

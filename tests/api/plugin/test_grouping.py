@@ -6,13 +6,14 @@ import io
 
 import numpy as np
 import pytest
-from graph.making import model, node
+from graph.making import model, node, tensor
 from graph.witness import looked, view
 
 from epctx_core.plugin import (
     ComputeCapability,
     Refusal,
     number_nodes,
+    read_inputs,
     supported_partitions,
 )
 
@@ -120,3 +121,53 @@ def test_a_real_front_end_answers_about_numbered_nodes(graph):
     names = {op.get_type_name(): op.get_friendly_name() for op in converted.get_ops()}
     assert number(names["NotSupportedONNXNode"]) == 2
     assert number(names["Abs"]) == 1
+
+
+def read(one, opset=13, **weights):
+    """Return what `read_inputs` gives for a node of a model, its other inputs being
+    weights.
+    """
+    given = [tensor(name, value, value.dtype) for name, value in weights.items()]
+    graph = view(model([one], ["x"], ["y"], given, opsets=[("", opset)]))
+    return read_inputs(graph, graph.nodes[0])
+
+
+EMPTY, SCALES = np.empty(0, np.float32), np.ones(4, np.float32)
+
+
+def test_a_resize_reads_its_roi_only_where_it_crops():
+    inputs = ["x", "roi", "scales"]
+    weights = {"roi": np.zeros(8, np.float32), "scales": SCALES}
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize"}
+
+    assert read(node("Resize", inputs, ["y"]), **weights) == ("x", "", "scales")
+    assert read(node("Resize", inputs, ["y"], **crop), **weights) == tuple(inputs)
+    older = node("Resize", ["x", "scales"], ["y"])
+    assert read(older, 10, scales=SCALES) == ("x", "scales")
+
+
+def test_a_resize_ignores_scales_and_sizes_without_elements():
+    inputs = ["x", "", "scales", "sizes"]
+    both = node("Resize", inputs, ["y"])
+
+    sizes = np.array([1, 1, 2, 2])
+    assert read(both, scales=EMPTY, sizes=sizes) == ("x", "", "", "sizes")
+
+
+def test_a_pad_reads_its_value_only_where_it_fills_with_it():
+    weights = {"pads": np.array([1, 1]), "value": np.float32(1)}
+    inputs = ["x", "pads", "value"]
+
+    assert read(node("Pad", inputs, ["y"], mode="edge"), **weights) == ("x", "pads", "")
+    assert read(node("Pad", inputs, ["y"]), **weights) == tuple(inputs)
+
+
+def test_a_dropout_reads_its_ratio_only_where_it_may_train():
+    ratio = np.float32(0.5)
+    inputs = ["x", "ratio", "train"]
+
+    alone = read(node("Dropout", inputs[:2], ["y"]), ratio=ratio)
+    off = read(node("Dropout", inputs, ["y"]), ratio=ratio, train=np.array(False))
+    on = read(node("Dropout", inputs, ["y"]), ratio=ratio, train=np.array(True))
+
+    assert (alone, off, on) == (("x", ""), ("x", "", "train"), tuple(inputs))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from epctx_core.plugin import read_inputs
+
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
@@ -33,10 +35,9 @@ def explain_deviation(graph: GraphView, node: NodeView) -> str:
     """
     if node.domain:
         return ""
+    inputs = read_inputs(graph, node)
     for position in _FIXED.get(node.op_type, ()):
-        if position < len(node.inputs) and not _is_constant(
-            graph, node.inputs[position]
-        ):
+        if position < len(inputs) and not _is_constant(graph, inputs[position]):
             return (
                 f"OpenVINO needs the input {position} of {node.op_type} as a constant"
             )

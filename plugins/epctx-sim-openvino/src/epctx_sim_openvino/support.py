@@ -10,6 +10,7 @@ from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
+from epctx_core.plugin import read_inputs
 from epctx_sim_openvino.operators import CONDITIONS, CONTRIB, DEVICES, WITH_SUBGRAPHS
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class Support(NodeSupport):
         if reason is not None:
             return reason
         names = dict.fromkeys(
-            (*filter(None, node.inputs), *filter(self._is_read, node.outputs))
+            (
+                *filter(None, read_inputs(self._graph, node)),
+                *filter(self._is_read, node.outputs),
+            )
         )
         return next(
             filter(None, (self._refuse_value(node, name, device) for name in names)),

@@ -18,6 +18,7 @@ from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import is_constant
 from onnx import TensorProto
 
+from epctx_core.plugin import read_inputs
 from epctx_sim_qnn import conditions
 from epctx_sim_qnn.fusions import Fusion, find_fusions
 
@@ -324,18 +325,20 @@ class Support(NodeSupport):
                 f"{node.op_type}: left to the CPU because "
                 "offload_graph_io_quantization is 1"
             )
+        inputs = read_inputs(self._graph, node)
         for position in operator.constant:
-            input_name = node.inputs[position] if position < len(node.inputs) else ""
+            input_name = inputs[position] if position < len(inputs) else ""
             if input_name and not is_constant(self._graph, input_name):
                 return f"{node.op_type}: QNN needs input {position} to be a constant"
         results = node.outputs[: operator.used_outputs]
         for names, special in (
-            (node.inputs, operator.inputs),
+            (inputs, operator.inputs),
             (results, operator.outputs),
         ):
             for position, name in enumerate(names):
                 allowed = special.get(position, operator.types)
-                reason = self._refuse_value(node, name, allowed) if name else None
+                used = name and (names is inputs or self._is_read(name))
+                reason = self._refuse_value(node, name, allowed) if used else None
                 if reason:
                     return reason
         return self._refuse_rank(node, operator)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from epctx_core.plugin import read_inputs
+
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
@@ -37,8 +39,15 @@ class NodeSupport:
         raise NotImplementedError
 
     def _is_read(self, name: str) -> bool:
+        """Return whether the graph returns a value, or an operator does not ignore
+        it.
+        """
         return bool(name) and (
-            name in self._results or bool(self._graph.consumers(name))
+            name in self._results
+            or any(
+                name in (*read_inputs(self._graph, node), *node.implicit_inputs)
+                for node in self._graph.consumers(name)
+            )
         )
 
     def _serves(self, node: NodeView) -> bool:

@@ -19,6 +19,7 @@ from epctx_sim_sdk.support import NodeSupport
 from epctx_sim_sdk.values import constant, is_constant
 from onnx import TensorProto
 
+from epctx_core.plugin import read_inputs
 from epctx_sim_vitisai.operators import (
     ACTIVATIONS,
     BIASES,
@@ -232,12 +233,13 @@ class Support(NodeSupport):
         names = [
             node.inputs[i] for i in positions if i < len(node.inputs) and node.inputs[i]
         ]
-        for name in names:
-            if not is_constant(self._graph, name):
+        constants = [name for name in names if is_constant(self._graph, name)]
+        for name in read_inputs(self._graph, node):
+            if name in names and name not in constants:
                 raise _RefusedError(
                     f"its input {node.inputs.index(name)} is no constant"
                 )
-        return self._find_constant_nodes(names)
+        return self._find_constant_nodes(constants)
 
     def _find_constant_nodes(self, names: Iterable[str]) -> set[int]:
         """Return the Constant nodes among those that give constants; weights have

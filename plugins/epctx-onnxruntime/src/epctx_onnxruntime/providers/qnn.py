@@ -16,6 +16,7 @@ from epctx_core.plugin import (
     Purpose,
     Severity,
     hookimpl,
+    read_inputs,
 )
 from epctx_onnxruntime.providers import targets
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
@@ -432,8 +433,32 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
 
 
 def _find_empty(graph: GraphView, node: NodeView) -> str | None:
-    names = filter(None, (*node.inputs, *node.outputs))
-    return next((name for name in names if 0 in (graph.value(name).shape or ())), None)
+    return next(
+        (
+            name
+            for name in filter(None, (*node.inputs, *node.outputs))
+            if 0 in (graph.value(name).shape or ())
+            and not _is_ignored(graph, node, name)
+        ),
+        None,
+    )
+
+
+def _is_ignored(graph: GraphView, node: NodeView, name: str) -> bool:
+    """Return whether a value of a node is a constant that does not get to the compiler,
+    as the operators that have it as an input ignore it.
+    """
+    producer = graph.producer(name)
+    if graph.initializer(name) is None and (
+        producer is None or producer.op_type != "Constant"
+    ):
+        # It is an input of the partition.
+        return False
+    readers = [node] if name in node.inputs else graph.consumers(name)
+    return not any(
+        name in (*read_inputs(graph, reader), *reader.implicit_inputs)
+        for reader in readers
+    ) and all(value.name != name for value in graph.outputs)
 
 
 def _is_multi(node: ContextNode) -> bool:
