@@ -29,6 +29,7 @@ from epctx_core.compiling.report import (
     count_nodes,
     describe_partition,
     describe_refusal,
+    describe_shares,
 )
 from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
@@ -481,6 +482,11 @@ class Compile:
                 *context.named_files,
             ]
 
+        # Of a context model what was compiled before counts for nothing.
+        is_new = work.assignment.partitions and not work.nodes
+        warnings = describe_shares(work) if is_new else []
+        for warning in warnings:
+            _log.warning("%s", warning)
         report = CompileReport(
             output=self.destination.path,
             folder=self.destination.folder,
@@ -497,6 +503,7 @@ class Compile:
             providers=tuple(c.record for c in work.providers.choices.values()),
             graph_transformers=work.providers.transformers,
             contradictions=tuple(work.model.types.contradictions.values()),
+            warnings=tuple(warnings),
         )
         if not report.compiled:
             eps = " or ".join(work.providers.choices)

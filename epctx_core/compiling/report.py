@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_core.graph.partition import MOVING
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import get_facts
 from epctx_core.rendering import render
+from epctx_core.sessions.claims import explain_unused_eps
 
 if TYPE_CHECKING:
     from epctx_core.context.digests import PayloadEntry
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, RefusalRecord
     from epctx_core.sessions.providers import SkippedProvider, TransformerReport
+    from epctx_core.sessions.work import Work
+
+_FEW = 20
+"""Part of the computing nodes below which an EP's share is worth a warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +111,7 @@ class CompileReport:
             the model.
         contradictions: for each value whose declared shape its operators contradict,
             both shapes.
+        warnings: for each EP that gets few of the nodes that compute, a sentence.
     """
 
     output: Path | None
@@ -122,6 +129,7 @@ class CompileReport:
     providers: tuple[PluginRecord, ...] = ()
     graph_transformers: tuple[TransformerReport, ...] = ()
     contradictions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def compiled(self) -> bool:
@@ -167,8 +175,9 @@ class CompileReport:
 
     def _render(self, *, as_html: bool = False) -> str:
         name = self.output.name if self.output else "context model"
+        compiled = "compiled" if self.compiled else "nothing was compiled"
         return render(
-            f"{name}: {'compiled' if self.compiled else 'nothing was compiled'}",
+            " ".join([*self.warnings, f"{name}: {compiled}"]),
             self.as_dict(),
             as_html=as_html,
             partitions="name ep nodes",
@@ -188,6 +197,27 @@ def count_nodes(assignment: Assignment) -> dict[str, int]:
         for part in assignment.graphs
     )
     return dict(counts)
+
+
+def describe_shares(work: Work) -> list[str]:
+    """Return a sentence for each EP that gets less than a twentieth of the nodes that
+    compute, and less than the CPU EP.
+    """
+    shares = {
+        row["ep"]: sum(n for name, n in row["operators"].items() if name not in MOVING)
+        for row in work.describe_placement().eps
+    }
+    total = sum(shares.values())
+    left = shares.pop(CPU_EP)
+    few = {ep: n for ep, n in shares.items() if n < min(left, total / _FEW)}
+    sentences = []
+    for ep, share in few.items():
+        why = explain_unused_eps(work.assignment, work.model, [ep])
+        sentences.append(
+            f"{ep} gets {share:,} of {total:,} computing nodes "
+            f"({share / total * 100:.1f} %){':' if why else '.'}{why}"
+        )
+    return sentences
 
 
 def describe_partition(partition: GraphPartition) -> PartitionReport:

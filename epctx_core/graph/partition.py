@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from epctx_core.graph.walks import shorten_domain
+
 if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
 
@@ -238,6 +240,56 @@ def _sort_units(
                 stack.pop()
 
     return needs, order
+
+
+MOVING = frozenset(
+    {
+        "BitCast", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat",
+        "ConcatFromSequence", "Constant", "ConstantOfShape", "DepthToSpace",
+        "DequantizeLinear", "Dropout", "Expand", "EyeLike", "Flatten", "Gather",
+        "GatherElements", "GatherND", "Identity", "OneHot", "Optional",
+        "OptionalGetElement", "OptionalHasElement", "Pad", "QuantizeLinear", "Range",
+        "Reshape", "ReverseSequence", "Scatter", "ScatterElements", "ScatterND",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
+        "SequenceInsert", "SequenceLength", "Shape", "Size", "Slice", "SpaceToDepth",
+        "Split", "SplitToSequence", "Squeeze", "TensorScatter", "Tile", "Transpose",
+        "Trilu", "Unsqueeze",
+    }
+)  # fmt: skip
+"""Operators of the default domain that compute nothing: they move, cast or make data.
+"""
+
+
+def find_idle(graph: GraphIndex, groups: NodeGroups, own: NodeGroups) -> list[int]:
+    """Return the places of the groups that compute nothing and do not connect two
+    others of the same EP.
+
+    Args:
+        graph: their graph.
+        groups: groups of nodes of one EP.
+        own: further groups of the EP, which stay.
+    """
+    idle = [
+        place
+        for place, group in enumerate(groups)
+        if all(
+            graph.op_types[i] in MOVING and not shorten_domain(graph.domains[i])
+            for i in group
+        )
+    ]
+    if not idle:
+        return []
+    placed = {*idle}
+    busy = (group for place, group in enumerate(groups) if place not in placed)
+    others = {*chain.from_iterable(own), *chain.from_iterable(busy)}
+
+    def connects(group: Sequence[int]) -> bool:
+        results = chain.from_iterable(graph.outputs[i] for i in group)
+        behind = chain.from_iterable(graph.consumers.get(n, ()) for n in results)
+        before = chain.from_iterable(graph.predecessors[i] for i in group)
+        return not (others.isdisjoint(before) or others.isdisjoint(behind))
+
+    return [place for place in idle if not connects(groups[place])]
 
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})

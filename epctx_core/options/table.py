@@ -374,6 +374,18 @@ class SessionConfig:
             "kept. Empty: no limit."
         ),
     )
+    keeps_idle = SessionOption(
+        key="ep.partition_without_computation",
+        default="release",
+        choices={"release": False, "keep": True},
+        cache=CachePart.WRITTEN,
+        doc=(
+            "What becomes of a partition whose operators only move, cast or make data "
+            "(Reshape, Cast, Constant): release: it is left to the next EP, and the "
+            "report says so, unless it lies between two partitions of the same EP; "
+            "keep: the EP compiles it."
+        ),
+    )
     optional_providers = SessionOption(
         key="ep.optional_providers",
         values="names of EPs, separated by commas",

@@ -21,7 +21,11 @@ from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
-from epctx_core.graph.partition import CyclicGroupsError, find_quantized_groups
+from epctx_core.graph.partition import (
+    CyclicGroupsError,
+    find_idle,
+    find_quantized_groups,
+)
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.registry.guard import blame, contract_error, to_plain
 from epctx_core.sessions.assignment import RefusalRecord
@@ -38,6 +42,10 @@ _log = logging.getLogger("epctx.session")
 _T = TypeVar("_T")
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_.:-")
 """Characters of names that a shell takes as they are."""
+_IDLE = (
+    "a partition that only moves, casts or makes data costs more than it saves; "
+    "ep.partition_without_computation=keep has it compiled"
+)
 _SERVING = frozenset({"Constant", "DequantizeLinear"})
 
 
@@ -338,9 +346,13 @@ def ask_ep(
                 claims.add(item)
         claims.leave_out(view.left_out)
         if compiles:
-            part.hold(_exact_partitions(part, claims))
+            part.hold(exact := _exact_partitions(part, claims))
+            fused: list[GraphPartition] = []
             for keep in (False, True):
-                part.hold(_partitions(part, claims, view, keep))
+                part.hold(made := _partitions(part, claims, view, keep))
+                fused += made
+            if not providers.config.keeps_idle:
+                _release_idle(part, claims, fused, exact)
         for index in claims.single:
             node = Node(part.graph, index)
             with blame(record, "get_kernel_registry"):
@@ -414,6 +426,24 @@ def _open_graphs(
     part.take_control_flow()
     if part.graph.nodes:
         yield part, parent
+
+
+def _release_idle(
+    part: GraphAssignment,
+    claims: Claims,
+    fused: Sequence[GraphPartition],
+    exact: Sequence[GraphPartition],
+) -> None:
+    """Release partitions that compute nothing: each costs a session and copies.
+
+    The others stay convex and maximal, as a path through one still leads through nodes
+    that the EP does not have.
+    """
+    groups, own = ([p.node_indices for p in some] for some in (fused, exact))
+    idle = [fused[place] for place in find_idle(part.graph, groups, own)]
+    if idle:
+        claims.refuse(_IDLE, chain.from_iterable(p.node_indices for p in idle))
+        part.release({*idle}, ())
 
 
 def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
@@ -577,6 +607,8 @@ def explain_unused_eps(
     refusals = sorted(
         (refusal for refusal in assignment.refusals if refusal.ep in eps),
         key=lambda refusal: (
+            # The EP would take these.
+            refusal.reason == _IDLE,
             # A node of the main graph is refused with all of its bodies.
             bool(refusal.graph.path),
             len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),

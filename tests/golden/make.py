@@ -98,7 +98,7 @@ def integers(
 
 def mixed() -> onnx.ModelProto:
     """Return a model of which VitisAI, QNN and OpenVINO each take a part, and the CPU
-    EP one node.
+    EP two nodes.
     """
     after = [
         helper.make_node("MatMul", ["z", "f"], ["g"], name="float product"),

@@ -73,6 +73,7 @@ def test_the_defaults_are_those_of_onnxruntime(options):
         prefer_latency=None,
         partition_min_nodes=1,
         partition_max_count=None,
+        keeps_idle=False,
         external_initializers_folder=None,
         disable_cpu_ep_fallback=False,
         disable_model_compile=False,
@@ -117,6 +118,7 @@ def test_every_entry_is_read_as_what_it_means(options):
     options.add_session_config_entry("ep.prefer_latency", "0")
     options.add_session_config_entry("ep.partition_min_nodes", "3")
     options.add_session_config_entry("ep.partition_max_count", "7")
+    options.add_session_config_entry("ep.partition_without_computation", "keep")
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", "weights"
     )
@@ -145,6 +147,7 @@ def test_every_entry_is_read_as_what_it_means(options):
         prefer_latency=False,
         partition_min_nodes=3,
         partition_max_count=7,
+        keeps_idle=True,
         external_initializers_folder="weights",
         trust_unverified=True,
         disable_cpu_ep_fallback=True,

@@ -45,6 +45,8 @@ class Epctx:
         """Return options with the EP alone."""
         options = epctx.SessionOptions()
         options.add_provider(self.ep, dict(self.options))
+        # As onnxruntime, with whose nodes ours are compared.
+        options.add_session_config_entry("ep.partition_without_computation", "keep")
         return options
 
     def compile_to_file(self, model: bytes, output: Path, *, embedded: bool) -> Path:

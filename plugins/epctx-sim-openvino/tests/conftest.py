@@ -91,6 +91,8 @@ class Bench:
     def settings(self, options, **entries):
         given = epctx.SessionOptions()
         given.add_provider(EP, options)
+        # What the tables take is seen by partitions, also of one Cast.
+        given.add_session_config_entry("ep.partition_without_computation", "keep")
         for key, value in entries.items():
             given.add_session_config_entry(key.replace("__", "."), value)
         return given

@@ -68,6 +68,7 @@ class Scene:
         registry.register(Asking)
         options = SessionOptions()
         options.add_session_config_entry("ep.context_node_name_prefix", prefix)
+        options.add_session_config_entry("ep.partition_without_computation", "keep")
         data = model.SerializeToString()
         self.sessions.append(
             InferenceSession(data, options, providers=[EP], registry=registry)

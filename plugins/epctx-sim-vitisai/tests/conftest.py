@@ -126,6 +126,8 @@ class Bench:
     def options(self, prefix="", **options):
         chosen = epctx.SessionOptions()
         chosen.add_provider("VitisAI", options)
+        # What the tables take is seen by partitions, also of one Flatten.
+        chosen.add_session_config_entry("ep.partition_without_computation", "keep")
         chosen.add_session_config_entry("ep.context_node_name_prefix", prefix)
         return chosen
 

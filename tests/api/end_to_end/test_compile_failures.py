@@ -165,7 +165,8 @@ def test_each_of_several_eps_may_fail(model, caplog):
     report = compiled(model, fragile("n3"), second, Beta)
 
     assert taken(report.partitions)[1] == ("Beta", ("n4", "n5"))
-    assert [m.split()[0] for m in caplog.messages] == [Fragile.name, second.name]
+    failures = [m for m in caplog.messages if "failed to compile" in m]
+    assert [m.split()[0] for m in failures] == [Fragile.name, second.name]
     assert [r.nodes for r in report.refusals if TEXT in r.reason] == [
         ("n3", "n4"),
         ("n3", "n4"),

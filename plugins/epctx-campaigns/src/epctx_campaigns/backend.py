@@ -267,6 +267,8 @@ def _make_session_options(
     options: Mapping[str, Any],
 ) -> SessionOptions:
     result = SessionOptions()
+    # Many of ONNX's cases are one operator that only moves data.
+    result.add_session_config_entry("ep.partition_without_computation", "keep")
     for ep, its in providers:
         result.add_provider(ep if isinstance(ep, str) else ep.name, dict(its))
     for name, value in options.items():

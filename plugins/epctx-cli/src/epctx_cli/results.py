@@ -229,6 +229,7 @@ class CompiledModel:
         providers: EPs that were asked.
         graph_transformers: those that were called, in order.
         contradictions: values whose declared shape the model contradicts, as sentences.
+        warnings: sentences about EPs that get few of the nodes that compute.
     """
 
     output: str | None
@@ -245,6 +246,7 @@ class CompiledModel:
     providers: list[ProviderFacts]
     graph_transformers: list[TransformerFacts]
     contradictions: list[str]
+    warnings: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -671,8 +673,7 @@ class CompareResult:
         made_from_seed: seed of the random inputs; null with `--input`.
         atol: largest absolute difference of equal outputs.
         rtol: largest relative difference of equal outputs.
-        first_inside: first value inside the models that differs; null if none was
-            found.
+        first_inside: first value inside the models that differs; null for none.
     """
 
     equal: bool

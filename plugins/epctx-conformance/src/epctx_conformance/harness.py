@@ -137,6 +137,8 @@ class Harness:
         made.add_provider(self.provider.name, self.options)
         for key, value in {
             "ep.context_trust_unverified": "1",
+            # Cases of single operators are partitions, whatever those do.
+            "ep.partition_without_computation": "keep",
             **(config or {}),
         }.items():
             made.add_session_config_entry(key, value)

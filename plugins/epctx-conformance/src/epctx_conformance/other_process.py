@@ -337,6 +337,7 @@ def _observe(job: dict[str, Any]) -> dict[str, Any]:
     def options() -> SessionOptions:
         made = SessionOptions()
         made.add_provider(registry.records()[0].name, job["options"])
+        made.add_session_config_entry("ep.partition_without_computation", "keep")
         return made
 
     def run(model: str) -> None:

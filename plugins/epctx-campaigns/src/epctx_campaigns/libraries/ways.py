@@ -212,6 +212,8 @@ def _open_epctx(
     options.add_session_config_entry(_RECORD, "1")
     # This process has just written the bytes.
     options.add_session_config_entry("ep.context_trust_unverified", "1")
+    # onnxruntime compiles whatever the EP takes.
+    options.add_session_config_entry("ep.partition_without_computation", "keep")
     if way == "direct":
         session = InferenceSession(model, options, registry=registry)
         _note_assignment(assignment, session, provider.name)
