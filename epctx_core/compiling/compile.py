@@ -102,7 +102,7 @@ class Compile:
     destination: Destination
     embedded: bool
     flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
-    level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL
+    level: GraphOptimizationLevel | None = None
     sink: ModelSink | None = None
     deliver: WriteCallback | None = None
     plain: bool = True
@@ -502,6 +502,7 @@ class Compile:
             skipped_providers=work.skipped,
             providers=tuple(c.record for c in work.providers.choices.values()),
             graph_transformers=work.providers.transformers,
+            folded_nodes=work.model.folded,
             contradictions=tuple(work.model.types.contradictions.values()),
             warnings=tuple(warnings),
         )

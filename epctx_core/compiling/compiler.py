@@ -77,9 +77,10 @@ class ModelCompiler:
             that file.
         flags: `OrtCompileApiFlags`.
         graph_optimization_level: optimisation of the whole model before EPs see it:
-            BASIC uses ONNX's operators only, EXTENDED also onnxruntime's own, which few
-            EPs take. Both need onnxruntime. The level of `sess_options` has no meaning
-            here.
+            by default what it computes from constants and static shapes is folded
+            into small initializers; with DISABLE_ALL it stays as it is. BASIC uses
+            ONNX's operators only, EXTENDED also onnxruntime's own, which few EPs take.
+            Both need onnxruntime. The level of `sess_options` has no meaning here.
         get_initializer_location_func: `f(name, value, present location or None)`
             returns the `OrtExternalInitializerInfo` of an initializer that the host
             stored itself, or None to store it in the model; not together with a file.
@@ -106,7 +107,7 @@ class ModelCompiler:
         external_initializers_file_path: PathInput | None = None,
         external_initializers_size_threshold: int = DEFAULT_THRESHOLD,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
-        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
+        graph_optimization_level: GraphOptimizationLevel | None = None,
         get_initializer_location_func: LocationFunc | None = None,
         *,
         progress: Progress | None = None,
@@ -384,7 +385,7 @@ class ShareGroup:
         output_dir: PathInput | None = None,
         *,
         flags: OrtCompileApiFlags | int = OrtCompileApiFlags.NONE,
-        graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
+        graph_optimization_level: GraphOptimizationLevel | None = None,
         progress: Progress | None = None,
         registry: Registry = default_registry,
     ) -> None:

@@ -109,6 +109,8 @@ class CompileReport:
         providers: EPs that were asked, with the distribution and version of each.
         graph_transformers: those that were called, in order, and whether each changed
             the model.
+        folded_nodes: number of nodes of the source whose results are the same in every
+            run: small initializers took their place before EPs were asked.
         contradictions: for each value whose declared shape its operators contradict,
             both shapes.
         warnings: for each EP that gets few of the nodes that compute, a sentence.
@@ -128,6 +130,7 @@ class CompileReport:
     skipped_providers: tuple[SkippedProvider, ...] = ()
     providers: tuple[PluginRecord, ...] = ()
     graph_transformers: tuple[TransformerReport, ...] = ()
+    folded_nodes: int = 0
     contradictions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -45,6 +45,7 @@ from epctx_core.sessions.source import OpenModel, index_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.weights import Weights
     from epctx_core.plugin import TensorView
     from epctx_core.sessions.providers import ProviderSession
@@ -62,18 +63,20 @@ _FRAME = (
 
 
 def check_level(
-    level: GraphOptimizationLevel | int, engine: str | None
-) -> GraphOptimizationLevel:
+    level: GraphOptimizationLevel | int | None, engine: str | None
+) -> GraphOptimizationLevel | None:
     """Return a level to which a whole model can be optimised.
 
     Args:
-        level: the host's.
+        level: the host's; None, which only folds, fits any engine.
         engine: the engine that the host named.
 
     Raises:
         InvalidArgument: no such level, one for single groups only, or the engine has no
             optimiser.
     """
+    if level is None:
+        return None
     level = GraphOptimizationLevel(level)
     if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
         raise InvalidArgument(
@@ -94,13 +97,17 @@ def check_level(
 
 
 def optimise_model(
-    model: OpenModel, providers: ProviderSession, level: GraphOptimizationLevel
+    model: OpenModel,
+    providers: ProviderSession,
+    level: GraphOptimizationLevel | None,
+    engine: CpuEngine,
 ) -> OpenModel:
     """Return the model, changed by graph transformers, optimised to a level, then
     changed by EPs.
 
-    Levels above EXTENDED apply to single groups where they run; the whole model stays
-    as it is. So does a model with EPContext nodes.
+    With ORT_DISABLE_ALL the whole model stays as it is; so does one with EPContext
+    nodes. Levels above EXTENDED, which apply to single groups where they run, and None
+    fold constants for EPs.
 
     Raises:
         InvalidArgument: a model with EPContext nodes is to be optimised.
@@ -110,25 +117,29 @@ def optimise_model(
         PackageMissing: a transformer is not installed.
         ModelLoadCanceled: the host asked to stop.
     """
-    whole = level in (
+    of_engine = (
         GraphOptimizationLevel.ORT_ENABLE_BASIC,
         GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     )
+    whole = level if level in of_engine else None
     if model.context_nodes:
         if whole:
             raise InvalidArgument(
                 f"{model.source.where} has EPContext nodes already, so that it cannot "
-                f"be optimised to {level.name}.",
+                f"be optimised to {whole.name}.",
                 hint="Use ORT_DISABLE_ALL, or compile the model that it was made from.",
             )
         return model
 
-    model = transform(model, providers, partial(_apply_ep, level=int(level)))
+    model = transform(model, providers, partial(_apply_ep, level=int(level or 0)))
     if whole:
-        model = _optimise_by_engine(model, check_level(level, model.policy.engine))
+        check_level(whole, model.policy.engine)
+        model = _optimise_by_engine(model, whole)
+    elif level is not GraphOptimizationLevel.ORT_DISABLE_ALL and providers.choices:
+        model = _fold(model, engine)
     for ep in providers.choices:
         if providers.instances.implements(ep, HOOK):
-            model = _apply_ep(ep, model, providers.instances, level=int(level))
+            model = _apply_ep(ep, model, providers.instances, level=int(level or 0))
     return model
 
 
@@ -154,6 +165,34 @@ def _optimise_by_engine(model: OpenModel, level: GraphOptimizationLevel) -> Open
             f"optimising {source.where} to {level.name} {what}.", path=source.path
         ),
     )
+
+
+def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
+    """Return a model without what it computes from constants and static shapes."""
+    # Every EP is asked here; few models have anything to fold.
+    from epctx_core.sessions.folding import MOST_PASSES, fold_once
+
+    before = model.node_count
+    for _ in range(MOST_PASSES):
+        folded = fold_once(model, engine)
+        if folded is None:
+            break
+        source = replace(model.source, proto=folded)
+        source.weights = _collect_weights(folded.graph, source.weights, _blame_folding)
+        model = _index_again(source, model)
+    if model.node_count < before:
+        model.folded = before - model.node_count
+        _log.info(
+            "%d of %d nodes of %s compute the same in every run, and are folded.",
+            model.folded,
+            before,
+            model.source.where,
+        )
+    return model
+
+
+def _blame_folding(what: str) -> EpctxError:
+    return Fail(f"folding constants {what}.", hint="Use ORT_DISABLE_ALL.")
 
 
 def _apply_ep(
@@ -213,7 +252,7 @@ def _accept(
             inline_functions(source, kept)
         source.weights = _collect_weights(source.proto.graph, weights, refusal)
         check_model(source)
-        changed = index_model(source, model.policy)
+        changed = _index_again(source, model)
     except InvalidGraph as error:
         raise refusal(f"gave a wrong model: {error.message}") from error
 
@@ -227,6 +266,17 @@ def _accept(
             )
 
     return changed
+
+
+def _index_again(source: SourceModel, model: OpenModel) -> OpenModel:
+    """Return an open model with another source."""
+    changed = index_model(source, model.policy)
+    # Declarations that were wrong are corrected by now.
+    changed.types.contradictions = {
+        **model.types.contradictions,
+        **changed.types.contradictions,
+    }
+    return replace(model, source=source, types=changed.types, graph=changed.graph)
 
 
 def _collect_weights(

@@ -63,6 +63,7 @@ class OpenModel:
         checks: of the files that it names; those of a load run concurrently with it.
         opened: the files that it was read from.
         policy: settings of the engine that knows further operators than onnx.
+        folded: number of nodes that were folded into initializers.
     """
 
     source: SourceModel
@@ -72,6 +73,7 @@ class OpenModel:
     checks: DigestChecks = IN_PLACE
     opened: OpenedFiles = field(default_factory=OpenedFiles)
     policy: EnginePolicy
+    folded: int = 0
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:

@@ -373,14 +373,14 @@ class Work:
         )
         return self.providers
 
-    def optimise(self, level: GraphOptimizationLevel) -> OpenModel:
+    def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:
         """Have graph transformers, the engine and EPs change the model; see
         `optimise_model`.
         """
         # A load of a context model does not need it.
         from epctx_core.sessions.optimise import optimise_model
 
-        self.model = optimise_model(self.model, self.providers, level)
+        self.model = optimise_model(self.model, self.providers, level, self.engine)
         return self.model
 
     def assign(self, settled: Collection[str] = ()) -> Assignment:

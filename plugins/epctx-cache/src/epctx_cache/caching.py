@@ -202,7 +202,7 @@ def _make_request(  # noqa: PLR0913 - public: the parameters of InferenceSession
     *,
     providers: Providers | None = None,
     provider_options: Sequence[Mapping[str, object]] | None = None,
-    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,  # noqa: E501 - ONNX Runtime's names
+    graph_optimization_level: GraphOptimizationLevel | None = None,
     cache_size: int | None = None,
     trust_stat: bool | None = None,
     shared_cache: str | None = None,

@@ -392,13 +392,13 @@ def _make_request(
 ) -> Request:
     """Return the request that a host with the arguments of a command would make."""
     from epctx_cache.request import Request, cacheable
-    from epctx_core import GraphOptimizationLevel, default_registry
+    from epctx_core import default_registry
 
     session = session_options(arguments, console)
     return Request(
         model=arguments.model,
         options=cacheable(session, None, None),
-        level=GraphOptimizationLevel.ORT_DISABLE_ALL,
+        level=None,
         settings=settings,
         progress=None,
         registry=default_registry,

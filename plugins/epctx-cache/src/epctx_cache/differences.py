@@ -144,7 +144,8 @@ def _describe_dimensions(value: Any) -> Described:
 
 
 def _describe_level(value: Any) -> Described:
-    yield "optimisation level", GraphOptimizationLevel(value).name
+    name = "folding" if value is None else GraphOptimizationLevel(value).name
+    yield "optimisation level", name
 
 
 def _describe_named(

@@ -54,7 +54,7 @@ def ingredients(
     content: str,
     choices: Sequence[ProviderChoice],
     options: SessionOptions,
-    level: GraphOptimizationLevel,
+    level: GraphOptimizationLevel | None,
     secret: Callable[[], bytes],
     host_plugins: Iterable[tuple[str, object]] = (),
 ) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def ingredients(
             for name, plugin in host_plugins
             if isinstance(version := getattr(plugin, "version", None), str)
         ],
-        "optimization": int(level),
+        "optimization": None if level is None else int(level),
         "target": f"{sys.platform}-{platform.machine()}",
     }
 

@@ -117,7 +117,7 @@ class Request:
 
     model: str | os.PathLike[str] | bytes
     options: SessionOptions
-    level: GraphOptimizationLevel
+    level: GraphOptimizationLevel | None
     settings: CacheSettings
     progress: Progress | None
     registry: Registry
@@ -127,7 +127,7 @@ class Request:
         is_model = isinstance(self.model, (str, os.PathLike, bytes)) and self.model
         is_sound = (
             is_model
-            and self.level in list(GraphOptimizationLevel)
+            and self.level in (None, *GraphOptimizationLevel)
             and (self.progress is None or callable(self.progress))
         )
         if not is_sound:
@@ -176,10 +176,7 @@ class Request:
         """
         try:
             # Without anything to compile with, an entry would gain nothing.
-            gains = (
-                bool(self.choices)
-                or self.level > GraphOptimizationLevel.ORT_DISABLE_ALL
-            )
+            gains = bool(self.choices or self.level)
             for lease in self._lease_entries() if gains else ():
                 with lease:
                     try:
@@ -221,7 +218,7 @@ class Request:
 
         options = self.options.copy()
         options.add_session_config_entry("ep.context_enable", "0")
-        if self.level > GraphOptimizationLevel.ORT_DISABLE_ALL:
+        if self.level:
             options.graph_optimization_level = self.level
         return InferenceSession(self.model, options, registry=self.registry)
 

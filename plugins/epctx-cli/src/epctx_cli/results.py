@@ -228,6 +228,7 @@ class CompiledModel:
         skipped_providers: optional EPs that were not available.
         providers: EPs that were asked.
         graph_transformers: those that were called, in order.
+        folded_nodes: number of nodes that were folded into initializers.
         contradictions: values whose declared shape the model contradicts, as sentences.
         warnings: sentences about EPs that get few of the nodes that compute.
     """
@@ -245,6 +246,7 @@ class CompiledModel:
     skipped_providers: list[SkippedFacts]
     providers: list[ProviderFacts]
     graph_transformers: list[TransformerFacts]
+    folded_nodes: int
     contradictions: list[str]
     warnings: list[str]
 
@@ -459,8 +461,7 @@ class InspectResult:
         compiled_by: compilers of each EP's nodes, as the manifest names them.
         weightless_mode: "1" or "2", or empty.
         source_files: files of the source model in which payloads left weights.
-        external_dependencies: dependencies that the model declares; null without a
-            declaration.
+        external_dependencies: those that the model declares; null without any.
         custom_domains: library to register, or empty, by domain of custom operators.
         sealed_by: tool that gave digests to a model that another one compiled.
         graph_transformers: those that the compile called.
@@ -478,8 +479,7 @@ class InspectResult:
         weight_types: number of weights, parameters and bytes, by element type.
         largest_weights: a few.
         external_weights: number of weights in files of their own.
-        quantization: number of nodes by operator that quantises or computes on
-            quantised values.
+        quantization: number of nodes with quantised values, by operator.
     """
 
     model: str

@@ -147,8 +147,8 @@ def explain_model(
             if runs:
                 work.route()
             work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
-            level = session.graph_optimization_level if runs else 0
-            work.optimise(GraphOptimizationLevel(level))
+            level = GraphOptimizationLevel(session.graph_optimization_level)
+            work.optimise(level if runs else None)
             work.assign(work.settled)
             return Explanation(
                 eps=tuple(work.providers.choices),

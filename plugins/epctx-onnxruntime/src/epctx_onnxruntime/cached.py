@@ -82,7 +82,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
     provider: str | onnxruntime.OrtEpDevice,
     provider_options: Mapping[str, object] | None = None,
     free_dimensions: Mapping[str, int] | None = None,
-    graph_optimization_level: int = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    graph_optimization_level: int | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_size: int | None = None,
     trust_stat: bool | None = None,
@@ -113,7 +113,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         free_dimensions: lengths of the model's open dimensions by name, such as
             {"batch": 1}.
         graph_optimization_level: of the optimisation before the EP sees the model, as
-            for `onnxruntime.ModelCompiler`.
+            for `epctx_core.ModelCompiler`.
         cache_dir, cache_size, trust_stat, progress, registry: as for
             `epctx_core.load_or_compile`.
 
@@ -144,7 +144,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
                 [(name, provider_options or {})],
                 None,
             ),
-            level=GraphOptimizationLevel(int(graph_optimization_level)),
+            level=_read_level(graph_optimization_level),
             settings=caching.cache_settings(cache_dir, cache_size, trust_stat),
             progress=progress,
             registry=registry,
@@ -155,6 +155,10 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
 
         # `ep.optional_providers` names the EP, and it cannot be had.
         return _open(request.model, host_options, name)
+
+
+def _read_level(level: int | None) -> GraphOptimizationLevel | None:
+    return None if level is None else GraphOptimizationLevel(int(level))
 
 
 def _find_name(provider: Any, registry: Registry) -> Any:

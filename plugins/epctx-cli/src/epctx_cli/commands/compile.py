@@ -34,10 +34,18 @@ if TYPE_CHECKING:
 
     from epctx_cli.comparison import Difference
     from epctx_cli.console import Console
-    from epctx_core import CompileReport, SessionOptions, ShareReport
+    from epctx_cli.progress import Progress
+    from epctx_core import CompileReport, ModelCompiler, SessionOptions, ShareReport
 
 CHECK_TOLERANCE = 1e-4
 """Largest max|a-b| / (max|b| + 1e-6) that passes `--check`."""
+_LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "fold": "",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+}
+"""Names of optimisation levels; folding alone is the default, and has none."""
 _SHOWN_PARTITIONS = 20
 _SHOWN_REFUSALS = 5
 _SHOWN_OPERATORS = 4
@@ -73,6 +81,14 @@ def add_compile_arguments(parser: CommandParser) -> None:
     parser.add_flag(
         "--require-compiled", "fail and write nothing if no node was compiled"
     )
+    parser.add_argument(
+        "--optimize",
+        choices=_LEVELS,
+        default="fold",
+        help="what is simplified before EPs see the model: nothing, what it computes "
+        "from constants and static shapes (default), or all that onnxruntime's "
+        "optimiser does with ONNX's operators, or also with its own",
+    )
     add_timeout(parser)
     add_allow_uncompiled(parser)
     add_profile(parser)
@@ -82,25 +98,13 @@ def add_compile_arguments(parser: CommandParser) -> None:
 
 def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     """Compile, report, and check with --check."""
-    from epctx_core import ModelCompiler, OrtCompileApiFlags
-
     if not arguments.ep:
         raise no_ep("compile")
-    flags = OrtCompileApiFlags.NONE
-    if arguments.no_clobber:
-        flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
-    if arguments.require_compiled:
-        flags |= OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
     session = session_options(arguments, console)
     output = _output(arguments, session)
     with profiling(arguments, session, console), console.progress() as progress:
         progress.watch(session)
-        model = arguments.model
-        embed = arguments.embed or None
-        weights = arguments.external_initializers
-        compiler = ModelCompiler(
-            session, model, embed, weights, flags=flags, progress=progress
-        )
+        compiler = _make_compiler(arguments, session, progress)
         report = compiler.compile_to_file(output)
     _print_compile(arguments.model, report, console)
     code = (
@@ -141,6 +145,29 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     return code
 
 
+def _make_compiler(
+    arguments: argparse.Namespace, session: SessionOptions, progress: Progress
+) -> ModelCompiler:
+    from epctx_core import GraphOptimizationLevel, ModelCompiler, OrtCompileApiFlags
+
+    flags = OrtCompileApiFlags.NONE
+    if arguments.no_clobber:
+        flags |= OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
+    if arguments.require_compiled:
+        flags |= OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
+    name = _LEVELS[arguments.optimize]
+    level = GraphOptimizationLevel[name] if name else None
+    return ModelCompiler(
+        session,
+        arguments.model,
+        arguments.embed or None,
+        arguments.external_initializers,
+        flags=flags,
+        graph_optimization_level=level,
+        progress=progress,
+    )
+
+
 def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | None:
     """Return the output path, or None for the default; in a folder it has the default
     name.
@@ -164,6 +191,11 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     for each in report.graph_transformers:
         console.say(
             f"{each.name} {'changed' if each.changed else 'did not change'} the model."
+        )
+    if report.folded_nodes:
+        console.say(
+            f"{text.counted(report.folded_nodes, 'node')} that compute the same in "
+            "every run are folded."
         )
     _print_partitions(report, console)
     if report.kept_nodes:

@@ -1,0 +1,229 @@
+"""Folding of what a model computes from constants and static shapes: the results become
+initializers before EPs are asked, which take no arithmetic on shapes.
+
+onnxruntime does the same in its sessions (`ORT_ENABLE_BASIC`), of results of any size;
+here no small computation becomes large weights. Engines compute the results.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import numpy_helper
+
+from epctx_core.engines.cpu_engine import blame_engine
+from epctx_core.errors import EpctxError
+from epctx_core.graph.extraction import NodeGroup
+from epctx_core.graph.walks import (
+    DEFAULT_DOMAINS,
+    OVERRIDABLE_SINCE,
+    copy_message,
+    keep_messages,
+)
+from epctx_core.graph.weights import INLINE_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from onnx import GraphProto, ModelProto
+
+    from epctx_core.engines.cpu_engine import CpuEngine
+    from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.walks import SubgraphPath
+    from epctx_core.sessions.source import OpenModel
+
+_log = logging.getLogger("epctx.graph")
+
+LARGEST_RESULT = 1 << 18
+"""Bytes above which no result is folded: the points of a detector's grid fit in."""
+_BUDGET = 1 << 28
+"""Bytes that are read and made in all; a model may read one weight in many nodes."""
+MOST_PASSES = 8
+"""Times that a model is folded: folded values prove further shapes."""
+
+_OF_SHAPES = frozenset({"Shape", "Size"})
+_KEPT = frozenset(
+    {
+        # Of quantised groups, which stay whole.
+        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
+        # Two runs differ.
+        *("Bernoulli", "Dropout", "Multinomial"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Foldable:
+    """Nodes of a graph that give the same results in every run.
+
+    Attributes:
+        graph: the graph.
+        nodes: those that compute with constants, in order.
+        shapes: results of those that describe shapes, by name.
+    """
+
+    graph: GraphIndex
+    nodes: Sequence[int]
+    shapes: Mapping[str, np.ndarray]
+
+    def compute(self, engine: CpuEngine) -> dict[str, np.ndarray]:
+        """Return the results, as the engine computes them, that other nodes read.
+
+        Raises:
+            EpctxError: it fails; so would each run of the model.
+        """
+        values = dict(self.shapes)
+        if self.nodes:
+            group = NodeGroup(self.graph, self.nodes)
+            weights = {name: view.array() for name, view in group.weights.items()}
+            with blame_engine(engine.policy.engine):
+                prepared = engine.prepare(group.model(), weights)
+                found = prepared.run([values[name] for name in group.input_names])
+            values |= zip(group.output_names, found, strict=True)
+        return values
+
+    def find_idle(self) -> set[int]:
+        """Return the nodes that are folded, and those that only they read."""
+        graph = self.graph
+        idle = {*self.nodes, *(graph.producer[name] for name in self.shapes)}
+        for i in reversed(range(len(graph.nodes))):
+            if i in idle or not graph.results.isdisjoint(graph.outputs[i]):
+                continue
+            readers = [r for n in graph.outputs[i] for r in graph.consumers.get(n, ())]
+            if readers and idle.issuperset(readers):
+                idle.add(i)
+        return idle
+
+
+def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
+    """Return a copy of a model without the nodes whose results are the same in every
+    run; None where there is none.
+    """
+    if model.graph.ir_version < OVERRIDABLE_SINCE:
+        return None  # Each initializer would have to be an input, too.
+    budget = _BUDGET
+    found: list[tuple[_Foldable, dict[str, np.ndarray]]] = []
+    for graph in model.graph.walk():
+        foldable, budget = _find_foldable(graph, budget)
+        if not (foldable.nodes or foldable.shapes):
+            continue
+        try:
+            found.append((foldable, foldable.compute(engine)))
+        except EpctxError as error:
+            _log.info("%s is not folded: %s", model.source.where, error.message)
+    if not found:
+        return None
+
+    proto: ModelProto = copy_message(model.source.proto)
+    # Subgraphs come before the graphs around them, whose nodes are counted.
+    for foldable, values in found:
+        _replace(_find_graph(proto.graph, foldable.graph.path), foldable, values)
+    return proto
+
+
+def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:
+    """Return the nodes of a graph that can be folded, and what is left of a budget of
+    bytes.
+    """
+    holders = {*graph.holders}
+    known = {*graph.constants}.difference(graph.special_tensors)
+    shapes: dict[str, np.ndarray] = {}
+    nodes = []
+    for i, inputs in enumerate(graph.inputs):
+        operator = graph.op_types[i]
+        is_of_shape = operator in _OF_SHAPES
+        # Most nodes read a value that is not known.
+        if not inputs or not (is_of_shape or inputs[0] in known or not inputs[0]):
+            continue
+        outputs = graph.outputs[i]
+        if (
+            graph.domains[i] not in DEFAULT_DOMAINS
+            or operator in _KEPT
+            or i in holders
+            or not graph.results.isdisjoint(outputs)
+        ):
+            continue
+        if is_of_shape:
+            if (shape := _describe_shape(graph, i)) is not None:
+                shapes[outputs[0]] = shape
+                known.add(outputs[0])
+            continue
+        if not known.issuperset(filter(None, inputs)) or not any(inputs):
+            continue
+        cost = _measure(graph, inputs, outputs)
+        if cost is not None and cost <= budget:
+            budget -= cost
+            known.update(outputs)
+            nodes.append(i)
+    return _Foldable(graph=graph, nodes=nodes, shapes=shapes), budget
+
+
+def _describe_shape(graph: GraphIndex, node: int) -> np.ndarray | None:
+    """Return the result of Shape or Size; None where it may differ between runs."""
+    shape = graph.types.get_proven(graph.inputs[node][0]).shape
+    if shape is None:
+        return None
+    ends = {attribute.name: attribute.i for attribute in graph.nodes[node].attribute}
+    lengths = shape[ends.get("start") : ends.get("end")]
+    if not all(isinstance(length, int) for length in lengths):
+        return None
+    result = np.array(lengths, np.int64)
+    return np.array(result.prod()) if graph.op_types[node] == "Size" else result
+
+
+def _measure(
+    graph: GraphIndex, inputs: Collection[str], outputs: Collection[str]
+) -> int | None:
+    """Return the bytes that a node reads of large weights, and makes; None where it
+    makes too many, or as many as it reads, or nobody knows.
+    """
+    made = 0
+    for name in filter(None, outputs):
+        type_ = graph.types.get_proven(name)
+        lengths = [n for n in type_.shape or () if isinstance(n, int)]
+        if not type_.is_static or type_.dtype is None or type_.dtype.kind not in "biuf":
+            return None
+        made += math.prod(lengths) * type_.dtype.itemsize
+    sizes = [graph.weights[name].nbytes for name in inputs if name in graph.weights]
+    large = [size for size in sizes if size > INLINE_LIMIT]
+    # A weight that is rearranged is still a weight: it stays where it lies.
+    if made > LARGEST_RESULT or any(2 * made > size for size in large):
+        return None
+    return made + sum(large)
+
+
+def _find_graph(graph: GraphProto, path: SubgraphPath) -> GraphProto:
+    for node, name in path:
+        graph = next(a.g for a in graph.node[node].attribute if a.name == name)
+    return graph
+
+
+def _replace(
+    graph: GraphProto, foldable: _Foldable, values: Mapping[str, np.ndarray]
+) -> None:
+    """Replace nodes by those of their results that others read, in place; remove what
+    nobody reads any more.
+    """
+    index = foldable.graph
+    idle = foldable.find_idle()
+    gone = {name for i in idle for name in index.outputs[i] if name}
+    read = {
+        name for i, names in enumerate(index.inputs) if i not in idle for name in names
+    }
+    fed = {name for i in idle for name in index.inputs[i]} - read - index.results
+    keep_messages(graph.node, lambda node: gone.isdisjoint(node.output))
+    keep_messages(graph.value_info, lambda value: value.name not in gone)
+    # A default that the caller may override is an input.
+    keep_messages(
+        graph.initializer, lambda t: t.name not in fed or t.name not in index.constants
+    )
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name)
+        for name, value in values.items()
+        if name in read
+    )

@@ -1,0 +1,288 @@
+"""What a model computes from constants and static shapes is folded before EPs see it, in
+compiles and sessions alike.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import onnx.parser
+import pytest
+from contract.compiling import compiler, proto_of
+from contract.validating_eps import options_with, registry_with, session
+from end_to_end.engine_eps import EngineProvider
+from end_to_end.onnxruntime_results import onnxruntime_result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+import epctx_core as epctx
+from epctx_core.plugin import ComputeCapability, Refusal, hookimpl
+
+LEVEL = epctx.GraphOptimizationLevel
+
+
+class Onlooker(EngineProvider):
+    """EP that takes Relu alone and remembers the operators of each graph."""
+
+    name = "OnlookerExecutionProvider"
+    operators = frozenset({"Relu"})
+    seen: ClassVar[list[list[str]]] = []
+
+    @hookimpl
+    def get_capability(self, graph):
+        self.seen.append([node.op_type for node in graph.nodes])
+        taken = [node for node in graph.nodes if node.op_type == "Relu"]
+        return [
+            *(ComputeCapability([node]) for node in taken),
+            Refusal("not Relu", [n for n in graph.nodes if n not in taken]),
+        ]
+
+
+@pytest.fixture(autouse=True)
+def seen():
+    Onlooker.seen.clear()
+    return Onlooker.seen
+
+
+def parsed(text, **initializers):
+    """Return a model of a graph as text, with initializers by name."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in initializers.items()
+    )
+    return model.SerializeToString()
+
+
+def compiled(model, **arguments):
+    made = compiler(
+        model,
+        Onlooker,
+        embed_compiled_data_into_model=True,
+        **arguments,
+    )
+    return made.compile_to_bytes()
+
+
+RESHAPED = parsed(
+    "g (float[2,3,4] x) => (float[2,12] y) {"
+    "shape = Shape (x)  first = Gather <axis = 0> (shape, zero)"
+    "dims = Concat <axis = 0> (first, rest)"
+    "flat = Reshape (x, dims)  y = Relu (flat) }",
+    zero=np.array([0]),
+    rest=np.array([-1]),
+)
+
+
+def test_arithmetic_on_static_shapes_becomes_an_initializer(seen):
+    made = proto_of(compiled(RESHAPED))
+
+    assert seen == [["Reshape", "Relu"]]
+    (dims,) = made.graph.initializer
+    assert (dims.name, numpy_helper.to_array(dims).tolist()) == ("dims", [2, -1])
+
+
+def test_a_session_folds_like_a_compile(seen, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(RESHAPED)
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
+
+    with session(tmp_path / "m.onnx", Onlooker) as opened:
+        (result,) = opened.run(None, {"x": x})
+
+    assert seen == [["Reshape", "Relu"]]
+    assert np.array_equal(result, np.maximum(x, 0).reshape(2, 12))
+
+
+def test_without_optimisation_eps_see_the_model_as_it_is(seen):
+    options = options_with(Onlooker)
+    options.graph_optimization_level = LEVEL.ORT_DISABLE_ALL
+
+    compiled(RESHAPED, graph_optimization_level=LEVEL.ORT_DISABLE_ALL)
+    epctx.InferenceSession(RESHAPED, options, registry=registry_with(Onlooker)).close()
+
+    assert seen == [["Shape", "Gather", "Concat", "Reshape", "Relu"]] * 2
+
+
+def test_the_report_counts_the_folded_nodes(tmp_path):
+    made = compiler(RESHAPED, Onlooker).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert made.folded_nodes == 3
+    assert sum(made.assignments.values()) == 2
+
+
+def test_values_that_are_folded_prove_further_shapes(seen):
+    compiled(
+        parsed(
+            "g (float[2,3] x) => (float y) {"
+            "s = Shape (x)  n = Gather <axis = 0> (s, one)"
+            "r = Range (zero, n, one)  d = Unsqueeze (n, axes)"
+            "z = ConstantOfShape (d)  size = Size (z)"
+            "o = Add (size, n)  f = Cast <to = 1> (o)  y = Mul (x, f) }",
+            zero=np.int64(0),
+            one=np.int64(1),
+            axes=np.array([0]),
+        )
+    )
+
+    assert seen == [["Mul"]]
+
+
+STAYS = {
+    "an open dimension": (
+        "g (float[N] x) => (float y) {"
+        "s = Shape (x)  f = Cast <to = 1> (s)  y = Mul (x, f) }"
+    ),
+    "a quantised group": (
+        "g (float[2] x) => (float y) {"
+        "q = QuantizeLinear (small, scale, zero)"
+        "d = DequantizeLinear (q, scale, zero)  y = Mul (x, d) }"
+    ),
+    "random numbers": (
+        "g (float[2] x) => (float y) { r = RandomNormalLike (small)  y = Mul (x, r) }"
+    ),
+    "a large result": (
+        "g (float[2] x) => (float y) {"
+        "c = ConstantOfShape (long)  d = ReduceSum <keepdims = 0> (c)"
+        "y = Mul (x, d) }"
+    ),
+    "a weight that is only rearranged": (
+        "g (float[32] x) => (float y) { t = Transpose (large)  y = MatMul (x, t) }"
+    ),
+    "a computation that fails": (
+        "g (float[2] x) => (float y) {"
+        "v = Gather <axis = 0> (small, seven)  y = Mul (x, v) }"
+    ),
+    "text": (
+        "g (float[2] x) => (bool y) { e = Equal (words, words)  y = Identity (e) }"
+    ),
+    "what is an output": "g (float[2] x) => (int64[1] y) { y = Shape (x) }",
+}
+CONSTANTS = {
+    "small": np.ones(2, np.float32),
+    "scale": np.float32(0.5),
+    "zero": np.uint8(0),
+    "long": np.array([1000, 1000]),
+    "large": np.ones((32, 32), np.float32),
+    "seven": np.int64(7),
+    "words": np.array(["a"], object),
+}
+
+
+@pytest.mark.parametrize("graph", STAYS.values(), ids=STAYS)
+def test_what_stays(graph, seen):
+    names = [name for name in CONSTANTS if name in graph]
+    model = parsed(graph, **{name: CONSTANTS[name] for name in names})
+    operators = [node.op_type for node in onnx.load_from_string(model).graph.node]
+
+    compiled(model)
+
+    assert seen == [operators]
+
+
+def test_a_default_that_the_caller_may_replace_is_no_constant(seen):
+    compiled(
+        parsed(
+            "g (float[2] x, float[2] w = {1, 2}) => (float[2] y) {"
+            "n = Neg (w)  y = Add (x, n) }"
+        )
+    )
+
+    assert seen == [["Neg", "Add"]]
+
+
+def test_a_small_part_of_a_large_weight_is_folded(seen):
+    compiled(
+        parsed(
+            "g (float[8] x) => (float y) {"
+            "part = Slice (w, start, end)  y = Add (x, part) }",
+            w=np.arange(4096, dtype=np.float32).reshape(512, 8),
+            start=np.array([0]),
+            end=np.array([4]),
+        )
+    )
+
+    assert seen == [["Add"]]
+
+
+def test_constants_and_nodes_that_only_folded_ones_read_are_gone(seen):
+    made = proto_of(
+        compiled(
+            parsed(
+                "g (float[2,3] x) => (float y) {"
+                "axis = Constant <value = int64 {1}> ()"
+                "t = Transpose (x)  s = Shape (t)"
+                "n = Gather <axis = 0> (s, axis)  f = Cast <to = 1> (n)"
+                "y = Mul (x, f) }",
+            )
+        )
+    )
+
+    assert seen == [["Mul"]]
+    assert [tensor.name for tensor in made.graph.initializer] == ["f"]
+
+
+def test_bodies_of_control_flow_are_folded_too(seen):
+    compiled(
+        parsed(
+            "g (float[2] x, bool c) => (float[2] y) {"
+            "s = Shape (x)"
+            "y = If (c) <"
+            "  then_branch = a () => (float[2] p)"
+            "    { f = Cast <to = 1> (s)  p = Mul (x, f) },"
+            "  else_branch = b () => (float[2] q) { q = Relu (x) }> }"
+        )
+    )
+
+    assert sorted(seen) == [[], ["Mul"], ["Relu"]]
+
+
+def test_one_source_gives_the_same_bytes_each_time():
+    assert compiled(RESHAPED) == compiled(RESHAPED)
+
+
+UNARY = st.sampled_from(["Sqrt", "Exp", "Neg", "Floor", "Abs", "Log", "Sigmoid"])
+BINARY = st.sampled_from(["Add", "Sub", "Mul", "Div", "Pow", "Min"])
+
+
+@st.composite
+def computations(draw):
+    """Return text of nodes over the constants `v0` and `v1` and the result's name."""
+    text = "s = Shape (x)  v2 = Cast <to = 1> (s)"
+    names = ["v0", "v1", "v2"]
+    for number in range(3, 3 + draw(st.integers(1, 8))):
+        inputs = draw(st.lists(st.sampled_from(names), min_size=2, max_size=2))
+        if draw(st.booleans()):
+            text += f"  v{number} = {draw(UNARY)} ({inputs[0]})"
+        else:
+            text += f"  v{number} = {draw(BINARY)} ({', '.join(inputs)})"
+        names.append(f"v{number}")
+    return text, names[-1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    computation=computations(),
+    constants=st.lists(
+        st.floats(-8, 8, width=32, allow_nan=False), min_size=4, max_size=4
+    ),
+)
+def test_folded_results_are_bit_equal_to_onnxruntimes(
+    computation, constants, tmp_path_factory
+):
+    text, last = computation
+    model = parsed(
+        f"g (float[2,2] x) => (float y) {{ {text}  y = Mul (x, {last}) }}",
+        v0=np.array(constants[:2], np.float32),
+        v1=np.array(constants[2:], np.float32),
+    )
+    path = tmp_path_factory.mktemp("m") / "m.onnx"
+    path.write_bytes(model)
+    x = np.array([[1, -2], [0.5, 3]], np.float32)
+
+    with session(path, Onlooker) as opened:
+        (result,) = opened.run(None, {"x": x})
+
+    (expected,) = onnxruntime_result(path, {"x": x})
+    assert result.tobytes() == expected.tobytes()
