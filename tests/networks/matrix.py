@@ -67,8 +67,11 @@ class Compiled:
         return found
 
     def share(self, ep: str) -> float:
-        """Return the share of the network's nodes that an EP took."""
-        return len(self.taken.get(ep, ())) / len(self.source.node)
+        """Return the share of the network's nodes that an EP took, of those that are
+        not folded.
+        """
+        nodes = len(self.source.node) - self.report.folded_nodes
+        return len(self.taken.get(ep, ())) / nodes
 
 
 class Compile(Protocol):

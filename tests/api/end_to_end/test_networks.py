@@ -66,11 +66,12 @@ def test_a_network_that_is_compiled_and_moved_agrees_with_onnxruntime(
         before, after = getattr(found.source, boundary), getattr(found.graph, boundary)
         assert [value.name for value in after] == [value.name for value in before]
 
-    # Each node is in one place.
+    # Each node is in one place, or folded.
     assert len(context_nodes) == len(found.report.partitions)
     assert sum(map(len, taken.values())) == len(set().union(*taken.values()))
     left = len(found.graph.node) - len(context_nodes)
-    assert left + sum(map(len, taken.values())) == len(found.source.node) > 10
+    placed = left + sum(map(len, taken.values()))
+    assert placed + found.report.folded_nodes == len(found.source.node) > 10
 
     # Each EP has its own file.
     binaries = {} if embedded else {ep: f"net_{SUFFIXES[ep]}.bin" for ep in taken}
@@ -131,9 +132,18 @@ def test_each_ep_compiles_most_of_the_networks_for_it(compiled, ep, without, nam
     assert {name for name, share in shares.items() if share < 0.8} == left_out, shares
 
 
-def test_quantised_networks_are_split_over_three_eps(compiled):
-    for name in ("shufflenet_int8", "squeezenet_int8"):
-        assert compiled(name, ORDERS[0]).taken.keys() == {VITISAI, QNN, OPENVINO}, name
+def test_a_quantised_network_is_split_over_three_eps(compiled):
+    taken = compiled("squeezenet_int8", ORDERS[0]).taken
+
+    assert taken.keys() == {VITISAI, QNN, OPENVINO}
+
+
+def test_an_ep_is_not_given_a_quantiser_alone(compiled):
+    report = compiled("shufflenet_int8", ORDERS[0]).report
+
+    (refusal,) = [r for r in report.refusals if r.ep == OPENVINO]
+    assert refusal.operators == ("QuantizeLinear",)
+    assert "costs more than it saves" in refusal.reason
 
 
 @pytest.mark.parametrize(
