@@ -218,7 +218,7 @@ def describe_shares(work: Work) -> list[str]:
         why = explain_unused_eps(work.assignment, work.model, [ep])
         sentences.append(
             f"{ep} gets {share:,} of {total:,} computing nodes "
-            f"({share / total * 100:.1f} %){':' if why else '.'}{why}"
+            f"({share / total:.1%}).{why}"
         )
     return sentences
 

@@ -243,19 +243,16 @@ def _sort_units(
 
 
 MOVING = frozenset(
-    {
-        "BitCast", "Cast", "CastLike", "CenterCropPad", "Compress", "Concat",
-        "ConcatFromSequence", "Constant", "ConstantOfShape", "DepthToSpace",
-        "DequantizeLinear", "Dropout", "Expand", "EyeLike", "Flatten", "Gather",
-        "GatherElements", "GatherND", "Identity", "OneHot", "Optional",
-        "OptionalGetElement", "OptionalHasElement", "Pad", "QuantizeLinear", "Range",
-        "Reshape", "ReverseSequence", "Scatter", "ScatterElements", "ScatterND",
-        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase",
-        "SequenceInsert", "SequenceLength", "Shape", "Size", "Slice", "SpaceToDepth",
-        "Split", "SplitToSequence", "Squeeze", "TensorScatter", "Tile", "Transpose",
-        "Trilu", "Unsqueeze",
-    }
-)  # fmt: skip
+    """
+    BitCast Cast CastLike CenterCropPad Compress Concat ConcatFromSequence Constant
+    ConstantOfShape DepthToSpace DequantizeLinear Dropout Expand EyeLike Flatten
+    Gather GatherElements GatherND Identity OneHot Optional OptionalGetElement
+    OptionalHasElement Pad QuantizeLinear Range Reshape ReverseSequence Scatter
+    ScatterElements ScatterND SequenceAt SequenceConstruct SequenceEmpty
+    SequenceErase SequenceInsert SequenceLength Shape Size Slice SpaceToDepth Split
+    SplitToSequence Squeeze TensorScatter Tile Transpose Trilu Unsqueeze
+    """.split()  # noqa: SIM905 - fifty names read better without quotes and commas
+)
 """Operators of the default domain that compute nothing: they move, cast or make data.
 """
 
@@ -269,18 +266,17 @@ def find_idle(graph: GraphIndex, groups: NodeGroups, own: NodeGroups) -> list[in
         groups: groups of nodes of one EP.
         own: further groups of the EP, which stay.
     """
-    idle = [
-        place
+    idle = {
+        place: group
         for place, group in enumerate(groups)
         if all(
             graph.op_types[i] in MOVING and not shorten_domain(graph.domains[i])
             for i in group
         )
-    ]
+    }
     if not idle:
         return []
-    placed = {*idle}
-    busy = (group for place, group in enumerate(groups) if place not in placed)
+    busy = (group for place, group in enumerate(groups) if place not in idle)
     others = {*chain.from_iterable(own), *chain.from_iterable(busy)}
 
     def connects(group: Sequence[int]) -> bool:
@@ -289,7 +285,7 @@ def find_idle(graph: GraphIndex, groups: NodeGroups, own: NodeGroups) -> list[in
         before = chain.from_iterable(graph.predecessors[i] for i in group)
         return not (others.isdisjoint(before) or others.isdisjoint(behind))
 
-    return [place for place in idle if not connects(groups[place])]
+    return [place for place, group in idle.items() if not connects(group)]
 
 
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})

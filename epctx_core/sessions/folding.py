@@ -7,8 +7,8 @@ here no small computation becomes large weights. Engines compute the results.
 
 from __future__ import annotations
 
-import logging
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from epctx_core.graph.walks import (
     OVERRIDABLE_SINCE,
     copy_message,
     keep_messages,
+    walk_graphs,
 )
 from epctx_core.graph.weights import INLINE_LIMIT
 
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
 
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.index import GraphIndex
-    from epctx_core.graph.walks import SubgraphPath
     from epctx_core.sessions.source import OpenModel
-
-_log = logging.getLogger("epctx.graph")
 
 LARGEST_RESULT = 1 << 18
 """Bytes above which no result is folded: the points of a detector's grid fit in."""
@@ -45,16 +43,15 @@ _BUDGET = 1 << 28
 MOST_PASSES = 8
 """Times that a model is folded: folded values prove further shapes."""
 
-_OF_SHAPES = frozenset({"Shape", "Size"})
+_OF_SHAPES = ("Shape", "Size")
 _KEPT = frozenset(
-    {
-        # Of quantised groups, which stay whole.
-        *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
-        # Two runs differ.
-        *("Bernoulli", "Dropout", "Multinomial"),
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-    }
+    """
+    QuantizeLinear DequantizeLinear DynamicQuantizeLinear Bernoulli Dropout Multinomial
+    RandomNormal RandomNormalLike RandomUniform RandomUniformLike
+    """.split()  # noqa: SIM905 - as in `MOVING`
 )
+"""Operators of quantised groups, which stay whole, and those of which two runs differ.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +109,17 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
         foldable, budget = _find_foldable(graph, budget)
         if not (foldable.nodes or foldable.shapes):
             continue
-        try:
+        # What fails here fails in each run, which has the input to blame for it.
+        with suppress(EpctxError):
             found.append((foldable, foldable.compute(engine)))
-        except EpctxError as error:
-            _log.info("%s is not folded: %s", model.source.where, error.message)
     if not found:
         return None
 
     proto: ModelProto = copy_message(model.source.proto)
-    # Subgraphs come before the graphs around them, whose nodes are counted.
+    graphs = dict(walk_graphs(proto.graph))
+    # Subgraphs come before the graphs around them, whose nodes are copied.
     for foldable, values in found:
-        _replace(_find_graph(proto.graph, foldable.graph.path), foldable, values)
+        _replace(graphs[foldable.graph.path], foldable, values)
     return proto
 
 
@@ -138,7 +135,7 @@ def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:
         operator = graph.op_types[i]
         is_of_shape = operator in _OF_SHAPES
         # Most nodes read a value that is not known.
-        if not inputs or not (is_of_shape or inputs[0] in known or not inputs[0]):
+        if not (is_of_shape or known.issuperset(inputs[:1])):
             continue
         outputs = graph.outputs[i]
         if (
@@ -197,12 +194,6 @@ def _measure(
     return made + sum(large)
 
 
-def _find_graph(graph: GraphProto, path: SubgraphPath) -> GraphProto:
-    for node, name in path:
-        graph = next(a.g for a in graph.node[node].attribute if a.name == name)
-    return graph
-
-
 def _replace(
     graph: GraphProto, foldable: _Foldable, values: Mapping[str, np.ndarray]
 ) -> None:
@@ -215,13 +206,9 @@ def _replace(
     read = {
         name for i, names in enumerate(index.inputs) if i not in idle for name in names
     }
-    fed = {name for i in idle for name in index.inputs[i]} - read - index.results
+    fed = index.constants - read - index.results
     keep_messages(graph.node, lambda node: gone.isdisjoint(node.output))
-    keep_messages(graph.value_info, lambda value: value.name not in gone)
-    # A default that the caller may override is an input.
-    keep_messages(
-        graph.initializer, lambda t: t.name not in fed or t.name not in index.constants
-    )
+    keep_messages(graph.initializer, lambda tensor: tensor.name not in fed)
     graph.initializer.extend(
         numpy_helper.from_array(value, name)
         for name, value in values.items()

@@ -178,21 +178,10 @@ def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
         if folded is None:
             break
         source = replace(model.source, proto=folded)
-        source.weights = _collect_weights(folded.graph, source.weights, _blame_folding)
+        source.weights = _collect_weights(folded.graph, source.weights, Fail)
         model = _index_again(source, model)
-    if model.node_count < before:
-        model.folded = before - model.node_count
-        _log.info(
-            "%d of %d nodes of %s compute the same in every run, and are folded.",
-            model.folded,
-            before,
-            model.source.where,
-        )
+    model.folded = before - model.node_count
     return model
-
-
-def _blame_folding(what: str) -> EpctxError:
-    return Fail(f"folding constants {what}.", hint="Use ORT_DISABLE_ALL.")
 
 
 def _apply_ep(

@@ -21,7 +21,7 @@ CASES = [
     ("lstm", ("OpenVINO",), 1),
     ("bert", ("OpenVINO", "QNN"), 1),
     ("resnet_int8", ("VitisAI",), 1),
-    ("resnet_int8", ("VitisAI", "QNN"), 2),
+    ("resnet_int8", ("VitisAI", "QNN"), 1),
 ]
 
 

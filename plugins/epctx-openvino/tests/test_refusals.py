@@ -28,9 +28,9 @@ def explained(harness, model):
     """Return by operator the reason for each node that is left; an empty text for those
     that OpenVINO takes.
     """
-    found = epctx.explain_model(
-        model, harness.session_options(), registry=harness.registry
-    )
+    options = harness.session_options()
+    options.add_session_config_entry("ep.partition_without_computation", "keep")
+    found = epctx.explain_model(model, options, registry=harness.registry)
     return {
         node.operator: node.refusals[0][1] if node.refusals else ""
         for node in found.nodes

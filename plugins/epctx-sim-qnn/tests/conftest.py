@@ -10,7 +10,12 @@ from epctx_sim_qnn import QnnProvider
 from onnx import TensorProto, helper, numpy_helper
 from plugin.written_payload import WrittenPayload
 
-from epctx_core import InferenceSession, Registry, SessionOptions
+from epctx_core import (
+    GraphOptimizationLevel,
+    InferenceSession,
+    Registry,
+    SessionOptions,
+)
 from epctx_core.errors import EpctxError
 from epctx_core.plugin import ContextNode, ExecutionProvider, Purpose, hookimpl
 
@@ -116,8 +121,11 @@ class Scene:
     def _session(self, model, cls, options):
         registry = Registry(entry_points=False)
         registry.register(cls)
+        as_it_is = SessionOptions()
+        as_it_is.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
         return InferenceSession(
             model.SerializeToString(),
+            as_it_is,
             providers=[(cls.name, options)],
             registry=registry,
         )

@@ -71,7 +71,7 @@ def test_the_class_of_an_ep_alone_may_say_that_it_is_simulated(process, model, s
     folder = site("acme-simulating", "AcmeEP", code=code.format(name="AcmeEP"))
 
     said = process(
-        "run", model("y = Identity(x)"), "--ep", "AcmeEP", "--json", path=[folder]
+        *("run", model("y = Relu(x)"), "--ep", "AcmeEP", "--json"), path=[folder]
     )
 
     assert said.json["simulated"] == ["AcmeEP"]

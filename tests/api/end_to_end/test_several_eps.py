@@ -43,7 +43,7 @@ SHAPE = (1, 4, 8, 8)
 SCALE = 2.0**-4
 X = np.random.default_rng(1).standard_normal(SHAPE, dtype=np.float32)
 ORDER = (VITISAI, QNN, OPENVINO)
-TAKEN = {VITISAI: {"Conv"}, QNN: {"Tanh", "Where"}, OPENVINO: {"Erf", "QuantizeLinear"}}
+TAKEN = {VITISAI: {"Conv"}, QNN: {"Tanh", "Where"}, OPENVINO: {"Erf"}}
 """Operators that only this EP can take, or gets in that order."""
 
 
@@ -147,7 +147,7 @@ def test_three_eps_share_a_network_each_with_a_binary_of_its_own(source, tmp_pat
         assert operators <= {
             name for p in report.partitions if p.ep == ep for name in p.operators
         }
-    assert report.assignments[CPU] == 1
+    assert report.assignments[CPU] == 3  # IsInf, and what computes nothing
     binaries = {ep: f"net_{suffix}.bin" for ep, suffix in SUFFIXES.items()}
     assert {path.name for path in report.output.parent.iterdir()} == {
         "net_ctx.onnx",

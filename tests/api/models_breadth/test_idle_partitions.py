@@ -162,7 +162,7 @@ def test_a_small_share_of_the_nodes_that_compute_is_said_first(tmp_path, caplog)
         report = compile_with(Mover, source, tmp_path / "m_ctx.onnx")
 
     sentence = (
-        f"{Mover.name} gets 1 of 25 computing nodes (4.0 %): {Mover.name} says: "
+        f"{Mover.name} gets 1 of 25 computing nodes (4.0%). {Mover.name} says: "
         "Neg is not supported."
     )
     assert report.warnings == (sentence,)

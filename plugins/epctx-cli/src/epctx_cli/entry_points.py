@@ -11,7 +11,6 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, NamedTuple
 
 from importlib_metadata import distributions
-from packaging.utils import canonicalize_name
 
 from epctx_cli.command_table import GROUP
 
@@ -87,6 +86,9 @@ def explain_finder(record: PluginRecord) -> str:
     """
     if record.finder is None:
         return ""
+    # Few plugins are found by a convention.
+    from packaging.utils import canonicalize_name
+
     package, _, convention = record.finder.partition(":")
     if not fnmatch(canonicalize_name(record.distribution or ""), convention):
         return (

@@ -148,7 +148,9 @@ def explain_model(
                 work.route()
             work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
             level = GraphOptimizationLevel(session.graph_optimization_level)
-            work.optimise(level if runs else None)
+            # Other levels of a session are not those of a compile.
+            as_it_is = level is GraphOptimizationLevel.ORT_DISABLE_ALL
+            work.optimise(level if runs or as_it_is else None)
             work.assign(work.settled)
             return Explanation(
                 eps=tuple(work.providers.choices),
