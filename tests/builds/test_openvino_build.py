@@ -57,6 +57,8 @@ def native_session(model):
 
 def options():
     made = epctx.SessionOptions()
+    # As the native session: what is folded is in no list of nodes.
+    made.graph_optimization_level = epctx.GraphOptimizationLevel.ORT_DISABLE_ALL
     made.add_provider(BUILD, OPTIONS)
     made.add_session_config_entry(RECORD, "1")
     return made
