@@ -212,9 +212,10 @@ def describe_shares(work: Work) -> list[str]:
     }
     total = sum(shares.values())
     left = shares.pop(CPU_EP)
-    few = {ep: n for ep, n in shares.items() if n < min(left, total / _FEW)}
     sentences = []
-    for ep, share in few.items():
+    for ep, share in shares.items():
+        if share >= min(left, total / _FEW):
+            continue
         why = explain_unused_eps(work.assignment, work.model, [ep])
         sentences.append(
             f"{ep} gets {share:,} of {total:,} computing nodes "

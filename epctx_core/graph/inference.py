@@ -15,7 +15,6 @@ from onnx import (
     GraphProto,
     ModelProto,
     TensorProto,
-    TensorShapeProto,
     TypeProto,
     ValueInfoProto,
 )
@@ -38,7 +37,6 @@ from epctx_core.graph.type_table import (
     types_of,
 )
 from epctx_core.graph.walks import (
-    DENSE_OR_SPARSE,
     OVERRIDABLE_SINCE,
     Operators,
     copy_message,
@@ -46,9 +44,9 @@ from epctx_core.graph.walks import (
     keep_messages,
     list_given_names,
     list_operators,
+    list_shaped_types,
     read_opset_imports,
     walk_graphs,
-    walk_types,
 )
 from epctx_core.graph.weights import is_detached
 
@@ -297,10 +295,9 @@ def infer_types(
         operators = list_operators(proto.graph)
     check_preconditions(proto, operators)
     declaring = restore_declared(proto.graph, operators)
-    declared_names = {
-        *(dim.dim_param for dim in _walk_dimensions(declaring, operators)),
-        "",
-    }
+    types = map(list_shaped_types, _walk_types([declaring], operators))
+    dims = chain.from_iterable(each.shape.dim for each in chain.from_iterable(types))
+    declared_names = {"", *(dim.dim_param for dim in dims)}
     probe = remove_hints(get_structure(proto), operators, trusted, declared_names)
     names = {
         dim.dim_param
@@ -336,8 +333,7 @@ def infer_types(
 
     for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
         value.CopyFrom(declared)
-    proven_types = types_of(proven.graph)
-    table = proven_types
+    table = proven_types = types_of(proven.graph)
     typed = [proto.graph, proven.graph]
     if any(adds_length for *_, adds_length, _ in hints):
         hinted = _apply_hints(proven, declaring, operators, names)
@@ -373,21 +369,31 @@ def _forget_made_up_names(
     They are no news to anybody: onnxruntime shows none, and the next inference makes
     up others.
     """
+    # Most values have one of a few types, and most types have no name.
+    clean: set[bytes] = set()
+    for type_ in _walk_types(graphs, operators):
+        if (key := type_.SerializeToString()) in clean:
+            continue
+        made_up = [
+            dim
+            for tensor in list_shaped_types(type_)
+            for dim in tensor.shape.dim
+            if dim.dim_param not in declared
+        ]
+        for dim in made_up:
+            dim.ClearField("dim_param")
+        if not made_up:
+            clean.add(key)
+
+
+def _walk_types(
+    graphs: Iterable[GraphProto], operators: Operators
+) -> Iterator[TypeProto]:
+    """Yield the types of all values of graphs and their subgraphs."""
     for graph in graphs:
-        for dim in _walk_dimensions(graph, operators):
-            if dim.dim_param not in declared:
-                dim.ClearField("dim_param")
-
-
-def _walk_dimensions(
-    graph: GraphProto, operators: Operators
-) -> Iterator[TensorShapeProto.Dimension]:
-    """Yield the dimensions of all typed values of a graph and its subgraphs."""
-    for _, each in walk_graphs(graph, operators=operators):
-        for value in chain(each.input, each.output, each.value_info):
-            for which, type_ in walk_types(value.type):
-                if which in DENSE_OR_SPARSE:
-                    yield from getattr(type_, which).shape.dim
+        for _, each in walk_graphs(graph, operators=operators):
+            for value in chain(each.input, each.output, each.value_info):
+                yield value.type
 
 
 def _may_agree(declared: TypeProto, inferred: TypeProto) -> bool:

@@ -19,7 +19,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
-    DENSE_OR_SPARSE,
     HIDDEN,
     ONNX_DOMAINS,
     OVERRIDABLE_SINCE,
@@ -29,11 +28,11 @@ from epctx_core.graph.walks import (
     iter_subgraphs,
     keep_messages,
     list_given_names,
+    list_shaped_types,
     read_opset_imports,
     shorten_domain,
     walk_graphs,
     walk_nodes,
-    walk_types,
 )
 
 _log = logging.getLogger("epctx.graph")
@@ -179,9 +178,8 @@ def declare_open_types(proto: ModelProto) -> ModelProto:
         if value.type.WhichOneof("value") is None:
             value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     for value in (*probe.graph.input, *probe.graph.output):
-        for which, type_ in walk_types(value.type):
-            if which in DENSE_OR_SPARSE:
-                getattr(type_, which).shape.SetInParent()
+        for tensor in list_shaped_types(value.type):
+            tensor.shape.SetInParent()
     return probe
 
 

@@ -20,7 +20,6 @@ from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoP
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
-    DENSE_OR_SPARSE,
     ELEMENT_TYPES,
     Operators,
     SubgraphPath,
@@ -28,8 +27,8 @@ from epctx_core.graph.walks import (
     iter_named_subgraphs,
     keep_messages,
     list_given_names,
+    list_shaped_types,
     walk_graphs,
-    walk_types,
 )
 from epctx_core.graph.weights import MAX_RANK
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
@@ -260,9 +259,8 @@ def make_tensor_type(proto: TypeProto) -> TensorType:
 
 def forget_shape(type_: TypeProto) -> None:
     """Remove the shapes from a type, in place; its element types stay."""
-    for which, each in walk_types(type_):
-        if which in DENSE_OR_SPARSE:
-            getattr(each, which).ClearField("shape")
+    for tensor in list_shaped_types(type_):
+        tensor.ClearField("shape")
 
 
 def is_open(dim: TensorShapeProto.Dimension) -> bool:

@@ -301,6 +301,15 @@ def walk_types(type_: TypeProto) -> Iterator[tuple[str, TypeProto]]:
         type_ = getattr(getattr(type_, which), _HELD_TYPE[which])
 
 
+def list_shaped_types(type_: TypeProto) -> list[Any]:
+    """Return the types of dense and sparse tensors in a type, nested at any depth."""
+    return [
+        getattr(each, which)
+        for which, each in walk_types(type_)
+        if which in DENSE_OR_SPARSE
+    ]
+
+
 def keep_messages(messages: Any, is_kept: Callable[[Any], bool]) -> None:
     """Remove all other messages from a repeated field, in place."""
     kept = [message for message in messages if is_kept(message)]

@@ -120,6 +120,7 @@ class Refusal:
 
 _CROPS = "tf_crop_and_resize"
 _FILLS = "constant"
+_IGNORING = ("Resize", "Pad", "Dropout")
 _NUMBERED = re.compile(r"epctx_n(\d+)(?!\d)")
 
 
@@ -207,7 +208,7 @@ def read_inputs(graph: GraphView, node: NodeView) -> tuple[str, ...]:
     Exporters name them where a version of the operator has no way to omit them, such as
     the `roi` of a Resize in opset 11.
     """
-    if node.domain:
+    if node.op_type not in _IGNORING or node.domain:
         return node.inputs
     ignored: set[int] = set()
     if node.op_type == "Resize" and node.opset_version >= 11:  # noqa: PLR2004 - the first with a roi

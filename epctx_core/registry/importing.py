@@ -291,11 +291,6 @@ def _find_option_fault(option: ProviderOption) -> str:
     """Return what is wrong with the values of an option; empty if nothing is."""
     if not isinstance(option.choices, (tuple, list)):
         return f"has the choices {option.choices!r:.80}, not a tuple"
-    if not isinstance(option.doc, str):
-        return f"has the doc {option.doc!r:.80}, not text"
-    if not isinstance(option.secret, bool) or not isinstance(option.effect, bool):
-        return "has neither True nor False as secret or effect"
-
     default = () if option.default is None else (option.default,)
     types = (int, float) if option.type is float else (option.type,)
     for value in (*option.choices, *default):
@@ -304,8 +299,7 @@ def _find_option_fault(option: ProviderOption) -> str:
             return f"is of type {option.type.__name__}, and has the value {value!r:.80}"
     if option.choices and not {*default} <= {*option.choices}:
         return f"has the default {option.default!r:.80}, which is no choice"
-    hides = option.name == "*" and option.secret
-    return "is secret, which hides none of the options that it is for" if hides else ""
+    return ""
 
 
 def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ import logging
 import shutil
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from zoo.exporters.saving import Inputs, read_runs
 
 import epctx_core as epctx
+from epctx_core.graph.partition import MOVING
 
 EPS = {
     "qnn": (QNN,),
@@ -192,6 +194,17 @@ def drop_right_warnings(problems: list[str], groups: list[Any]) -> list[str]:
     ]
 
 
+def drop_right_shares(problems: list[str], report: epctx.CompileReport) -> list[str]:
+    """Return problems without the warnings of EPs that get few nodes, if their number
+    is right.
+    """
+    counts: Counter[str] = Counter()
+    for part in report.partitions:
+        counts[part.ep] += len([name for name in part.operators if name not in MOVING])
+    right = tuple(f"{ep} gets {counts[ep]:,} of " for ep in EPS["all"])
+    return [p for p in problems if not any(text in p for text in right)]
+
+
 def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
     """Run a model with EPs, and compile it for them: from a file, which is removed."""
     problems: list[str] = []
@@ -221,6 +234,7 @@ def compile_model(path: Path, work: Path, eps: str) -> dict[str, Any]:
             ).compile_to_file(work / f"{path.stem}.{form}.onnx")
             taken = sum(part.nodes for part in report.partitions)
             names = {name for part in report.partitions for name in part.node_names}
+        problems = drop_right_shares(problems, report)
         if not taken:
             # That warning is right.
             problems = [p for p in problems if NOTHING not in p]

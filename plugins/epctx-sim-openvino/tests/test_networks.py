@@ -57,7 +57,7 @@ def test_a_moved_context_model_agrees_with_onnxruntime(
         ("bert", "CPU", 5, {"IsNaN": 4}),
         ("bert", "GPU", 5, {"IsNaN": 4}),
         ("lstm", "NPU", 3, {"LSTM": 2}),
-        ("bert", "NPU", 6, {"GatherElements": 1, "GatherND": 1, "And": 1, "IsNaN": 4}),
+        ("bert", "NPU", 6, {"GatherND": 1, "And": 1, "IsNaN": 4}),
         ("squeezenet", "NPU", 1, {}),
         ("bert", "HETERO:NPU,CPU", 5, {"IsNaN": 4}),
         ("lstm", "AUTO", 1, {}),
@@ -77,7 +77,8 @@ def test_each_device_takes_its_part_and_computes_the_same(
         why.split(":")[0].split()[0]: len(nodes)
         for why, nodes in compiled.reasons.items()
     } == left
-    assert taken_nodes(compiled.report) == total - sum(left.values())
+    report = compiled.report
+    assert taken_nodes(report) == total - report.folded_nodes - sum(left.values())
     assert worst_relative_error(found, source.reference) <= TOLERANCE
 
 

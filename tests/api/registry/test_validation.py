@@ -322,11 +322,6 @@ def test_an_api_version_that_is_no_number_is_refused(version):
             (ProviderOption("n", int, default=1, choices=5, doc=""),),
             "'n' has the choices 5, not a tuple",
         ),
-        ((ProviderOption("n", int, default=1, doc=None),), "has the doc None"),
-        (
-            (ProviderOption("n", str, default="", doc="", secret="yes"),),  # noqa: S106 - no password
-            "neither True nor False as secret",
-        ),
     ],
 )
 def test_options_that_are_no_provider_options_are_refused(options, why):

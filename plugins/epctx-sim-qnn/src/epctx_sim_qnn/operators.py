@@ -337,9 +337,8 @@ class Support(NodeSupport):
         ):
             for position, name in enumerate(names):
                 allowed = special.get(position, operator.types)
-                used = name and (names is inputs or self._is_read(name))
-                reason = self._refuse_value(node, name, allowed) if used else None
-                if reason:
+                reason = self._refuse_value(node, name, allowed) if name else None
+                if reason and (names is inputs or self._is_read(name)):
                     return reason
         return self._refuse_rank(node, operator)
 

@@ -77,10 +77,22 @@ def check_options(harness: Harness) -> None:
     if not options:
         raise Skipped("the EP has no options")
     for option in options:
-        if not option.doc.strip():
+        if not isinstance(option.doc, str) or not option.doc.strip():
             raise CheckFailed(
                 f"the option {option.name!r} has no doc.",
                 hint="Write one sentence for users.",
+            )
+        if not isinstance(option.secret, bool) or not isinstance(option.effect, bool):
+            raise CheckFailed(
+                f"the option {option.name!r} has neither True nor False as secret or "
+                "effect.",
+                hint="Write secret=True, or leave it out.",
+            )
+        if option.name == "*" and option.secret:
+            raise CheckFailed(
+                "the option '*' is secret, which hides none of the options that it is "
+                "for.",
+                hint="Declare each secret option by its name.",
             )
         for value in (
             *option.choices,

@@ -41,6 +41,21 @@ class Undocumented(SmallProvider):
 
 
 @fault("each_option_has_a_doc_a_valid_default_and_valid_choices")
+class WithoutDoc(SmallProvider):
+    options = (ProviderOption("threads", int, default=1, doc=None),)
+
+
+@fault("each_option_has_a_doc_a_valid_default_and_valid_choices")
+class SecretByText(SmallProvider):
+    options = (ProviderOption("token", str, default="", doc="A token.", secret="no"),)  # noqa: S106 - no password
+
+
+@fault("each_option_has_a_doc_a_valid_default_and_valid_choices")
+class AllSecret(SmallProvider):
+    options = (ProviderOption("*", str, default=None, doc="Any.", secret=True),)
+
+
+@fault("each_option_has_a_doc_a_valid_default_and_valid_choices")
 class DefaultIsNoChoice(SmallProvider):
     options = (
         ProviderOption(
