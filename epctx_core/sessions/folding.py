@@ -2,7 +2,8 @@
 initializers before EPs are asked, which take no arithmetic on shapes.
 
 onnxruntime does the same in its sessions (`ORT_ENABLE_BASIC`), of results of any size;
-here no small computation becomes large weights. Engines compute the results.
+here no small computation becomes large weights. Engines compute the results. As there,
+an If whose condition is a constant is replaced by the subgraph that runs.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from epctx_core.engines.cpu_engine import blame_engine
 from epctx_core.errors import EpctxError
@@ -23,6 +25,7 @@ from epctx_core.graph.walks import (
     OVERRIDABLE_SINCE,
     copy_message,
     keep_messages,
+    list_given_names,
     walk_graphs,
 )
 from epctx_core.graph.weights import INLINE_LIMIT
@@ -30,7 +33,7 @@ from epctx_core.graph.weights import INLINE_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.index import GraphIndex
@@ -105,14 +108,17 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
         return None  # Each initializer would have to be an input, too.
     budget = _BUDGET
     found: list[tuple[_Foldable, dict[str, np.ndarray]]] = []
+    decided = {}
     for graph in model.graph.walk():
+        if branches := _find_decided(graph):
+            decided[graph.path] = branches
         foldable, budget = _find_foldable(graph, budget)
         if not (foldable.nodes or foldable.shapes):
             continue
         # What fails here fails in each run, which has the input to blame for it.
         with suppress(EpctxError):
             found.append((foldable, foldable.compute(engine)))
-    if not found:
+    if not found and not decided:
         return None
 
     proto: ModelProto = copy_message(model.source.proto)
@@ -120,7 +126,109 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
     # Subgraphs come before the graphs around them, whose nodes are copied.
     for foldable, values in found:
         _replace(graphs[foldable.graph.path], foldable, values)
+    names = _list_names(proto.graph)
+    for path, branches in decided.items():
+        _splice_branches(graphs[path], branches, names)
     return proto
+
+
+def _find_decided(graph: GraphIndex) -> dict[str, str]:
+    """Return the attribute with the subgraph that runs, by the first result of each If
+    whose condition is a constant.
+    """
+    decided = {}
+    for i, subgraphs in graph.subgraphs.items():
+        condition = graph.weights.get(graph.inputs[i][0])
+        if (
+            graph.op_types[i] != "If"
+            or not graph.outputs[i][0]
+            or graph.inputs[i][0] not in graph.constants
+            or condition is None
+            or condition.array().size != 1
+        ):
+            continue
+        branch = "then_branch" if condition.array().item() else "else_branch"
+        subgraph = subgraphs[branch]
+        # No name may mean one value inside and another one around it.
+        if _list_names(subgraph.graph).isdisjoint(subgraph.captured):
+            decided[graph.outputs[i][0]] = branch
+    return decided
+
+
+def _list_names(graph: GraphProto) -> set[str]:
+    """Return the names of the values that a graph and its subgraphs define."""
+    return {
+        name
+        for _, each in walk_graphs(graph)
+        for name in chain(list_given_names(each), *(node.output for node in each.node))
+    }
+
+
+def _splice_branches(
+    graph: GraphProto, branches: Mapping[str, str], names: set[str]
+) -> None:
+    """Replace If nodes by the nodes of the subgraphs that run, in place.
+
+    Args:
+        graph: the graph.
+        branches: as `_find_decided` returns them.
+        names: those of all values of the model; gets the new ones.
+    """
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        branch = branches.get(node.output[0]) if node.output else None
+        if branch is None:
+            nodes.append(node)
+            continue
+        subgraph = next(a.g for a in node.attribute if a.name == branch)
+        nodes += _rename_branch(subgraph, node.output, names)
+        graph.initializer.extend(subgraph.initializer)
+        graph.sparse_initializer.extend(subgraph.sparse_initializer)
+        graph.value_info.extend(subgraph.value_info)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _rename_branch(
+    branch: GraphProto, results: Sequence[str], names: set[str]
+) -> list[NodeProto]:
+    """Give all values of a subgraph names that no others have, in place; return its
+    nodes, and those that give the results of the If their names.
+    """
+    prefix = f"{results[0]}/"
+    inner = _list_names(branch)
+    while not names.isdisjoint(prefix + name for name in inner):
+        prefix += "/"
+    names.update(prefix + name for name in inner)
+
+    new_names = {name: prefix + name for name in inner - {""}}
+    made = {name for node in branch.node for name in node.output}
+    copied = []
+    for output, result in zip(branch.output, results, strict=True):
+        if output.name in made and result:
+            made.remove(output.name)  # It may be two results.
+            new_names[output.name] = result
+        elif result:
+            copied.append((output.name, result))
+
+    for _, graph in walk_graphs(branch):
+        for node in graph.node:
+            node.name = node.name and prefix + node.name
+            node.input[:] = [new_names.get(name, name) for name in node.input]
+            node.output[:] = [new_names.get(name, name) for name in node.output]
+        sparse = (tensor.values for tensor in graph.sparse_initializer)
+        for value in chain(
+            graph.input, graph.output, graph.value_info, graph.initializer, sparse
+        ):
+            value.name = new_names.get(value.name, value.name)
+
+    return [
+        *branch.node,
+        *(
+            helper.make_node("Identity", [new_names.get(name, name)], [result])
+            for name, result in copied
+        ),
+    ]
 
 
 def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:

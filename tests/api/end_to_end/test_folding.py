@@ -286,3 +286,80 @@ def test_folded_results_are_bit_equal_to_onnxruntimes(
 
     (expected,) = onnxruntime_result(path, {"x": x})
     assert result.tobytes() == expected.tobytes()
+
+
+def deciding(condition, **initializers):
+    """Return a model of an If with branches that name their values alike."""
+    return parsed(
+        "g (float[2] x) => (float[2] y, float[2] z) {" + condition + "y, z = If (c) <"
+        "then_branch = then () => (float[2] v, float[2] w) "
+        "<float[2] two = {2, 2}> {v = Mul (x, two)  w = Relu (v)},"
+        "else_branch = else () => (float[2] v, float[2] w) "
+        "{v = Neg (x)  w = Tanh (v)}> }",
+        **initializers,
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "initializers", "operators"),
+    [
+        ("", {"c": np.array(True)}, ["Mul", "Relu"]),
+        ("", {"c": np.array([False])}, ["Neg", "Tanh"]),
+        ("n = Size (x)  c = Equal (n, k)", {"k": np.array(2)}, ["Mul", "Relu"]),
+    ],
+)
+def test_an_if_with_a_constant_condition_becomes_the_branch_that_runs(
+    seen, condition, initializers, operators
+):
+    model = deciding(condition, **initializers)
+    x = np.array([-1, 2], np.float32)
+
+    with session(model, Onlooker) as opened:
+        results = opened.run(None, {"x": x})
+
+    assert seen == [operators]
+    for result, expected in zip(
+        results, onnxruntime_result(model, {"x": x}), strict=True
+    ):
+        assert np.array_equal(result, expected)
+
+
+def test_an_if_within_a_branch_and_one_within_a_loop_become_nodes_around_them(seen):
+    model = parsed(
+        "g (float[2] x) => (float[2] y) {"
+        "a = If (yes) <then_branch = outer () => (float[2] b) {"
+        "v = Neg (x)  b = If (no) <"
+        "then_branch = inner () => (float[2] v2) {v2 = Tanh (v)},"
+        "else_branch = other () => (float[2] v2) {u = Relu (v)  v2 = Exp (u)}>},"
+        "else_branch = none () => (float[2] b) {b = Identity (x)}>"
+        "y = Loop (times, yes, a) <body = body (int64 i, bool on, float[2] s) => "
+        "(bool on2, float[2] s2) {on2 = Identity (on) s2 = If (yes) <"
+        "then_branch = t () => (float[2] v) {v = Mul (s, x)},"
+        "else_branch = e () => (float[2] v) {v = Add (s, x)}>}> }",
+        yes=np.array(True),
+        no=np.array(False),
+        times=np.array(3),
+    )
+    x = np.array([-1, 2], np.float32)
+
+    with session(model, Onlooker) as opened:
+        (result,) = opened.run(None, {"x": x})
+
+    assert seen == [["Identity", "Mul"], ["Neg", "Relu", "Exp", "Loop"]]
+    assert np.array_equal(result, onnxruntime_result(model, {"x": x})[0])
+
+
+def test_a_branch_that_returns_one_value_twice_or_a_weight_keeps_its_results(seen):
+    model = parsed(
+        "g (float[2] x) => (float[2] y, float[2] z, float[2] w) {"
+        "y, z, w = If (c) <then_branch = t () => (float[2] v, float[2] v, float[2] k) "
+        "<float[2] k = {1, 2}> {v = Neg (x)},"
+        "else_branch = e () => (float[2] v, float[2] v, float[2] v) {v = Exp (x)}> }",
+        c=np.array(True),
+    )
+    x = np.array([-1, 2], np.float32)
+
+    with session(model, Onlooker) as opened:
+        results = opened.run(None, {"x": x})
+
+    assert [list(result) for result in results] == [[1, -2], [1, -2], [1, 2]]
