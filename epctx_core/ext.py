@@ -44,8 +44,6 @@ exactly its own version of the core.
     epctx-bench, epctx-cli, epctx-report).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
-`find_entry`:
-    the engine, transformer or command to check (epctx-conformance).
 `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `digest_model`:
@@ -138,7 +136,6 @@ _HOME = {
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
-    "epctx_core.registry.entries": ("find_entry",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": (
         "find_problems",

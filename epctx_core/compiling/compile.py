@@ -51,7 +51,6 @@ from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.publish.publication import Publication
 from epctx_core.sessions.claims import explain_unused_eps
-from epctx_core.sessions.optimise import choose_transformers
 from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import (
     WorkspaceOf,
@@ -154,7 +153,6 @@ class Compile:
     def choose(self) -> None:
         """Choose the EPs, and refuse mistakes that do not depend on the source."""
         self.check_destination(has_payloads=bool(self.work.choose(Purpose.EXPORT)))
-        choose_transformers(self.work.session)
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for a mistake in the output that does not depend on the source."""
@@ -501,7 +499,6 @@ class Compile:
             kept_nodes=tuple(record.name for record in self.existing.records),
             skipped_providers=work.skipped,
             providers=tuple(c.record for c in work.providers.choices.values()),
-            graph_transformers=work.providers.transformers,
             folded_nodes=work.model.folded,
             contradictions=tuple(work.model.types.contradictions.values()),
             warnings=tuple(warnings),

@@ -162,8 +162,6 @@ def add_manifest(
         providers={**old.providers, **new.providers},
         payloads=payloads,
         source_weights=_merge_source_weights(old, new.source_weights),
-        graph_transformers=old.graph_transformers
-        or [asdict(each) for each in work.providers.transformers],
         kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
         custom_domains=_find_custom_domains(proto, work, old),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, RefusalRecord
-    from epctx_core.sessions.providers import SkippedProvider, TransformerReport
+    from epctx_core.sessions.providers import SkippedProvider
     from epctx_core.sessions.work import Work
 
 _FEW = 20
@@ -107,8 +107,6 @@ class CompileReport:
         kept_nodes: names of EPContext nodes of the source that passed through.
         skipped_providers: optional EPs that were not available.
         providers: EPs that were asked, with the distribution and version of each.
-        graph_transformers: those that were called, in order, and whether each changed
-            the model.
         folded_nodes: number of nodes of the source whose results are the same in every
             run: small initializers took their place before EPs were asked.
         contradictions: for each value whose declared shape its operators contradict,
@@ -129,7 +127,6 @@ class CompileReport:
     kept_nodes: tuple[str, ...] = ()
     skipped_providers: tuple[SkippedProvider, ...] = ()
     providers: tuple[PluginRecord, ...] = ()
-    graph_transformers: tuple[TransformerReport, ...] = ()
     folded_nodes: int = 0
     contradictions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

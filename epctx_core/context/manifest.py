@@ -133,8 +133,6 @@ class Manifest:
             of priority.
         custom_domains: domains of custom operators that no partition holds, each with
             the file name of its library, empty for an unknown one.
-        graph_transformers: those that the compile called, in order; see
-            `TransformerReport`.
         sealed: None if the compile wrote it; a seal's says nothing about sources and
             EPs.
     """
@@ -146,7 +144,6 @@ class Manifest:
     pending: Collection[str] = ()
     kernel_providers: Sequence[str] = ()
     custom_domains: Mapping[str, str] = field(default_factory=dict)
-    graph_transformers: Sequence[Mapping[str, Any]] = ()
     sealed: Seal | None = None
 
     def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
@@ -278,7 +275,6 @@ def _read_manifest(data: Any) -> Manifest | None:
             str(domain): str(name)
             for domain, name in data.get("custom_domains", {}).items()
         },
-        graph_transformers=tuple(map(dict, data.get("graph_transformers", ()))),
     )
 
 
@@ -322,7 +318,6 @@ def dump_manifest(manifest: Manifest) -> str:
         "pending": list(manifest.pending),
         "kernel_providers": manifest.kernel_providers,
         "custom_domains": manifest.custom_domains,
-        "graph_transformers": manifest.graph_transformers,
     }
     content |= {key: value for key, value in optional.items() if value}
     if (seal := manifest.sealed) is not None:

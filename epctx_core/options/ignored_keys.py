@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_core.options.strict import log_without_effect
+from epctx_core.options.strict import GONE, log_without_effect
 from epctx_core.options.table import SESSION_OPTIONS
 
 IGNORED_KEYS = frozenset(
@@ -95,7 +95,8 @@ def check_key(key: str) -> None:
         if key.startswith("ep."):
             hint = "Options of one EP are written ep.<lower-case EP name>.<key>."
         raise InvalidArgument(
-            f"unknown session option {key!r}.{suggest_key(key)}", hint=hint
+            f"unknown session option {key!r}.{suggest_key(key)}",
+            hint=GONE.get(key, hint),
         )
 
 

@@ -25,7 +25,7 @@ from epctx_core.options.choices import (
     is_whole,
 )
 from epctx_core.options.strict import CHECKED, Strict
-from epctx_core.options.table import SESSION_OPTIONS, SessionConfig, split_names
+from epctx_core.options.table import SESSION_OPTIONS, SessionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
@@ -103,7 +103,6 @@ class SessionOptions(Strict):
         "_initializers",
         "_libraries",
         "_source_model",
-        "_transformers",
         *CHECKED["SessionOptions"],
         "cancellation",
         "execution_mode",
@@ -134,7 +133,6 @@ class SessionOptions(Strict):
         self._source_model: memoryview | None = None
         self._libraries: tuple[str, ...] = ()
         self._host_plugins: tuple[object, ...] = ()
-        self._transformers: dict[str, Any] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):
@@ -152,7 +150,6 @@ class SessionOptions(Strict):
             "_initializers",
             "_dimensions",
             "_denotations",
-            "_transformers",
         ):
             setattr(other, name, dict(getattr(self, name)))
         return other
@@ -235,60 +232,6 @@ class SessionOptions(Strict):
             option = SessionConfig.optional_providers
             names = dict.fromkeys([*option.value_in(self._entries), name])
             self.add_session_config_entry(option.key, ",".join(names))
-
-    def add_graph_transformer(self, transformer: str | Callable[..., Any]) -> None:
-        """Append a graph transformer, which changes models before they are partitioned;
-        order is that of the calls.
-
-        It is appended to the config entry `session.graph_transformers`; one that is
-        given as an object, by its attribute `name`, else its `__name__`. A name of that
-        entry means such an object before an installed transformer.
-
-        Args:
-            transformer: the name of an installed one, or `<distribution>:<name>`; or
-                the function itself, see `epctx_core.plugin.GraphTransformer`.
-
-        Raises:
-            InvalidArgument: it is neither; its name is empty or has a comma; or another
-                object has the name.
-        """
-        name: Any = getattr(
-            transformer, "name", getattr(transformer, "__name__", transformer)
-        )
-        if not (callable(transformer) or name is transformer) or split_names(
-            str(name)
-        ) != (name,):
-            raise InvalidArgument(
-                "add_graph_transformer takes the name of a graph transformer or a "
-                f"function, not {transformer!r:.80}.",
-                hint=(
-                    "A function has a name without commas: in an attribute `name`, or "
-                    "its `__name__`."
-                ),
-            )
-
-        if (
-            name is not transformer
-            and self._transformers.setdefault(name, transformer) != transformer
-        ):
-            raise InvalidArgument(
-                f"add_graph_transformer: another object is called {name!r} in these "
-                "session options.",
-                hint="Give each an attribute `name` of its own.",
-            )
-
-        option = SessionConfig.graph_transformers
-        self.add_session_config_entry(
-            option.key, ",".join([*option.value_in(self._entries), name])
-        )
-
-    @property
-    def graph_transformers(self) -> tuple[tuple[str, Callable[..., Any] | None], ...]:
-        """Names of the graph transformers, in order, each with the host's object; None
-        for an installed one.
-        """
-        names = SessionConfig.graph_transformers.value_in(self._entries)
-        return tuple((name, self._transformers.get(name)) for name in names)
 
     def set_load_cancellation_flag(self, requested: bool) -> None:
         """Request that a compile or session creation with these options stops; callable

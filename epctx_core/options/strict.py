@@ -58,6 +58,15 @@ class UnsupportedNameError(InvalidArgument, AttributeError):
     """
 
 
+GONE: Mapping[str, str] = dict.fromkeys(
+    ("add_graph_transformer", "graph_transformers", "session.graph_transformers"),
+    "A host plugin with the hook transform_model changes models: see "
+    "`SessionOptions.add_host_plugin`, `--host-plugin` and `epctx docs "
+    "graph-transformers`.",
+)
+"""What to use instead of names that there were before API 1 was released."""
+
+
 def missing_attribute_error(
     owner: str, name: str, attributes: Iterable[str]
 ) -> UnsupportedNameError:
@@ -78,7 +87,9 @@ def missing_attribute_error(
             )
 
     close = suggestion(name, [n for n in attributes if n[0] != "_"], cutoff=0.8)
-    return UnsupportedNameError(f"{owner} has no attribute {name!r}.{close}", hint=hint)
+    return UnsupportedNameError(
+        f"{owner} has no attribute {name!r}.{close}", hint=GONE.get(name, hint)
+    )
 
 
 class Strict:

@@ -45,10 +45,6 @@ class CachePart(Enum):
     """
     CHOICE = "by what it chooses"
     """It chooses EPs or an engine; the key contains those."""
-    CALLS = "by what it names"
-    """It names code that a compile calls; the key contains that, and a cached model is
-    loaded without it.
-    """
     LOAD = "none"
     """It does not change the output of a compile."""
 
@@ -498,17 +494,6 @@ class SessionConfig:
         ),
     )
 
-    graph_transformers = SessionOption(
-        key="session.graph_transformers",
-        values="names of graph transformers, separated by commas",
-        read=split_names,
-        cache=CachePart.CALLS,
-        doc=(
-            "Graph transformers that change a model before it is partitioned, in "
-            "order: entry points of the group `epctx.graph_transformers`, and objects "
-            "of `SessionOptions.add_graph_transformer`. Not for compiled models."
-        ),
-    )
     engine = SessionOption(
         key="session.engine",
         values="the name of an installed engine, or empty",

@@ -25,7 +25,6 @@ _HOME = {
     "epctx_core.options.choices": ("WeightlessMode",),
     "epctx_core.plugin.extensions": (
         "BaseEngine",
-        "GraphTransformer",
         "ModelFormat",
         "ProcessIsolation",
         "current_options",

@@ -1,5 +1,5 @@
-"""Contracts of packages that extend epctx by something else than an EP: engines, graph
-transformers, formats of model files, isolation.
+"""Contracts of packages that extend epctx by something else than an EP: engines,
+formats of model files, isolation.
 """
 
 from __future__ import annotations
@@ -29,27 +29,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin.views import TensorView
 
 _R = TypeVar("_R")
-
-
-class GraphTransformer(Protocol):
-    """Function that a host has called on models before EPs see them; any callable of
-    this signature is one.
-
-    A host names it in `SessionOptions.add_graph_transformer` or the config entry
-    `session.graph_transformers`; a package offers it by the entry-point group
-    `epctx.graph_transformers`.
-    """
-
-    def __call__(
-        self, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int, /
-    ) -> onnx.ModelProto | None:
-        """Return an equal model, or None to leave it unchanged; the rules are those of
-        `HookSpecs.optimize_model`.
-
-        Called in the host's order before any other optimisation, at every level. Same
-        model, same result: what is compiled is found again in caches by the
-        transformer's version.
-        """
 
 
 class ModelFormat(Protocol):

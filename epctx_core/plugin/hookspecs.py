@@ -143,6 +143,23 @@ def hookspec(**facts: Any) -> Callable[[_Specification], _Specification]:
     return mark
 
 
+class HostHookSpecs(Protocol):
+    """Specifications of hooks that plugins of hosts implement, and EPs do not."""
+
+    @hookspec()
+    def transform_model(
+        self, model: onnx.ModelProto, weights: Mapping[str, TensorView], level: int
+    ) -> onnx.ModelProto | None:
+        """Return an equal model, or None to leave it unchanged.
+
+        Called once for each model that is compiled or explained, or run as it is,
+        before any EP and any optimisation, at every level and also where no EP takes
+        part; plugins in the host's order. Arguments and result are those of
+        `HookSpecs.optimize_model`. Same model, same result: caches find what was
+        compiled by the plugin's attribute `version`, a text.
+        """
+
+
 class HookSpecs(Protocol):
     """Specifications of hooks; `ep` is the EP name, which implementations may leave out
     like any argument.

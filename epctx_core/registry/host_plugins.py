@@ -1,5 +1,5 @@
 """Plugins of hosts: objects whose methods wrap hooks of EPs, to trace, time, count,
-change or refuse.
+change or refuse, or that transform models before EPs are asked.
 
 Nothing that is merely installed wraps anything: an entry point of the group
 `epctx.host_plugins` is used only where a host names it.
@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pluggy
 
-from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.options.table import split_names
-from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
+from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs, HostHookSpecs
 from epctx_core.registry.entries import describe_entry, find_entry, import_entry
 from epctx_core.registry.guard import describe
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
+TRANSFORM = "transform_model"
 GROUP = "epctx.host_plugins"
 """One entry for each plugin: its value is the object, or a class to call without
 arguments.
@@ -36,11 +37,37 @@ class HostPlugin:
         name: its class, for messages; that of its entry point if it has one.
         plugin: the object.
         hooks: the hooks that it wraps.
+        transform: its hook `transform_model`, if it has one.
     """
 
     name: str
     plugin: Any
     hooks: frozenset[str]
+    transform: pluggy.HookImpl | None = None
+
+    def transform_model(self, arguments: Mapping[str, Any]) -> Any:
+        """Return what the hook gives for those of the arguments that it takes.
+
+        Raises:
+            InvalidArgument: it raised something else than an error of epctx.
+        """
+        assert self.transform is not None  # noqa: S101 - asked before
+        taken = [arguments[name] for name in self.transform.argnames]
+        try:
+            return self.transform.function(*taken)
+        except EpctxError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self.blame(f"raised {describe(error)}") from error
+
+    def blame(self, fault: str) -> InvalidArgument:
+        """Return the error for a fault of `transform_model`; the text completes "it
+        ...".
+        """
+        return InvalidArgument(
+            f"host plugin {self.name}: its {TRANSFORM} {fault}.",
+            hint="This is a mistake in that plugin of the host.",
+        )
 
 
 def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
@@ -51,8 +78,9 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
         name: that of its entry point.
 
     Raises:
-        InvalidArgument: it wraps no hook and has no `span`, wraps a hook that does not
-            exist or with unknown arguments, or implements one instead.
+        InvalidArgument: it wraps no hook, transforms no model and has no `span`; wraps
+            a hook that does not exist or with unknown arguments, or implements one
+            instead; or has no `version` and transforms models.
     """
     name = name or f"{type(plugin).__module__}.{type(plugin).__qualname__}"
     if plugin is None or inspect.isclass(plugin):
@@ -60,6 +88,7 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
     manager = pluggy.PluginManager(PROJECT)
     try:
         manager.add_hookspecs(HookSpecs)
+        manager.add_hookspecs(HostHookSpecs)
         manager.register(plugin)
         manager.check_pending()
         callers = {
@@ -74,13 +103,25 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
 
     if not callers and not hasattr(plugin, "span"):
         raise _wrong_plugin_error(name, "it has no method with @hookimpl(wrapper=True)")
+    transforms = callers.pop(TRANSFORM, [None])
+    if transforms[0] is not None:
+        if transforms[0].wrapper:
+            raise _wrong_plugin_error(name, f"its {TRANSFORM} is a wrapper")
+        if not isinstance(getattr(plugin, "version", None), str):
+            raise _wrong_plugin_error(
+                name,
+                f"it has {TRANSFORM} and no text `version`, by which caches tell what "
+                "it made",
+            )
     for hook, methods in callers.items():
         if not all(method.wrapper for method in methods):
             raise _wrong_plugin_error(
                 name, f"its {hook} is not marked with @hookimpl(wrapper=True)"
             )
 
-    return HostPlugin(name=name, plugin=plugin, hooks=frozenset(callers))
+    return HostPlugin(
+        name=name, plugin=plugin, hooks=frozenset(callers), transform=transforms[0]
+    )
 
 
 def _wrong_plugin_error(name: str, fault: str) -> InvalidArgument:
@@ -88,7 +129,8 @@ def _wrong_plugin_error(name: str, fault: str) -> InvalidArgument:
         f"{name} is not a plugin of a host: {fault}.",
         hint=(
             "A plugin has methods with the names of hooks, marked with "
-            f"@hookimpl(wrapper=True), which yield once. Hooks: {', '.join(HOOKS)}."
+            f"@hookimpl(wrapper=True), which yield once. Hooks: {', '.join(HOOKS)}. "
+            f"{TRANSFORM} alone is marked with @hookimpl."
         ),
     )
 

@@ -1,5 +1,5 @@
-"""Optimising a model before partitioning: by graph transformers, by the engine, then by
-EPs.
+"""Optimising a model before partitioning: by plugins of the host, by the engine, then
+by EPs.
 
 The result is checked like a model that was read. Knows no files.
 """
@@ -7,7 +7,6 @@ The result is checked like a model that was read. Knows no files.
 from __future__ import annotations
 
 import logging
-import pkgutil
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,14 +31,8 @@ from epctx_core.graph.tensor_bytes import detach_weights
 from epctx_core.graph.walks import copy_message, keep_messages
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.installing import install_engine_command
-from epctx_core.options import GraphOptimizationLevel, Isolation, SessionOptions
-from epctx_core.plugin import ExecutionProvider, Purpose, hookimpl
-from epctx_core.registry.entries import find_entry
+from epctx_core.options import GraphOptimizationLevel
 from epctx_core.registry.guard import contract_error
-from epctx_core.registry.instances import ProviderInstances
-from epctx_core.registry.records import get_facts, make_record
-from epctx_core.sessions.isolation import isolate
-from epctx_core.sessions.providers import ProviderChoice, TransformerReport
 from epctx_core.sessions.source import OpenModel, index_model
 
 if TYPE_CHECKING:
@@ -48,6 +41,8 @@ if TYPE_CHECKING:
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.weights import Weights
     from epctx_core.plugin import TensorView
+    from epctx_core.registry.host_plugins import HostPlugin
+    from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.providers import ProviderSession
 
 _log = logging.getLogger("epctx.graph")
@@ -102,7 +97,7 @@ def optimise_model(
     level: GraphOptimizationLevel | None,
     engine: CpuEngine,
 ) -> OpenModel:
-    """Return the model, changed by graph transformers, optimised to a level, then
+    """Return the model, changed by plugins of the host, optimised to a level, then
     changed by EPs.
 
     With ORT_DISABLE_ALL the whole model stays as it is; so does one with EPContext
@@ -110,11 +105,10 @@ def optimise_model(
     fold constants for EPs.
 
     Raises:
-        InvalidArgument: a model with EPContext nodes is to be optimised.
+        InvalidArgument: a model with EPContext nodes is to be optimised, or a plugin of
+            the host gave a model that is not valid or has other inputs or outputs.
         Fail: the engine cannot optimise the model.
-        PluginError: a transformer or an EP returned a model that is not valid or has
-            other inputs or outputs.
-        PackageMissing: a transformer is not installed.
+        PluginError: an EP returned such a model.
         ModelLoadCanceled: the host asked to stop.
     """
     of_engine = (
@@ -131,7 +125,10 @@ def optimise_model(
             )
         return model
 
-    model = transform(model, providers, partial(_apply_ep, level=int(level or 0)))
+    for host in providers.instances.host_plugins:
+        if host.transform is not None:
+            model = _apply_host(host, model, level=int(level or 0))
+            providers.cancel.raise_if_requested()
     if whole:
         check_level(whole, model.policy.engine)
         model = _optimise_by_engine(model, whole)
@@ -184,27 +181,51 @@ def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
     return model
 
 
+def _apply_host(host: HostPlugin, model: OpenModel, *, level: int) -> OpenModel:
+    result = host.transform_model(_describe_arguments(model, level))
+    if not isinstance(result, ModelProto | None):
+        kind = type(result).__name__
+        raise host.blame(f"gave a {kind} instead of an onnx.ModelProto or None")
+    changed = _take(result, model, host.blame)
+    state = "unchanged" if changed is model else "changed"
+    _log.info("transform_model of host plugin %s: %s.", host.name, state)
+    return changed
+
+
 def _apply_ep(
     ep: str, model: OpenModel, instances: ProviderInstances, *, level: int
 ) -> OpenModel:
-    source = model.source
-    arguments = {
-        "model": copy_message(source.proto),
-        "weights": dict(source.weights),
+    arguments = _describe_arguments(model, level)
+    with instances.calling(ep, HOOK, **arguments) as result:
+        refusal = partial(contract_error, instances.record(ep), HOOK)
+        return _take(result, model, refusal)
+
+
+def _describe_arguments(model: OpenModel, level: int) -> dict[str, Any]:
+    """Return the arguments of a hook that may change a model."""
+    return {
+        "model": copy_message(model.source.proto),
+        "weights": dict(model.source.weights),
         "level": level,
     }
-    with instances.calling(ep, HOOK, **arguments) as result:
-        if result is None or result == source.proto:
-            return model
-        changed_proto: ModelProto = copy_message(result)
-        refusal = partial(contract_error, instances.record(ep), HOOK)
-        changed = _accept(changed_proto, model, model.source.weights, refusal)
-        if changed.context_nodes:
-            raise refusal(
-                "gave a model with EPContext nodes, which only `get_ep_context_nodes` "
-                "may describe"
-            )
-        return changed
+
+
+def _take(
+    result: ModelProto | None, model: OpenModel, refusal: Callable[[str], EpctxError]
+) -> OpenModel:
+    """Return the model that a hook gave, checked; the original where it gave None or an
+    equal one.
+    """
+    if result is None or result == model.source.proto:
+        return model
+    proto: ModelProto = copy_message(result)
+    changed = _accept(proto, model, model.source.weights, refusal)
+    if changed.context_nodes:
+        raise refusal(
+            "gave a model with EPContext nodes, which only `get_ep_context_nodes` may "
+            "describe"
+        )
+    return changed
 
 
 def _accept(
@@ -319,113 +340,3 @@ def _describe_boundary(model: OpenModel, kind: str) -> dict[str, bytes]:
     names = model.graph.input_names if kind == "input" else model.graph.output_names
     values = {v.name: v.type for v in getattr(model.source.proto.graph, kind)}
     return {name: values[name].SerializeToString(deterministic=True) for name in names}
-
-
-GROUP = "epctx.graph_transformers"
-"""One entry for each transformer: its value is `module:function`, see
-`epctx_core.plugin.GraphTransformer`.
-"""
-
-
-class TransformerProvider(ExecutionProvider):
-    """A graph transformer as an EP with one hook, so that it is called, checked, traced
-    and isolated like one.
-    """
-
-    name = "graph transformer"
-
-    @hookimpl
-    def optimize_model(
-        self, model: ModelProto, weights: Mapping[str, TensorView], level: int
-    ) -> Any:
-        """Return the result of the transformer, which is imported here if it is a
-        package's.
-        """
-        transformer = self.context.options["transformer"]
-        transform = (
-            pkgutil.resolve_name(transformer)
-            if isinstance(transformer, str)
-            else transformer
-        )
-        return transform(model, weights, level)
-
-
-def choose_transformers(session: SessionOptions) -> list[ProviderChoice]:
-    """Return the graph transformers that a host chose, in order; none is imported.
-
-    Raises:
-        PackageMissing: there is none of a name.
-        InvalidArgument: several packages have one of a name.
-    """
-    choices = []
-    for name, transformer in session.graph_transformers:
-        facts: dict[str, Any] = {
-            "name": name,
-            "version": str(getattr(transformer, "version", None) or "") or None,
-        }
-        options: dict[str, Any] = {"transformer": transformer}
-        if transformer is None:
-            entry = find_entry(GROUP, name, "graph transformer")
-            dist: Any = entry.dist
-            facts = {
-                "name": entry.name,
-                "distribution": dist.name,
-                "version": dist.version,
-            }
-            options["transformer"] = entry.value.partition("[")[0].strip()
-        record = replace(make_record(TransformerProvider, ()), **facts)
-        choices.append(
-            ProviderChoice(record=record, cls=TransformerProvider, options=options)
-        )
-    return choices
-
-
-def transform(
-    model: OpenModel, providers: ProviderSession, change: Callable[..., OpenModel]
-) -> OpenModel:
-    """Return a model as the host's graph transformers changed it; `providers` gets the
-    reports.
-
-    Args:
-        model: the model.
-        providers: says which transformers; those of packages work in other processes if
-            its EPs do.
-        change: `change(name, model, instances)` returns the model as the transformer of
-            that name changed it.
-
-    Raises:
-        PackageMissing, InvalidArgument: see `choose_transformers`.
-        ModelLoadCanceled: the host asked to stop.
-    """
-    config = providers.config
-    reports = []
-    for choice in choose_transformers(providers.session):
-        record = choice.record
-        cls = choice.cls
-        before = model
-        instances = ProviderInstances(providers.instances.host_plugins)
-        if (
-            config.compile_isolation is not Isolation.NONE
-            and record.distribution is not None
-        ):
-            cls = isolate(record, cls, config, Purpose.EXPORT)
-        context = providers.context_of(
-            choice, Purpose.EXPORT, model.identity, CpuEngine(model.policy)
-        )
-        try:
-            instances.add(record, cls, context)
-            model = change(record.name, model, instances)
-        finally:
-            instances.shutdown()
-        providers.cancel.raise_if_requested()
-        changed = model is not before
-        facts = get_facts(record, "name", "distribution", "version")
-        reports.append(TransformerReport(**facts, changed=changed))
-        _log.info(
-            "graph transformer %s: %s.",
-            record.label,
-            "changed" if changed else "unchanged",
-        )
-
-    providers.transformers = tuple(reports)
-    return model

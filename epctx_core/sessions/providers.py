@@ -211,23 +211,6 @@ class SkippedProvider:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransformerReport:
-    """A graph transformer that was called.
-
-    Attributes:
-        name: of its entry point, or of the host's object.
-        distribution: the package that has it; None for an object of the host.
-        version: that of the package, or the object's attribute `version`; or None.
-        changed: whether it changed the model.
-    """
-
-    name: str
-    distribution: str | None
-    version: str | None
-    changed: bool
-
-
 def stem(name: str) -> str:
     """Return the common part of the names of one EP: `distribution:QNN`, `QNN` and
     `qnnExecutionProvider`.
@@ -389,7 +372,6 @@ class ProviderSession:
         config: the session's options, read.
         instances: the live EPs.
         choices: the chosen EPs, by name.
-        transformers: graph transformers that were called, in order.
         weightless: the mode that they compile in.
         scratch: temporary files of payloads; removed last.
     """
@@ -428,7 +410,6 @@ class ProviderSession:
 
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
-        self.transformers: tuple[TransformerReport, ...] = ()
         self.weightless = WeightlessMode.NONE
         self._contexts: dict[str, ProviderContext] = {}
         self._runnables: list[CompiledPartition] = []

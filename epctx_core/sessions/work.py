@@ -374,7 +374,7 @@ class Work:
         return self.providers
 
     def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:
-        """Have graph transformers, the engine and EPs change the model; see
+        """Have plugins of the host, the engine and EPs change the model; see
         `optimise_model`.
         """
         # A load of a context model does not need it.

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import onnx
 import pytest
+from end_to_end.routes import Transforming
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, with_eps
 from end_to_end.small_models import SHAPE, chain, example, finished, saved, tensor
 from onnx import helper, numpy_helper
@@ -246,21 +247,15 @@ def test_options_whose_result_is_not_alone_in_its_files_are_refused_by_name(
 
 
 def counting(calls):
-    """Return a graph transformer of version 1 that notes its calls, and options with
-    it.
-    """
-
-    def noting(_model, _weights, level):
-        calls.append(level)
-
+    """Return a host plugin of version 1 that notes its calls, and options with it."""
     options = with_eps(QNN)
-    options.add_graph_transformer(noting)
-    noting.version = "1"
+    noting = Transforming(lambda _model, _weights, level: calls.append(level))
+    options.add_host_plugin(noting)
     return noting, options
 
 
 @pytest.mark.parametrize(("operator", "partitions"), [("Relu", 1), ("Mish", 0)])
-def test_a_model_that_a_graph_transformer_changed_is_found_again_and_loaded_without_it(
+def test_a_model_that_a_host_plugin_changed_is_found_again_and_loaded_without_it(
     cache, tmp_path, operator, partitions
 ):
     calls = []
@@ -277,18 +272,6 @@ def test_a_model_that_a_graph_transformer_changed_is_found_again_and_loaded_with
     assert len({plain, first, other}) == 3
     assert len(calls) == 2, "once for each version"
     assert {entry.record.partitions for entry in cache.store.entries()} == {partitions}
-
-
-def test_a_graph_transformer_without_a_version_is_refused_by_name(cache, model):
-    noting, options = counting([])
-    del noting.version
-
-    with pytest.raises(
-        epctx.InvalidArgument, match="graph transformer 'noting' changes"
-    ) as caught:
-        cache.session(model, options)
-
-    assert "`version`" in caught.value.hint
 
 
 def test_a_callback_that_reads_payloads_is_refused(cache, model):

@@ -415,35 +415,6 @@ def test_a_package_that_needs_the_core_and_brings_no_ep_is_a_note(
     assert "install it again" in hint
 
 
-def test_installed_graph_transformers_are_listed_and_their_packages_are_not_remarked_on(
-    doctor, epctx, distribution, tmp_path
-):
-    for name in ("acme-graphs", "other-graphs"):
-        entries = {
-            "epctx.graph_transformers": {"fold": f"{name.replace('-', '_')}:fold"}
-        }
-        fields = ["Requires-Dist: epctx-core>=0.1"]
-        install_distribution(tmp_path, name, entries, version="1.2", fields=fields)
-
-    said = doctor("--json", path=[tmp_path])
-    listed = epctx("plugins", "list", "--json", path=[tmp_path])
-
-    expected = [
-        {
-            "name": "fold",
-            "distribution": name,
-            "version": "1.2",
-            "entry_point": f"{name.replace('-', '_')}:fold",
-        }
-        for name in ("acme-graphs", "other-graphs")
-    ]
-    assert (
-        said.json["graph_transformers"] == listed.json["graph_transformers"] == expected
-    )
-    assert [each for each in found(said, "note") if "-graphs" in each[0]] == []
-    assert said.code == 0
-
-
 def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(
     doctor, distribution, tmp_path
 ):

@@ -205,7 +205,6 @@ def test_no_text_of_a_model_forges_a_line_of_the_report(epctx, compiled):
     content["sealed"] = {"by": forged, "bytes": 1, "sha256": ""}
     content["source_weights"] = {forged: ["0" * 64, 1, [1], forged, 0]}
     content["custom_domains"] = {forged: forged}
-    content["graph_transformers"] = [{"name": forged}]
     manifest.value = json.dumps(content)
     onnx.save(proto, compiled)
 

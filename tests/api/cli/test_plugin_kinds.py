@@ -8,7 +8,6 @@ from installed import install_distribution
 GROUPS = {
     "engines": "epctx.engines",
     "commands": "epctx.commands",
-    "graph_transformers": "epctx.graph_transformers",
     "host_plugins": "epctx.host_plugins",
     "model_formats": "epctx.model_formats",
     "isolations": "epctx.isolation",
@@ -37,14 +36,10 @@ class Engine(BaseEngine):
 def declare(parser):
     """Declare nothing."""
     parser.description = "Measure how long a model takes."
-
-def transform(model, weights, level):
-    """Leave a model as it is."""
 '''
 TARGETS = {
     "engines": "acme_parts:Engine",
     "commands": "acme_parts:declare",
-    "graph_transformers": "acme_parts:transform",
     "host_plugins": "acme_parts:missing",
     "model_formats": "acme_parts",
     "isolations": "acme_absent",
@@ -82,9 +77,8 @@ def test_the_list_for_people_has_a_table_for_each_kind_that_is_installed(
         process("plugins", "list", path=[parts]),
     )
 
-    assert "graph transformer " not in without.out
     assert "\n  engine       distribution       version" in without.out
-    for label in ("engine", "graph transformer", "command", "host plugin"):
+    for label in ("engine", "command", "host plugin"):
         assert f"\n  {label} " in added.out
     assert "my-model_formats" in added.out
     assert "my-isolations" in added.out

@@ -12,6 +12,7 @@ from onnx import helper
 
 import epctx_core as epctx
 from epctx_core import InvalidProtobuf
+from epctx_core.plugin import hookimpl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,12 +92,25 @@ def set_attribute(path, name, value):
     return node.name
 
 
-def with_transformers(*transformers, ep="QNN", **entries):
+class Transforming:
+    """Host plugin that changes models by a function."""
+
+    version = "1"
+
+    def __init__(self, function):
+        self.function = function
+
+    @hookimpl
+    def transform_model(self, model, weights, level):
+        return self.function(model, weights, level)
+
+
+def with_transformers(*functions, ep="QNN", **entries):
     options = epctx.SessionOptions()
     if ep:
         options.add_provider(ep)
     for key, value in entries.items():
         options.add_session_config_entry(key.replace("__", "."), str(value))
-    for transformer in transformers:
-        options.add_graph_transformer(transformer)
+    for function in functions:
+        options.add_host_plugin(Transforming(function))
     return options

@@ -1,11 +1,10 @@
-"""Models as graph transformers leave them, with functions of their own, and the report
-of it.
-"""
+"""Models as host plugins leave them, with functions of their own."""
 
 from __future__ import annotations
 
 import onnx
 import pytest
+from end_to_end.routes import with_transformers
 from end_to_end.small_models import chain, saved
 from onnx import helper
 
@@ -17,7 +16,7 @@ def negations(tmp_path):
     return saved(chain(["Neg", "Neg", "Relu", "Add"]), tmp_path / "m.onnx")
 
 
-def test_functions_that_a_transformer_adds_are_inlined_as_those_of_a_file(
+def test_functions_that_a_host_plugin_adds_are_inlined_as_those_of_a_file(
     negations, tmp_path
 ):
     def with_a_function(model, _weights, _level):
@@ -33,9 +32,7 @@ def test_functions_that_a_transformer_adds_are_inlined_as_those_of_a_file(
         model.graph.node[0].op_type, model.graph.node[0].domain = "F", "acme"
         return model
 
-    options = epctx.SessionOptions()
-    options.add_provider("QNN")
-    options.add_graph_transformer(with_a_function)
+    options = with_transformers(with_a_function)
     explained = epctx.explain_model(negations, options)
 
     assert [node.operator for node in explained.nodes] == [
@@ -51,18 +48,3 @@ def test_functions_that_a_transformer_adds_are_inlined_as_those_of_a_file(
         .output
     )
     assert not onnx.load(output).functions
-
-
-def test_a_version_of_none_is_no_version(negations, tmp_path):
-    def undated(model, weights, level):
-        return None
-
-    undated.version = None
-    options = epctx.SessionOptions()
-    options.add_graph_transformer(undated)
-    options.add_provider("QNN")
-    report = epctx.ModelCompiler(options, negations).compile_to_file(
-        tmp_path / "m_ctx.onnx"
-    )
-
-    assert [each.version for each in report.graph_transformers] == [None]

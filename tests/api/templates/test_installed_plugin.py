@@ -13,14 +13,6 @@ import pytest
 from templates.installed import ROOT, built_wheel, clean_environment
 
 COMMAND_LINE = ROOT / "plugins" / "epctx-cli"
-KINDS = {
-    "engine": ("engines", "zebra-engine"),
-    "command": ("commands", "zebra-command"),
-    "transformer": ("graph_transformers", "zebra_transformer"),
-}
-"""The other kinds of plugins: the key of each in the list, and the name that follows
-from the word `zebra-<kind>`.
-"""
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +36,6 @@ def environment(tmp_path_factory, wheel):
     made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
     made.install(made.folder / "work" / "epctx-acme")
     return made
-
-
-@pytest.fixture(scope="module")
-def other_kinds(environment):
-    """The same environment with a package of each other kind."""
-    for kind in KINDS:
-        name = f"zebra-{kind}"
-        folder = environment.folder / "work"
-        environment.run("epctx", "plugins", "new", name, "--kind", kind, "-o", folder)
-    environment.install(
-        *(environment.folder / "work" / f"epctx-zebra-{kind}" for kind in KINDS)
-    )
-    return environment
 
 
 def test_the_wheel_has_every_file_of_the_templates(wheel):
@@ -192,63 +171,6 @@ def test_it_compiles_a_network_that_then_runs_as_the_network_does(environment, n
         environment.run("epctx", "inspect", "out/resnet_ctx.onnx", "--json")
     )
     assert {node["source"] for node in made["ep_contexts"]} == {"AcmeExecutionProvider"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_plugin_of_another_kind_is_found_and_passes_its_checks(other_kinds, kind):
-    key, name = KINDS[kind]
-
-    listed = json.loads(other_kinds.run("epctx", "plugins", "list", "--json"))
-    chosen = [] if kind == "command" else ["--quick"]
-    report = json.loads(
-        other_kinds.run(
-            "epctx", "plugins", "check", f"--{kind}", name, *chosen, "--json"
-        )
-    )
-
-    assert [each["name"] for each in listed[key]] == [name]
-    assert (report["ok"], report["counts"]["failed"]) == (True, 0)
-    assert report["counts"]["passed"] >= 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_tests_of_a_plugin_of_another_kind_are_found(other_kinds, kind):
-    """They are the kit, which takes onnx's own cases, too: make stress runs them."""
-    said = other_kinds.run(*PYTEST, "--collect-only", f"work/epctx-zebra-{kind}")
-
-    assert re.search(r"\d+ tests? collected", said)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_tests_of_a_plugin_of_another_kind_pass(other_kinds, kind):
-    said = other_kinds.run(*PYTEST, f"work/epctx-zebra-{kind}")
-
-    assert " passed" in said
-
-
-def test_a_command_of_the_template_counts_a_models_nodes(other_kinds, network):
-    found = json.loads(
-        other_kinds.run("epctx", "zebra-command", network("resnet").path, "--json")
-    )
-
-    assert found["nodes"] == sum(found["operators"].values()) > 10
-
-
-def test_an_engine_of_the_template_runs_a_network_beside_the_reference(
-    other_kinds, network
-):
-    resnet = network("resnet")
-    np.savez(other_kinds.folder / "engine.npz", **resnet.inputs)
-
-    other_kinds.run(
-        "epctx", "run", resnet.path, "-c", "session.engine=zebra-engine",
-        "--input", "engine.npz", "--output", "by_engine.npz",
-    )  # fmt: skip
-
-    with np.load(other_kinds.folder / "by_engine.npz") as results:
-        for found, expected in zip(results.values(), resnet.reference, strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_uninstalled_it_is_gone(environment):

@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 from command_line import main
 
-KINDS = ("ep", "engine", "command", "transformer")
-
 
 @dataclass(frozen=True)
 class Written:
@@ -34,10 +32,9 @@ def create_plugin(capsys):
     it said.
     """
 
-    def create(word, folder, kind="ep"):
+    def create(word, folder):
         capsys.readouterr()
-        chosen = ["--kind", kind] if kind != "ep" else []
-        code = main(["plugins", "new", word, *chosen, "-o", str(folder), "--json"])
+        code = main(["plugins", "new", word, "-o", str(folder), "--json"])
         captured = capsys.readouterr()
         if code:
             raise RuntimeError(code, captured.err)
@@ -72,36 +69,8 @@ def test_a_complete_package_is_written(create_plugin, tmp_path):
     assert os.access(plugin.folder / "ci" / "test", os.X_OK)
 
 
-@pytest.mark.parametrize("kind", ["engine", "command", "transformer"])
-def test_a_complete_package_is_written_for_each_other_kind(
-    create_plugin, tmp_path, kind
-):
-    plugin = create_plugin("zebra", tmp_path, kind)
-
-    assert set(plugin.files) == {
-        ".github/workflows/test.yml",
-        ".gitignore",
-        "LICENSE",
-        "README.md",
-        "ci/test",
-        "pyproject.toml",
-        "src/epctx_zebra/__init__.py",
-        f"src/epctx_zebra/{kind}.py",
-        "src/epctx_zebra/py.typed",
-        f"tests/test_{kind}.py",
-    }
-    check = f"epctx plugins check --{kind} zebra\n"
-    assert (plugin.folder / "ci" / "test").read_text().endswith(check)
-
-
-def test_a_command_may_not_have_the_name_of_one_of_epctxs_own(create_plugin, tmp_path):
-    with pytest.raises(RuntimeError, match="epctx has a command 'compile' of its own"):
-        create_plugin("compile", tmp_path, "command")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_of_the_template_is_left_in_it(create_plugin, tmp_path, kind):
-    texts = written(create_plugin("zebra-npu", tmp_path, kind))
+def test_nothing_of_the_template_is_left_in_it(create_plugin, tmp_path):
+    texts = written(create_plugin("zebra-npu", tmp_path))
 
     assert not [
         name
@@ -145,11 +114,10 @@ def types(tmp_path_factory):
     return tmp_path_factory.mktemp("types")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_its_code_passes_the_linter_the_formatter_and_the_type_checker(
-    create_plugin, tmp_path, types, kind
+    create_plugin, tmp_path, types
 ):
-    folder = create_plugin("acme", tmp_path, kind).folder
+    folder = create_plugin("acme", tmp_path).folder
 
     def clean(*command):
         done = subprocess.run(

@@ -203,7 +203,6 @@ _DESCRIBERS: Mapping[str, Callable[[Any], Described]] = {
     "dimensions": _describe_dimensions,
     "custom_operators": _describe_listed("libraries of custom operators"),
     "initializers": _describe_named("value of the initializer"),
-    "graph_transformers": _describe_listed("graph transformers, in order"),
     "host_plugins": _describe_listed("host plugins, from the outermost"),
     "optimization": _describe_level,
     "target": _describe_as("operating system and processor"),

@@ -82,10 +82,11 @@ def ingredients(
     entries = options.config_entries
     written, _, _ = cache_entries(entries)
     libraries = map(Path, options.config().custom_ops_libraries)
-    transformers = options.graph_transformers
-    helping = _find_helpers(
-        [name for name, transformer in transformers if transformer is None]
-    )
+    helping = {
+        entry.dist.name
+        for entry in entry_points(group="epctx.engines")
+        if entry.dist is not None
+    }
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, _find_core_state(), PLUGIN_API],
@@ -111,10 +112,6 @@ def ingredients(
         "initializers": {
             name: _digest_array(array) for name, array in overrides.initializers.items()
         },
-        "graph_transformers": [
-            [name, getattr(transformer, "version", None)]
-            for name, transformer in transformers
-        ],
         "host_plugins": [
             [name, version]
             for name, plugin in host_plugins
@@ -132,23 +129,6 @@ def _find_core_state() -> str:
     if not (package.parent / "pyproject.toml").is_file():
         return ""
     return newest_change(package)
-
-
-def _find_helpers(transformers: Sequence[str]) -> set[str]:
-    """Return the distributions that change models and run nodes for EPs: of engines and
-    of named graph transformers.
-    """
-    names = {name.rpartition(":")[2] for name in transformers}
-    named = [
-        entry
-        for entry in entry_points(group="epctx.graph_transformers")
-        if entry.name in names
-    ]
-    return {
-        e.dist.name
-        for e in (*named, *entry_points(group="epctx.engines"))
-        if e.dist is not None
-    }
 
 
 def cache_entries(
@@ -170,7 +150,7 @@ def cache_entries(
             written[key] = value
         elif option.cache.name == "REFUSED" and value not in {"", "0"}:
             refused[key] = value
-        elif option.cache.name in {"SOURCE", "CALLS"}:
+        elif option.cache.name == "SOURCE":
             loaded.pop(key, None)
     return written, refused, loaded
 

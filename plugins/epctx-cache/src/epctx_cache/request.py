@@ -85,19 +85,6 @@ def cacheable(
             "depend on files outside the cache.",
             hint="Leave the option out, or compile with epctx.ModelCompiler.",
         )
-    for name, transformer in copy.graph_transformers:
-        if transformer is not None and not isinstance(
-            getattr(transformer, "version", None), str
-        ):
-            raise errors.InvalidArgument(
-                f"a model that the graph transformer {name!r} changes cannot be "
-                "cached, as it has no version.",
-                hint=(
-                    "Give the object an attribute `version`, a text that changes with "
-                    "its results, or offer it by an entry point of the group "
-                    "epctx.graph_transformers."
-                ),
-            )
     if copy.data_reader is not None:
         raise errors.InvalidArgument(
             "a callback reads payloads, and the payloads of a cached model are files "

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 EP_GROUP = "epctx.execution_providers"
 ENGINE_GROUP = "epctx.engines"
-TRANSFORMER_GROUP = "epctx.graph_transformers"
 COMMAND_GROUP = GROUP
 
 
@@ -41,7 +40,6 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("engine", "engines", ENGINE_GROUP),
-    Kind("graph transformer", "graph_transformers", TRANSFORMER_GROUP),
     Kind("command", "commands", COMMAND_GROUP),
     Kind("host plugin", "host_plugins", "epctx.host_plugins"),
     Kind("model format", "model_formats", "epctx.model_formats"),

@@ -92,7 +92,6 @@ class PluginsListResult:
         plugins: EPs of installed plugins.
         left_out: EPs that are not listed, because their packages lack an extra.
         engines: installed engines.
-        graph_transformers: installed graph transformers.
         commands: installed commands of other packages.
         host_plugins: installed host plugins.
         model_formats: installed model formats.
@@ -102,7 +101,6 @@ class PluginsListResult:
     plugins: list[PluginFacts]
     left_out: list[LeftOut]
     engines: list[EntryFacts]
-    graph_transformers: list[EntryFacts]
     commands: list[EntryFacts]
     host_plugins: list[EntryFacts]
     model_formats: list[EntryFacts]
@@ -202,21 +200,17 @@ class PluginsNewResult:
 
     Attributes:
         folder: folder of the package.
-        kind: kind of the plugin.
         distribution: name of the package.
         module: name of its module.
         files: files that were written.
-        ep: name of the EP, for this kind.
-        name: name of the plugin, for other kinds.
+        ep: name of the EP.
     """
 
     folder: str
-    kind: str
     distribution: str
     module: str
     files: list[str]
-    ep: str | None = None
-    name: str | None = None
+    ep: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,7 +326,6 @@ class DoctorResult:
         libraries: libraries that epctx-core needs or can use.
         libraries_of_eps: vendors' packages that EPs need.
         plugins: EPs of installed plugins, each loaded unless a model was named.
-        graph_transformers: installed graph transformers.
         variables: environment variables of epctx that are set.
         findings: problems and notes; with a model, about that alone.
         placement: EPs that would run the nodes of the model that was named.
@@ -343,7 +336,6 @@ class DoctorResult:
     libraries: list[LibraryFacts]
     libraries_of_eps: list[EpLibraryFacts]
     plugins: list[PluginFacts]
-    graph_transformers: list[EntryFacts]
     variables: dict[str, str]
     findings: list[DoctorFinding]
     placement: PlacementFacts | None = None

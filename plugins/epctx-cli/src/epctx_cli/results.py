@@ -142,23 +142,6 @@ class SkippedFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerFacts:
-    """Graph transformer that was called.
-
-    Attributes:
-        name: name of its entry point, or of the host's object.
-        distribution: package that has it; null for an object of the host.
-        version: version of the package or the object.
-        changed: true if it changed the model.
-    """
-
-    name: str
-    distribution: str | None
-    version: str | None
-    changed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class FirstDifference:
     """First element beyond the tolerance.
 
@@ -227,7 +210,6 @@ class CompiledModel:
         kept_nodes: names of EPContext nodes of the source that passed through.
         skipped_providers: optional EPs that were not available.
         providers: EPs that were asked.
-        graph_transformers: those that were called, in order.
         folded_nodes: number of nodes that were folded into initializers.
         contradictions: values whose declared shape the model contradicts, as sentences.
         warnings: sentences about EPs that get few of the nodes that compute.
@@ -245,7 +227,6 @@ class CompiledModel:
     kept_nodes: list[str]
     skipped_providers: list[SkippedFacts]
     providers: list[ProviderFacts]
-    graph_transformers: list[TransformerFacts]
     folded_nodes: int
     contradictions: list[str]
     warnings: list[str]
@@ -464,7 +445,6 @@ class InspectResult:
         external_dependencies: those that the model declares; null without any.
         custom_domains: library to register, or empty, by domain of custom operators.
         sealed_by: tool that gave digests to a model that another one compiled.
-        graph_transformers: those that the compile called.
         files: the required files with their sizes.
         ir_version: version of the file's format.
         opsets: version by domain.
@@ -495,7 +475,6 @@ class InspectResult:
     external_dependencies: list[str] | None
     custom_domains: dict[str, str]
     sealed_by: str | None
-    graph_transformers: list[dict[str, Any]]
     files: list[RequiredFile]
     ir_version: int | None = None
     opsets: dict[str, int] | None = None

@@ -16,40 +16,30 @@ if TYPE_CHECKING:
 _PLUGINS = {
     "NAME": "name",
     "--ep": "ep",
-    "--engine": "engine",
-    "--transformer": "transformer",
-    "--command": "command_name",
 }
-"""Arguments that name a plugin, each with its attribute."""
-_OF_MODELS = ("NAME", "--engine", "--transformer")
+"""Arguments that name an EP, each with its attribute."""
 _NEEDS = {
-    "argument": ("--command",),
-    "model": _OF_MODELS,
-    "full": _OF_MODELS,
-    "quick": (*_OF_MODELS, "--ep"),
-    "without": ("NAME", "--ep"),
-    "provider_option": ("NAME", "--ep"),
-    "library": ("--ep",),
-    "cases": ("--ep",),
-    "through": ("--ep",),
-    "tolerance": ("--ep",),
-    "seconds": ("--ep",),
-    "results": ("--ep",),
-    "html": ("--ep",),
+    "model": "NAME",
+    "full": "NAME",
+    "library": "--ep",
+    "cases": "--ep",
+    "through": "--ep",
+    "tolerance": "--ep",
+    "seconds": "--ep",
+    "results": "--ep",
+    "html": "--ep",
 }
-"""Options that go with some plugins alone, each with the arguments that name them."""
+"""Options that go with one of them alone."""
 
 
 def declare_arguments(parser: CommandParser) -> None:
     """Declare all arguments but those that every command has."""
     parser.epilog = (
         "NAME runs the kit in this process. --ep runs the kit and ONNX's own cases in "
-        "child processes, on an EP of onnxruntime or an installed one. --engine, "
-        "--transformer and --command run the checks of their kind. Exits with 1 "
+        "child processes, on an EP of onnxruntime or an installed one. Exits with 1 "
         "if a check failed, or a case is WRONG or a CRASH."
     )
     _declare_kit(parser)
-    _declare_kinds(parser.add_argument_group("plugins that are no EPs"))
     _declare_cases(parser.add_argument_group("kit and cases"))
 
 
@@ -94,25 +84,6 @@ def _declare_kit(parser: CommandParser) -> None:
     )
     length.add_argument(
         "--full", action="store_true", help="every model that the kit has, not a sample"
-    )
-
-
-def _declare_kinds(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--engine", metavar="NAME", help="an installed engine")
-    group.add_argument(
-        "--transformer", metavar="NAME", help="an installed graph transformer"
-    )
-    group.add_argument(
-        "--command",
-        dest="command_name",
-        metavar="NAME",
-        help="an installed command of another package",
-    )
-    group.add_argument(
-        "--argument",
-        action="append",
-        metavar="TEXT",
-        help="an argument with which --command runs; may be repeated",
     )
 
 
@@ -180,7 +151,7 @@ def _parse_time_limit(text: str) -> float:
 
 
 def find_plugin(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Return the argument that names the plugin, such as `--engine`, and the name.
+    """Return the argument that names the EP, `NAME` or `--ep`, and the name.
 
     Raises:
         InvalidArgument: none does, or several; or an option needs another one of them.
@@ -192,21 +163,21 @@ def find_plugin(arguments: argparse.Namespace) -> tuple[str, str]:
     }
     if not named:
         raise InvalidArgument(
-            "give NAME, or one of --ep, --engine, --transformer and --command.",
+            "give NAME or --ep.",
             hint="epctx plugins check QNN, or epctx plugins check --ep QNN.",
         )
     if len(named) > 1:
         raise InvalidArgument(
             f"{' and '.join(named)} do not go together.",
-            hint="Check one plugin at a time: epctx plugins check --engine NAME.",
+            hint="Check one EP at a time: epctx plugins check NAME.",
         )
 
     ((argument, name),) = named.items()
     for option, needed in _NEEDS.items():
-        if getattr(arguments, option) and argument not in needed:
+        if getattr(arguments, option) and argument != needed:
             raise InvalidArgument(
-                f"--{option.replace('_', '-')} needs {' or '.join(needed)}, and does "
-                f"not go together with {argument}."
+                f"--{option.replace('_', '-')} needs {needed}, and does not go "
+                f"together with {argument}."
             )
     return argument, name
 

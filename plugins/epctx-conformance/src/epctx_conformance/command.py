@@ -1,5 +1,5 @@
-"""Command `epctx plugins check`: runs the conformance kit on one plugin, of any kind,
-and that of epctx-campaigns with `--ep`.
+"""Command `epctx plugins check`: runs the conformance kit on one EP, and that of
+epctx-campaigns with `--ep`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from epctx_conformance.arguments import (
     find_plugin,
     make_requirements,
 )
-from epctx_conformance.kinds.command import make_run
 from epctx_conformance.report import Outcome
 from epctx_core.ext import import_installed
 
@@ -51,12 +50,10 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Check the plugin that the arguments name; 1 if it does not keep the contract."""
+    """Check the EP that the arguments name; 1 if it does not keep the contract."""
     argument, name = find_plugin(arguments)
     if argument == "NAME":
         return run_kit(arguments, console, name)
-    if argument != "--ep":
-        return run_kind(arguments, console, f"{argument} {name}")
 
     campaigns = import_installed(
         "epctx_campaigns.libraries.command", needed_by="`epctx plugins check --ep`"
@@ -97,42 +94,14 @@ def _choose(only: list[str], quick: bool) -> list[str] | None:
     )
 
 
-def run_kind(
-    arguments: argparse.Namespace, console: Console, plugin_arguments: str
-) -> int:
-    """Check a plugin that is no EP; 1 if it does not keep the contract.
-
-    Args:
-        arguments: of the command.
-        console: the command's.
-        plugin_arguments: the arguments that name the plugin.
-    """
-    chosen = make_run(arguments)
-    with console.progress() as line, _hide_warnings(console):
-        checks = chosen.kit.choose(chosen.only)
-        report = chosen.check(progress=_make_progress(line, checks))
-    return _conclude(report, console, plugin_arguments)
-
-
-def _conclude(
-    report: ConformanceReport, console: Console, plugin_arguments: str
-) -> int:
-    """Print a report and what to do next; return the exit code.
-
-    Args:
-        report: of the run.
-        console: the command's.
-        plugin_arguments: the arguments that name the plugin.
-    """
+def _conclude(report: ConformanceReport, console: Console, name: str) -> int:
+    """Print the report of an EP and what to do next; return the exit code."""
     for text in report.text(brief=not console.verbose).splitlines():
         console.say(text)
     if not console.verbose:
         console.note("-v lists every check.")
     if report.failed:
-        console.say(
-            f"Next: epctx plugins check {plugin_arguments} "
-            f"--only {report.failed[0].name}"
-        )
+        console.say(f"Next: epctx plugins check {name} --only {report.failed[0].name}")
     elif not report.ok:
         console.error(
             "no check passed, so nothing was shown; --model gives the kit a model "

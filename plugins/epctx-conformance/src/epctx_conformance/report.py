@@ -61,19 +61,17 @@ class CheckResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ConformanceReport:
-    """Results of the kit for one EP, or one plugin of another kind.
+    """Results of the kit for one EP.
 
     Attributes:
-        ep: the EP's name, or the class's if it has none; the name of another plugin.
-        vendor: of the EP; the version of another plugin's package, or empty.
+        ep: the EP's name, or the class's if it has none.
+        vendor: of the EP, or empty.
         results: one for each check, in the order of the table.
-        kind: `EP`, `engine`, `graph transformer` or `command`.
     """
 
     ep: str
     vendor: str
     results: tuple[CheckResult, ...]
-    kind: str = "EP"
 
     @property
     def ok(self) -> bool:
@@ -99,9 +97,8 @@ class ConformanceReport:
             brief: True for those that failed alone, and one line on those that were
                 skipped.
         """
-        name = self.ep if self.kind == "EP" else f"the {self.kind} {self.ep}"
         lines = [
-            f"Conformance of {name}" + (f" ({self.vendor})" if self.vendor else "")
+            f"Conformance of {self.ep}" + (f" ({self.vendor})" if self.vendor else "")
         ]
         shown = self.failed if brief else self.results
         for group, results in groupby(shown, key=lambda result: result.group):
@@ -131,7 +128,7 @@ class ConformanceReport:
     @property
     def limits(self) -> tuple[str, ...]:
         """Limits of the checks, as sentences."""
-        return LIMITS if self.kind == "EP" else ()
+        return LIMITS
 
     def summary(self) -> str:
         """Return the count in one line."""
@@ -147,7 +144,6 @@ class ConformanceReport:
         """Return the form that `epctx plugins check --json` prints."""
         return {
             "schema": 1,
-            "kind": self.kind,
             "ep": self.ep,
             "vendor": self.vendor,
             "ok": self.ok,

@@ -53,16 +53,14 @@ class CheckResult:
     """Result of `epctx plugins check`.
 
     Attributes:
-        kind: kind of the plugin.
-        ep: name of the EP, or of the plugin of another kind.
-        vendor: vendor of the EP; the version of another plugin's package.
+        ep: name of the EP.
+        vendor: vendor of the EP.
         ok: true if no check failed, and at least one passed.
         counts: numbers of checks by outcome.
         checks: each check.
         limits: limits of the checks, as sentences.
     """
 
-    kind: Literal["EP", "engine", "graph transformer", "command"]
     ep: str
     vendor: str
     ok: bool

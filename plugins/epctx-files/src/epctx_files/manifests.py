@@ -31,7 +31,7 @@ BESIDE: Final = ".epctx.json"
 Manifest: TypeAlias = dict[str, Any]
 """JSON of a manifest or of a seal; empty for a model without either."""
 
-_LISTS = ("payloads", "pending", "kernel_providers", "graph_transformers")
+_LISTS = ("payloads", "pending", "kernel_providers")
 _TABLES = ("providers", "custom_domains", "source_weights")
 
 

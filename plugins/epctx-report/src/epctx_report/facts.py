@@ -69,8 +69,6 @@ def _describe_makers(info: ModelInfo) -> Iterator[tuple[str, str]]:
         yield "manifest", f"a seal by {manifest.sealed.by}"
     else:
         yield "SHA-256 of the source", manifest.source_digest
-        for each in manifest.graph_transformers:
-            yield "graph transformer", " ".join(map(str, each.values()))
 
 
 def list_context_facts(info: ModelInfo, cut: Cut) -> list[dict[str, Any]]:

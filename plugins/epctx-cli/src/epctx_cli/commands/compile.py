@@ -188,10 +188,6 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
 
 def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
-    for each in report.graph_transformers:
-        console.say(
-            f"{each.name} {'changed' if each.changed else 'did not change'} the model."
-        )
     if report.folded_nodes:
         console.say(
             f"{text.counted(report.folded_nodes, 'node')} that compute the same in "

@@ -36,8 +36,6 @@ from epctx_cli.entry_points import (
     ENGINE_GROUP,
     EP_GROUP,
     KINDS,
-    TRANSFORMER_GROUP,
-    describe,
     explain_finder,
     find_entries,
     group_by_reason,
@@ -58,7 +56,6 @@ from epctx_cli.libraries import (
 from epctx_cli.plugin_results import (
     DoctorFinding,
     DoctorResult,
-    EntryFacts,
     EpLibraryFacts,
     LibraryFacts,
     PlacementFacts,
@@ -134,7 +131,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     facts = _facts()
     requirements = libraries()
     vendors = libraries_of_eps(requirements or ())
-    transformers = describe(find_entries(TRANSFORMER_GROUP), TRANSFORMER_GROUP)
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
@@ -157,8 +153,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.table(("", ""), list(facts.items()))
         _print_libraries(requirements or (), console)
         _print_plugins(records, vendors, console)
-        rows = [(t["name"], t["distribution"], t["version"]) for t in transformers]
-        console.table(("graph transformer", "distribution", "version"), rows)
         values = [
             (name, value, VARIABLES.get(name, "nothing"))
             for name, value in variables.items()
@@ -174,7 +168,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
             libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
             plugins=[PluginFacts(**record.as_dict()) for record in records],
-            graph_transformers=[EntryFacts(**each) for each in transformers],
             variables=variables,
             findings=findings,
             placement=None

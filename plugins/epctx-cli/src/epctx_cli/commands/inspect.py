@@ -8,7 +8,7 @@ import argparse
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,6 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
         model=arguments.model,
         **info.as_dict(),
         sealed_by=_find_sealer(info),
-        graph_transformers=[dict(each) for each in _list_transformers(info)],
         files=files,
         **({} if facts is None else facts.as_dict()),
     )
@@ -83,11 +82,6 @@ def _find_sealer(info: ModelInfo) -> str | None:
     if info.manifest is None or info.manifest.sealed is None:
         return None
     return info.manifest.sealed.by
-
-
-def _list_transformers(info: ModelInfo) -> Sequence[Mapping[str, Any]]:
-    """Return the graph transformers that the compile called."""
-    return info.manifest.graph_transformers if info.manifest is not None else ()
 
 
 def _list_files(info: ModelInfo) -> list[RequiredFile]:
@@ -227,7 +221,7 @@ def _print_weights(facts: ModelFacts, console: Console) -> None:
 
 
 def _print_compilers(info: ModelInfo, console: Console) -> None:
-    """Print the EPs and graph transformers of the compile."""
+    """Print the EPs of the compile."""
     # With `-v` also digests of the options.
     facts = [*_COMPILER, *(_COMPILER_IN_DETAIL if console.verbose else ())]
     columns = [fact.replace("_", " ") for fact in facts]
@@ -236,13 +230,6 @@ def _print_compilers(info: ModelInfo, console: Console) -> None:
         values = [str(compiler.get(fact) or "-") for fact in facts]
         rows.append((ep, *values))
     console.table(("compiled by", *columns), rows)
-
-    facts = ["name", "distribution", "version"]
-    transformers = [
-        tuple(str(each.get(fact) or "-") for fact in facts)
-        for each in _list_transformers(info)
-    ]
-    console.table(("graph transformer", *facts[1:]), transformers)
 
 
 def _print_nodes(nodes: Sequence[ContextNodeInfo], console: Console) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import CommandParser, add_common, require_plugin
-from epctx_cli.command_table import OWN
 from epctx_cli.entry_points import (
     EP_GROUP,
     KINDS,
@@ -33,7 +32,7 @@ from epctx_cli.plugin_results import (
     PluginsNewResult,
 )
 from epctx_core import default_registry, plugins
-from epctx_core.errors import InvalidArgument, PluginError
+from epctx_core.errors import PluginError
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
@@ -365,19 +364,11 @@ def _value(value: object) -> str:
 
 def add_new_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx plugins new`."""
-    from epctx_cli import templates
-
-    parser.epilog = "The new package is complete, and its plugin works."
+    parser.epilog = "The new package is complete, and its EP works."
     parser.add_argument(
         "name",
         metavar="NAME",
         help="a word such as nimbus, for the package epctx-nimbus",
-    )
-    parser.add_argument(
-        "--kind",
-        choices=templates.KINDS,
-        default="ep",
-        help="the kind of plugin (default: ep)",
     )
     parser.add_argument(
         "-o",
@@ -395,36 +386,25 @@ def start_plugin(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_cli.templates import create_plugin
 
     word = arguments.name
-    kind = arguments.kind
-    if kind == "command" and word in {command.name for command in OWN}:
-        raise InvalidArgument(
-            f"epctx has a command {word!r} of its own.", hint="Choose another name."
-        )
-    names, folder, files = create_plugin(word, arguments.output, kind)
-    made = {
-        "ep": f"{names['ep']}, which works as it is, on the CPU kernels of the core",
-        "engine": f"the engine {word}, which works as it is, on numpy",
-        "command": f"the command `epctx {word}`, which works as it is",
-        "transformer": f"the graph transformer {names['name']}, which works as it is",
-    }
-    console.say(f"{names['distribution']}: {made[kind]}.")
+    names, folder, files = create_plugin(word, arguments.output)
+    console.say(
+        f"{names['distribution']}: {names['ep']}, which works as it is, on the CPU "
+        "kernels of the core."
+    )
     console.table(("",), [(name,) for name in files], title=f"{folder}/")
-    plugin = names["camel"] if kind == "ep" else names["check"]
     console.say(
         "\nNext:\n"
         f"  pip install --editable {shlex.quote(f'{folder}[test]')}\n"
-        f"  epctx plugins check {plugin}\n"
+        f"  epctx plugins check {names['camel']}\n"
         f"  python -m pytest {shlex.quote(str(folder))}\n"
         f"{folder / 'README.md'} describes the way from there to your own."
     )
     result = PluginsNewResult(
         folder=str(folder),
-        kind=kind,
         distribution=names["distribution"],
         module=names["module"],
         files=files,
-        ep=names["ep"] if kind == "ep" else None,
-        name=None if kind == "ep" else names["name"],
+        ep=names["ep"],
     )
     console.result(result)
     return ExitCode.DONE

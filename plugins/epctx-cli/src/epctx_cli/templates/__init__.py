@@ -1,7 +1,6 @@
-"""Templates of `epctx plugins new`: a complete package with a plugin that works.
+"""Template of `epctx plugins new`: a complete package with an EP that works.
 
-Has the names that follow from one word, the files that kinds share under `common/`, and
-those of each kind, which come first, in a folder of its name. Knows nothing of the
+Has the names that follow from one word, and the files under `ep/`. Knows nothing of the
 command line.
 """
 
@@ -13,36 +12,12 @@ import shutil
 from pathlib import Path
 from string import Template
 
-from epctx_cli.entry_points import COMMAND_GROUP, ENGINE_GROUP, TRANSFORMER_GROUP
 from epctx_core import __version__
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.ext import known_ep
 from epctx_core.plugin import PLUGIN_API
 
 LONGEST = 40
-KINDS = ("ep", "engine", "command", "transformer")
-"""Kinds of plugins that have a template."""
-_PROJECTS = {
-    "engine": {
-        "description": "The engine %%{word} for epctx: runs nodes that no EP takes.",
-        "dependencies": '"epctx-core%%{core}", "numpy", "onnx"',
-        "group": ENGINE_GROUP,
-        "attribute": "%%{camel}Engine",
-    },
-    "command": {
-        "description": "The command `epctx %%{word}`.",
-        "dependencies": '"epctx-cli%%{core}", "onnx"',
-        "group": COMMAND_GROUP,
-        "attribute": "add_arguments",
-    },
-    "transformer": {
-        "description": "The graph transformer %%{function} for epctx.",
-        "dependencies": '"epctx-core%%{core}", "onnx"',
-        "group": TRANSFORMER_GROUP,
-        "attribute": "%%{function}",
-    },
-}
-"""Parts of the `pyproject.toml` under `common/`; that of an EP is a file of its own."""
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 """First words of names that are epctx's own."""
@@ -67,14 +42,13 @@ class _Text(Template):
 
 
 def create_plugin(
-    word: str, parent: str | os.PathLike[str] = ".", kind: str = "ep"
+    word: str, parent: str | os.PathLike[str] = "."
 ) -> tuple[dict[str, str], Path, list[str]]:
     """Write a complete package into a new folder `epctx-<word>`.
 
     Args:
         word: a name such as `acme`; all others follow from it.
         parent: the folder around it; made if necessary.
-        kind: one of `KINDS`.
 
     Returns:
         The names of its parts, its folder, and its files in order, relative to the
@@ -86,8 +60,8 @@ def create_plugin(
         Fail: the folder exists, or cannot be written.
     """
     _refuse_bad_word(word)
-    names = _derive_names(word, kind)
-    texts = _fill_templates(kind, names)
+    names = _derive_names(word)
+    texts = _fill_templates(names)
     folder = Path(parent) / names["distribution"]
     if os.path.lexists(folder):
         raise Fail(
@@ -117,27 +91,19 @@ def create_plugin(
     return names, folder, sorted(texts)
 
 
-def _fill_templates(kind: str, names: dict[str, str]) -> dict[str, str]:
+def _fill_templates(names: dict[str, str]) -> dict[str, str]:
     """Return the files of a package by their paths, with names filled in."""
-    templates: dict[str, Path] = {}
-    for folder in ("common", kind):
-        root = Path(__file__).with_name(folder)
-        for path in sorted(root.rglob(f"*{_ENDING}")):
-            templates[path.relative_to(root).as_posix()] = path
-
-    project = {
-        key: _Text(text).substitute(names)
-        for key, text in _PROJECTS.get(kind, {}).items()
-    }
+    root = Path(__file__).with_name("ep")
     texts = {}
-    for name, path in templates.items():
+    for path in sorted(root.rglob(f"*{_ENDING}")):
+        name = path.relative_to(root).as_posix()
         target = re.sub(rf"(^|/){_HIDDEN}", r"\1.", name.removesuffix(_ENDING))
         target = target.replace("__module__", names["module"])
-        texts[target] = _Text(path.read_text("utf-8")).substitute(names, **project)
+        texts[target] = _Text(path.read_text("utf-8")).substitute(names)
     return texts
 
 
-def _derive_names(word: str, kind: str) -> dict[str, str]:
+def _derive_names(word: str) -> dict[str, str]:
     """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme,
     Acme, ACME0001 and so on.
     """
@@ -145,7 +111,6 @@ def _derive_names(word: str, kind: str) -> dict[str, str]:
     camel = "".join(part.capitalize() for part in parts)
     function = "_".join(parts)
     ep = f"{camel}ExecutionProvider"
-    name = function if kind == "transformer" else word
     major, minor = __version__.split(".")[:2]
     end = f"{major}.{int(minor) + 1}"
     return {
@@ -154,8 +119,6 @@ def _derive_names(word: str, kind: str) -> dict[str, str]:
         "module": f"epctx_{function}",
         "camel": camel,
         "function": function,
-        "name": name,
-        "check": ep if kind == "ep" else f"--{kind} {name}",
         "ep": ep,
         "provider": f"{camel}Provider",
         "magic": f"{''.join(parts).upper():_<4.4}0001",

@@ -1,1 +1,0 @@
-"""Kits for plugins that are no EPs: engines, graph transformers and commands."""
