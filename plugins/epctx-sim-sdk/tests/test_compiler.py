@@ -245,3 +245,12 @@ def test_sparse_weights_are_written_out(scene, places):
     (weight,) = model.graph.initializer
     assert not model.graph.sparse_initializer
     assert numpy_helper.to_array(weight).tolist() == [[0, 1.5, 0], [0, 0, -2.0]]
+
+
+def test_a_container_is_hardly_larger_than_the_weights_of_its_graph(scene):
+    rows = 1 << 16
+    weights = rows * 4 * 4
+
+    content = scene.write(scene.graph(scene.dense(elements=rows)))
+
+    assert weights < len(content) <= 1.1 * weights

@@ -4,7 +4,6 @@ one.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import numpy as np
@@ -231,8 +230,6 @@ NUMBERS = (
     ("structures", 0, "activation_bytes"),
     ("graphs", 0, "structure"),
     ("graphs", 0, "weights", 0, 1),
-    ("graphs", 0, "tuned", "structure"),
-    ("graphs", 0, "tuned", "weights", 0, 1),
     ("graphs", 0, "inputs", 0, 1),
     ("graphs", 0, "inputs", 0, 2, 0),
 )
@@ -246,9 +243,6 @@ OTHERS = (
     ("graphs", 0, "weights"),
     ("graphs", 0, "weights", 0),
     ("graphs", 0, "weights", 0, 0),
-    ("graphs", 0, "tuned"),
-    ("graphs", 0, "tuned", "weights"),
-    ("graphs", 0, "tuned", "weights", 0, 0),
     ("graphs", 0, "inputs"),
     ("graphs", 0, "inputs", 0),
     ("graphs", 0, "inputs", 0, 0),
@@ -267,18 +261,13 @@ def shown(value):
 
 def use(container):
     for name in container.tables.graphs:
-        for form in container.graph(name).forms:
-            container.arrays(form)
-
-
-def in_two_forms(graph):
-    return dataclasses.replace(graph, tuned=graph)
+        container.arrays(container.graph(name))
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 70, 10**400, 1.5, True, [], {}], ids=shown)
 @pytest.mark.parametrize("path", NUMBERS, ids=shown)
 def test_a_wrong_number_with_a_right_digest_is_refused(scene, path, value):
-    graph = in_two_forms(scene.graph(scene.dense()))
+    graph = scene.graph(scene.dense())
     content = rewritten(scene.write(graph), replace(*path, value=value))
 
     with pytest.raises(InvalidGraph, match="is damaged"):
@@ -290,7 +279,7 @@ def test_a_wrong_number_with_a_right_digest_is_refused(scene, path, value):
 def test_a_wrong_type_with_a_right_digest_is_refused_unless_it_is_allowed_there(
     scene, path, value
 ):
-    graph = in_two_forms(scene.graph(scene.dense()))
+    graph = scene.graph(scene.dense())
     content = rewritten(scene.write(graph), replace(*path, value=value))
     if value is None and path[-2:] == (0, 2):
         use(scene.open(content))  # a shape of unknown rank

@@ -466,9 +466,9 @@ def test_bodies_of_control_flow_stay(bench):
     graph = helper.make_graph(
         body, "b", [], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
     )
-    result = net.node(
-        "If", net.weight(np.array(True)), then_branch=graph, else_branch=graph
-    )
+    total = net.node("ReduceSum", "x", keepdims=0)
+    condition = net.node("Cast", total, to=TensorProto.BOOL)
+    result = net.node("If", condition, then_branch=graph, else_branch=graph)
 
     _, report = bench.compile(net.model(result))
 

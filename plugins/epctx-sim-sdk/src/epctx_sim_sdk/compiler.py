@@ -7,26 +7,19 @@ or run.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
 
 from epctx_core.errors import EPFail
-from epctx_sim_sdk.device import LAYOUT_MARK, SMALL, read_mark
+from epctx_sim_sdk.device import SMALL
 from epctx_sim_sdk.precision import store_as_half
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from epctx_core.plugin import (
-        Engine,
-        OptimizedModel,
-        Partition,
-        TensorView,
-        ValueInfo,
-    )
+    from epctx_core.plugin import Partition, TensorView, ValueInfo
 
 _ALIGNMENT = 128
 """Bytes: each activation begins on a vector register's width."""
@@ -235,32 +228,11 @@ def _strip(model: onnx.ModelProto) -> None:
         "doc_string",
     ):
         model.ClearField(field)
-    # Says for which CPU the host's engine arranged the weights; nothing else there
-    # computes.
-    kept = [entry for entry in model.metadata_props if entry.key == LAYOUT_MARK]
     del model.metadata_props[:]
-    model.metadata_props.extend(kept)
     imports = sorted({(opset.domain, opset.version) for opset in model.opset_import})
     del model.opset_import[:]
     for domain, version in imports:
         model.opset_import.add(domain=domain, version=version)
-
-
-MOST_OPTIMIZED = 256
-"""Graphs of one EP instance that are optimised; a network in more pieces gains too
-little for the time.
-"""
-
-MOST_REPEATED = 16 << 20
-"""Bytes of weights up to which a graph's two forms may each have their own: ShuffleNet,
-whose channels do not fill blocks, runs 1.7 times as long without.
-"""
-MOST_TUNED_NODES = 20_000
-"""Nodes up to which a graph gets a tuned form: to optimise it twice takes too long
-beyond.
-"""
-_WORTH_NODES = 2
-_WORTH_OPERATORS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
 @dataclass(kw_only=True, slots=True)
@@ -276,19 +248,11 @@ class SimGraph:
             there.
         partition: what was compiled; kept, because the views are valid only as long as
             it lives.
-        tuned: the same graph with operators of the engine's own, for an engine and CPU
-            like these alone; None where that has nothing to gain.
     """
 
     structure: bytes
     weights: Mapping[str, TensorView]
     partition: Partition
-    tuned: SimGraph | None = None
-
-    @property
-    def forms(self) -> list[SimGraph]:
-        """The tuned form, if there is one, and the graph for all engines."""
-        return [self] if self.tuned is None else [self.tuned, self]
 
     @property
     def name(self) -> str:
@@ -324,27 +288,16 @@ class SimCompiler:
 
     Args:
         ep: the EP name, for messages.
-        fp16: store float32 weights as float16. Nothing is optimised then, which would
-            undo it.
-        engine: optimises graphs of some size for the host's CPU; None to keep all as
-            they are.
-        weightless: leave out what is the source's own. Nothing is optimised then, which
-            would make other weights of them.
+        fp16: store float32 weights as float16.
+        weightless: leave out what is the source's own.
     """
 
     def __init__(
-        self,
-        ep: str,
-        *,
-        fp16: bool = False,
-        engine: Engine | None = None,
-        weightless: bool = False,
+        self, ep: str, *, fp16: bool = False, weightless: bool = False
     ) -> None:
         self._ep = ep
         self._fp16 = fp16
         self._weightless = weightless
-        self._engine = None if fp16 or weightless else engine
-        self._optimized = 0
         self._weightless_graphs: dict[str, SimGraph] = {}
 
     def compile(self, partition: Partition) -> SimGraph:
@@ -357,29 +310,15 @@ class SimCompiler:
         equal = self._weightless_graphs.get(partition.digest) if small else None
         if equal is not None:
             return replace(equal, partition=partition)
-        engine = (
-            self._engine
-            if self._optimized < MOST_OPTIMIZED and _is_worth_it(partition)
-            else None
-        )
-        self._optimized += engine is not None
         graph = compile_partition(
             partition,
             ep=self._ep,
             fp16=self._fp16,
-            engine=engine,
             weightless=self._weightless,
         )
-        if small and not any(form.weights for form in graph.forms):
+        if small and not graph.weights:
             self._weightless_graphs[partition.digest] = graph
         return graph
-
-
-def _is_worth_it(partition: Partition) -> bool:
-    nodes = partition.nodes
-    return len(nodes) > _WORTH_NODES or any(
-        node.op_type in _WORTH_OPERATORS for node in nodes
-    )
 
 
 def compile_partition(
@@ -387,7 +326,6 @@ def compile_partition(
     *,
     ep: str,
     fp16: bool = False,
-    engine: Engine | None = None,
     weightless: bool = False,
 ) -> SimGraph:
     """Convert a partition to the SDK's graph.
@@ -396,7 +334,6 @@ def compile_partition(
         partition: as the core gave it.
         ep: the EP name, for messages.
         fp16: store float32 weights as float16.
-        engine: optimises the graph; None to keep it as it is.
         weightless: keep no value of the source's small weights in the structure either.
 
     Raises:
@@ -412,25 +349,8 @@ def compile_partition(
     weights: Mapping[str, TensorView] = (
         store_as_half(model, external) if fp16 else external
     )
-    tuned, optimized = (
-        _optimize(model, external, engine) if engine is not None else (None, None)
-    )
-    if optimized is not None:
-        model, weights = optimized
     if weightless:
         weights = {**weights, **_detach_small(model, partition.weights)}
-    graph = _make_graph(model, weights, partition, ep)
-    if tuned is not None:
-        graph.tuned = _make_graph(tuned.model, tuned.weights, partition, ep)
-    return graph
-
-
-def _make_graph(
-    model: onnx.ModelProto,
-    weights: Mapping[str, TensorView],
-    partition: Partition,
-    ep: str,
-) -> SimGraph:
     names = canonicalise(model)
     stored = {names[old]: view for old, view in weights.items() if old in names}
     for view in stored.values():
@@ -442,39 +362,6 @@ def _make_graph(
         weights={name: stored[name] for name in order},
         partition=partition,
     )
-
-
-def _optimize(
-    model: onnx.ModelProto, weights: Mapping[str, TensorView], engine: Engine
-) -> tuple[OptimizedModel | None, OptimizedModel | None]:
-    """Return the form with the engine's own operators, if it has any to gain by, and
-    the form for all engines, arranged for this CPU only where another one can undo
-    that.
-    """
-    from epctx_sim_sdk.blocked_layout import has_way_back
-
-    common = engine.optimize(model, weights, layouts=True)
-    is_blocked = False
-    if common is not None and read_mark(common.model) is not None:
-        is_blocked = has_way_back(common.model)
-        common = common if is_blocked else engine.optimize(model, weights)
-    if len(model.graph.node) > MOST_TUNED_NODES:
-        return None, common
-
-    # If only one form is in blocks, each has weights of its own.
-    size = sum(view.nbytes for view in weights.values())
-    in_blocks = is_blocked or size <= MOST_REPEATED
-    tuned = engine.optimize(model, weights, contrib=True, layouts=in_blocks)
-    before = model if common is None else common.model
-    if tuned is None or _count_operators(tuned.model) == _count_operators(before):
-        return None, common
-    if read_mark(tuned.model) is None:
-        tuned.model.metadata_props.add(key=LAYOUT_MARK, value=engine.name)
-    return tuned, common
-
-
-def _count_operators(model: onnx.ModelProto) -> Counter[tuple[str, str]]:
-    return Counter((node.domain, node.op_type) for node in model.graph.node)
 
 
 def _detach_small(

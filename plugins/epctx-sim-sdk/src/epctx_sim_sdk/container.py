@@ -94,8 +94,6 @@ class GraphEntry(NamedTuple):
         structure: place in `Tables.structures`.
         weights: the structure's name of each weight, and its place in `Tables.weights`.
         inputs, outputs: the boundary, in order.
-        tuned: the same graph for the engine and CPU that compiled it, None if there is
-            none.
     """
 
     name: str
@@ -103,12 +101,6 @@ class GraphEntry(NamedTuple):
     weights: tuple[tuple[str, int], ...]
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
-    tuned: GraphEntry | None = None
-
-    @property
-    def forms(self) -> list[GraphEntry]:
-        """The tuned form, if there is one, and the graph for all engines."""
-        return [self] if self.tuned is None else [self.tuned, self]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,17 +286,13 @@ def _read_graph(
     structure, pairs = _read_form(item, structures, weights)
     inputs = _as_list(item["inputs"], "inputs")
     outputs = _as_list(item["outputs"], "outputs")
-    entry = GraphEntry(
+    return GraphEntry(
         name=item["name"],
         structure=structure,
         weights=pairs,
         inputs=tuple([_decode_value(value, types) for value in inputs]),
         outputs=tuple([_decode_value(value, types) for value in outputs]),
     )
-    if "tuned" not in item:
-        return entry
-    structure, pairs = _read_form(item["tuned"], structures, weights)
-    return entry._replace(tuned=entry._replace(structure=structure, weights=pairs))
 
 
 def _read_form(

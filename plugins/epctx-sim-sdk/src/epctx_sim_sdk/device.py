@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx
 from google.protobuf.message import DecodeError
 
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition, Purpose
 
 if TYPE_CHECKING:
@@ -43,11 +43,6 @@ _UNKNOWN_WORK = frozenset(
 )  # fmt: skip
 
 Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
-
-LAYOUT_MARK = "epctx.cpu_layout"
-"""The metadata key of a graph with an engine's own operators or layouts: engine, and
-block size where it has blocks, such as `onnxruntime 1.31.1 nchwc16`.
-"""
 
 SMALL = 1024
 """Bytes up to which the core leaves a weight inside a partition's model."""
@@ -82,10 +77,10 @@ class Device:
         """
         boundary = (len(entry.inputs), len(entry.outputs))
 
-        def read(form: GraphEntry) -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
-            arrays = container.arrays(form)
+        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+            arrays = container.arrays(entry)
             model = _parse(
-                container.structure(form), arrays, container.subject, entry.name
+                container.structure(entry), arrays, container.subject, entry.name
             )
             if (len(model.graph.input), len(model.graph.output)) != boundary:
                 raise InvalidGraph(
@@ -95,92 +90,34 @@ class Device:
             _put_small_inline(model, arrays)
             return model, arrays
 
-        forms = entry.forms
-        used = [
-            (form.structure, *[place for _, place in form.weights]) for form in forms
-        ]
-        key = (container, boundary, *used)
-        return self._use(key, [partial(read, form) for form in forms])
+        used = [place for _, place in entry.weights]
+        return self._use((container, boundary, entry.structure, *used), read)
 
     def compile(self, graph: SimGraph) -> CompiledPartition:
         """Make a compiled partition runnable without a container in between."""
 
-        def read(form: SimGraph) -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
-            arrays = {name: view.array() for name, view in form.weights.items()}
-            model = form.model()
+        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+            arrays = {name: view.array() for name, view in graph.weights.items()}
+            model = graph.model()
             _put_small_inline(model, arrays)
             return model, arrays
 
         key = (graph.structure, tuple(map(_identify, graph.weights.values())))
-        return self._use(key, [partial(read, form) for form in graph.forms])
+        return self._use(key, read)
 
-    def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
+    def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                prepared = self._prepare_best(forms)
+                model, arrays = read()
+                # None has the engine judge, which goes by operators alone.
+                heavy = False if _is_light(model) else None
+                prepared = self.engine.prepare(model, arrays, heavy=heavy)
                 shared = self._shared[key] = _Shared(prepared=prepared)
             shared.users += 1
         return CompiledPartition(
             run=shared.prepared.run, close=partial(self._release, key, shared)
         )
-
-    def _prepare_best(self, forms: Sequence[Loader]) -> PreparedModel:
-        """Prepare the form of a graph that was made for this engine and CPU, or the
-        last one, which is for all.
-
-        Raises:
-            InvalidGraph: the engine refuses the form, or that says not what it is for.
-        """
-        *tuned, common = forms
-        for read in tuned:
-            model, arrays = read()
-            mark = read_mark(model)
-            if mark is None:
-                raise InvalidGraph("a tuned graph does not say what it was made for.")
-            # To ask for the layout takes milliseconds, once.
-            fits = mark == self.engine.name or mark == self.engine.layout  # noqa: PLR1714
-            if not fits:
-                _log.info(
-                    "a graph was tuned for %s, and the engine here is %s. Compiling "
-                    "again would make it faster.",
-                    mark,
-                    self.engine.layout or self.engine.name,
-                )
-                continue
-            try:
-                return self.engine.prepare(model, arrays, heavy=self._judge(model))
-            except NotImplementedByProvider as error:
-                # Builds of one version differ in their kernels.
-                _log.info("a tuned graph is not used: %s", error.message)
-
-        model, arrays = common()
-        return self._prepare(model, arrays, heavy=self._judge(model))
-
-    def _judge(self, model: onnx.ModelProto) -> bool | None:
-        """Return `heavy` of a model: None has the engine judge, which goes by operators
-        alone.
-        """
-        return False if _is_light(model) else None
-
-    def _prepare(
-        self,
-        model: onnx.ModelProto,
-        arrays: Mapping[str, np.ndarray],
-        *,
-        heavy: bool | None,
-    ) -> PreparedModel:
-        """Prepare a graph; one that was arranged for another CPU or engine, as a plain
-        one.
-        """
-        try:
-            return self.engine.prepare(model, arrays, heavy=heavy)
-        except InvalidGraph as error:
-            from epctx_sim_sdk.blocked_layout import without_blocks
-
-            return self.engine.prepare(
-                *without_blocks(model, arrays, error), heavy=heavy
-            )
 
     def _release(self, key: Hashable, shared: _Shared) -> None:
         with self._lock:
@@ -212,19 +149,13 @@ class GraphReader(Device):
         self._prepares = prepares
         self._read: set[Hashable] = set()
 
-    def _use(self, key: Hashable, forms: Sequence[Loader]) -> CompiledPartition:
+    def _use(self, key: Hashable, read: Loader) -> CompiledPartition:
         if key not in self._read:
-            # Each is read, also one that is not prepared; none is read twice.
-            once = [cache(read) for read in forms]
-            for read in once:
-                read()
+            model, arrays = read()
             if self._prepares:
-                self._prepare_best(once).close()
+                self.engine.prepare(model, arrays, heavy=False).close()
             self._read.add(key)
         return CompiledPartition(None)
-
-    def _judge(self, model: onnx.ModelProto) -> bool | None:  # noqa: ARG002 - nothing runs
-        return False
 
 
 def open_device(context: ProviderContext) -> Device:
@@ -233,14 +164,6 @@ def open_device(context: ProviderContext) -> Device:
     """
     exports = context.purpose is Purpose.EXPORT
     return (GraphReader if exports else Device)(engine=context.engine)
-
-
-def read_mark(model: onnx.ModelProto) -> str | None:
-    """Return what a model says that it was arranged for; None if that is every CPU."""
-    return next(
-        (entry.value for entry in model.metadata_props if entry.key == LAYOUT_MARK),
-        None,
-    )
 
 
 def _identify(view: TensorView) -> Hashable:

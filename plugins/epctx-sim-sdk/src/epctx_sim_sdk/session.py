@@ -61,7 +61,6 @@ class SimSession:
         return SimCompiler(
             self._ep,
             fp16=self._fp16,
-            engine=self._context.engine,
             weightless=weightless,
         )
 

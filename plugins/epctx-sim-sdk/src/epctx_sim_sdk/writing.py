@@ -73,17 +73,16 @@ def write_container(
     payload.write(head())
     weights = _Weights(payload, reference)
     structures = _Structures()
-    forms = [form for graph in graphs for form in graph.forms]
-    total = sum(len(form.weights) for form in forms)
+    total = sum(len(graph.weights) for graph in graphs)
     done = 0
-    places: dict[int, tuple[tuple[str, int], ...]] = {}
-    for form in forms:
+    places: list[tuple[tuple[str, int], ...]] = []
+    for graph in graphs:
         placed = []
-        for name, view in form.weights.items():
+        for name, view in graph.weights.items():
             before_weight(done, total)
             placed.append((name, weights.place(view)))
             done += 1
-        places[id(form)] = tuple(placed)
+        places.append(tuple(placed))
     tables = Tables(
         made_by=made_by,
         graphs=_make_entries(graphs, structures, places),
@@ -97,7 +96,7 @@ def write_container(
 def _make_entries(
     graphs: Sequence[SimGraph],
     structures: _Structures,
-    places: Mapping[int, tuple[tuple[str, int], ...]],
+    places: Sequence[tuple[tuple[str, int], ...]],
 ) -> dict[str, GraphEntry]:
     """Return the graphs' entries.
 
@@ -106,35 +105,21 @@ def _make_entries(
     Args:
         graphs: their names differ.
         structures: gets their structures.
-        places: the weights of each form, by its identity.
+        places: the weights of each.
     """
     entries: dict[str, GraphEntry] = {}
-    for graph in graphs:
+    for graph, weights in zip(graphs, places, strict=True):
         name = graph.name
         if name in entries:
             raise EPFail(f"two graphs of one container are called {name!r}.", node=name)
-        entries[name] = _make_entry(graph, structures, places)
+        entries[name] = GraphEntry(
+            name=name,
+            structure=structures.place(graph),
+            weights=weights,
+            inputs=graph.inputs,
+            outputs=graph.outputs,
+        )
     return entries
-
-
-def _make_entry(
-    form: SimGraph,
-    structures: _Structures,
-    places: Mapping[int, tuple[tuple[str, int], ...]],
-    activation_bytes: int | None = None,
-) -> GraphEntry:
-    structure = structures.place(form, activation_bytes)
-    planned = structures.places[structure].activation_bytes
-    return GraphEntry(
-        name=form.name,
-        structure=structure,
-        weights=places[id(form)],
-        inputs=form.inputs,
-        outputs=form.outputs,
-        tuned=None
-        if form.tuned is None
-        else _make_entry(form.tuned, structures, places, planned),
-    )
 
 
 def _write_end(payload: Payload, structures: bytes, tables: bytes) -> None:
@@ -212,13 +197,8 @@ class _Structures:
         self._number_of: dict[bytes, int] = {}
         self._end = 0
 
-    def place(self, graph: SimGraph, activation_bytes: int | None = None) -> int:
-        """Return a structure's number in the tables.
-
-        Args:
-            graph: has the structure.
-            activation_bytes: its plan, if that is known.
-        """
+    def place(self, graph: SimGraph) -> int:
+        """Return the number of a graph's structure in the tables."""
         content = graph.structure
         if content not in self._number_of:
             self._number_of[content] = len(self.places)
@@ -226,9 +206,7 @@ class _Structures:
                 Structure(
                     offset=self._end,
                     length=len(content),
-                    activation_bytes=graph.activation_bytes
-                    if activation_bytes is None
-                    else activation_bytes,
+                    activation_bytes=graph.activation_bytes,
                 )
             )
             self.contents.append(content)
@@ -241,10 +219,10 @@ def _encode(tables: Tables) -> bytes:
     graphs = [
         {
             "name": graph.name,
-            **_encode_form(graph),
+            "structure": graph.structure,
+            "weights": graph.weights,
             "inputs": [_encode_value(value) for value in graph.inputs],
             "outputs": [_encode_value(value) for value in graph.outputs],
-            **({} if graph.tuned is None else {"tuned": _encode_form(graph.tuned)}),
         }
         for graph in tables.graphs.values()
     ]
@@ -263,10 +241,6 @@ def _encode(tables: Tables) -> bytes:
         check_circular=False,
     )
     return text.encode()
-
-
-def _encode_form(form: GraphEntry) -> dict[str, Any]:
-    return {"structure": form.structure, "weights": form.weights}
 
 
 def _encode_value(value: ValueInfo) -> list[Any]:

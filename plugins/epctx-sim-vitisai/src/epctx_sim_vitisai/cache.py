@@ -1,7 +1,7 @@
 """Compiled partitions on disk, in the folder that the host named with `cache_dir`.
 
 Unlike the real EP's cache, an entry is found by what was compiled and by the versions
-of EP, compiler, runtime and engine, so that an update never meets an old entry. An
+of EP, compiler and runtime, so that an update never meets an old entry. An
 entry that cannot be used is compiled again; nothing is written elsewhere, and never
 while loading.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Iterator, Mapping
 
-    from epctx_sim_sdk.container import Container, GraphEntry, SourceWeight, Weight
+    from epctx_sim_sdk.container import Container, SourceWeight, Weight
 
     from epctx_core.plugin import Extent, Partition
     from epctx_sim_vitisai.sealing import Sealer
@@ -73,7 +73,6 @@ class CompileCache:
     Args:
         folder: of one model; made when the first entry is written.
         facts: versions and target, as the version rules know them.
-        engine: the engine's name and version: what is optimised depends on it.
         sealer: encrypts entries; None to leave them readable.
         logger: told of entries that cannot be used or written.
     """
@@ -83,13 +82,11 @@ class CompileCache:
         folder: Path,
         *,
         facts: Mapping[str, str],
-        engine: str,
         sealer: Sealer | None,
         logger: logging.Logger,
     ) -> None:
         self._folder = folder
         self._facts = dict(facts)
-        self._engine = engine
         self._sealer = sealer
         self._logger = logger
 
@@ -138,7 +135,6 @@ class CompileCache:
         identity = [
             ENTRY_FORMAT,
             sorted(self._facts.items()),
-            self._engine,
             partition.digest,
         ]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
@@ -171,24 +167,14 @@ class CompileCache:
 
 def _as_compiled(container: Container, partition: Partition) -> SimGraph:
     (name,) = container.tables.graphs
-    return _read_form(container, container.graph(name), partition)
-
-
-def _read_form(
-    container: Container, form: GraphEntry, partition: Partition
-) -> SimGraph:
-    arrays = container.arrays(form)
+    entry = container.graph(name)
+    arrays = container.arrays(entry)
     weights = {
         name: StoredTensor(name, arrays[name], container.tables.weights[place])
-        for name, place in form.weights
+        for name, place in entry.weights
     }
     return SimGraph(
-        structure=container.structure(form),
-        weights=weights,
-        partition=partition,
-        tuned=None
-        if form.tuned is None
-        else _read_form(container, form.tuned, partition),
+        structure=container.structure(entry), weights=weights, partition=partition
     )
 
 

@@ -143,7 +143,6 @@ class VitisAIProvider(SimulatedProvider):
             Path(folder)
             / settings.cache_folder_name(self.context.options, self.context.model.name),
             facts=self._made_by,
-            engine=self.context.engine.name,
             sealer=self._sealer,
             logger=self.context.logger,
         )
