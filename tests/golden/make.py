@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -193,7 +192,6 @@ def main() -> None:
     """Write every case of this version anew."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    (FOLDER / "onnxruntime").write_text(f"{version('onnxruntime')}\n", "utf-8")
     for name, write in CASES.items():
         folder = FOLDER / name
         folder.mkdir()
