@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+_UNDER_ONNXRUNTIME = ("epctx-blobs", "epctx-kernels")
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-blobs": (),
     "epctx-batch": ("epctx-cache", "epctx-isolation"),
@@ -22,11 +23,16 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-conformance": (),
     "epctx-files": (),
     "epctx-isolation": (),
-    "epctx-onnxruntime": ("epctx-blobs",),
-    "epctx-onnxruntime[cpu]": ("epctx-blobs",),
-    "epctx-onnxruntime[cached]": ("epctx-blobs", "epctx-cache", "epctx-isolation"),
-    "epctx-onnxruntime[qnn]": ("epctx-blobs", "epctx-isolation"),
-    "epctx-onnxruntime[openvino]": ("epctx-blobs", "epctx-openvino-container"),
+    "epctx-kernels": (),
+    "epctx-onnxruntime": _UNDER_ONNXRUNTIME,
+    "epctx-onnxruntime[cpu]": _UNDER_ONNXRUNTIME,
+    "epctx-onnxruntime[cached]": (
+        *_UNDER_ONNXRUNTIME,
+        "epctx-cache",
+        "epctx-isolation",
+    ),
+    "epctx-onnxruntime[qnn]": (*_UNDER_ONNXRUNTIME, "epctx-isolation"),
+    "epctx-onnxruntime[openvino]": (*_UNDER_ONNXRUNTIME, "epctx-openvino-container"),
     "epctx-openvino": ("epctx-openvino-container",),
     "epctx-openvino-container": (),
     "epctx-report": (

@@ -65,7 +65,7 @@ def test_a_package_comes_from_the_index_where_the_core_is_from_no_folder(
     ("requirement", "projects"),
     [
         ("epctx-cache", ["epctx-cache"]),
-        ("epctx-core[ort]", ["epctx-blobs", "epctx-onnxruntime[cpu]"]),
+        ("epctx-core[ort]", ["epctx-blobs", "epctx-kernels", "epctx-onnxruntime[cpu]"]),
         ("epctx-core[cli]", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
         ("epctx-cli==0.1.0", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
     ],

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import epctx_blobs
+import epctx_kernels
 import epctx_sim_openvino
 import epctx_sim_qnn
 import epctx_sim_vitisai
@@ -298,6 +299,7 @@ PUBLIC = {
     - {"suggestion", "conceal", "concealed", "convert_errors", "internal_error"},
     "epctx_core.plugin": {*plugin.__all__},
     "epctx_core.testing": {*testing.__all__},
+    "epctx_kernels": {*epctx_kernels.__all__},
     "epctx_sim_openvino": {*epctx_sim_openvino.__all__},
     "epctx_sim_qnn": {*epctx_sim_qnn.__all__},
     "epctx_sim_vitisai": {*epctx_sim_vitisai.__all__},

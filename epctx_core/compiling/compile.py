@@ -273,7 +273,6 @@ class Compile:
             NotImplementedByProvider: one cannot.
         """
         instances = self.work.providers.instances
-        # What runs by kernels alone leaves nothing to save.
         for ep in list_implementers(instances, "compile"):
             for hook in CONTEXT_HOOKS:
                 if not instances.implements(ep, hook):

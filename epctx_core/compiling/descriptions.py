@@ -187,22 +187,16 @@ class Descriptions:
         return contract_error(self._choice.record, HOOK, problem)
 
 
-def iterate_remaining(part: GraphAssignment) -> Iterator[tuple[GraphAssignment, int]]:
-    """Yield the nodes outside of partitions, at any depth."""
+def _staying_names(part: GraphAssignment) -> Iterator[str]:
+    """Yield the names of the nodes outside of partitions, at any depth."""
     compiled = {
         index for partition in part.partitions for index in partition.node_indices
     }
     for index in range(len(part.graph.nodes)):
         if index not in compiled:
-            yield part, index
+            yield part.graph.names[index]
             for subgraph in part.subgraphs.get(index, {}).values():
-                yield from iterate_remaining(subgraph)
-
-
-def _staying_names(assignment: Assignment) -> Iterator[str]:
-    """Yield the names of the nodes outside of partitions, at any depth."""
-    for part, index in iterate_remaining(assignment.main):
-        yield part.graph.names[index]
+                yield from _staying_names(subgraph)
 
 
 def check_names(model: OpenModel, assignment: Assignment) -> None:
@@ -220,7 +214,7 @@ def check_names(model: OpenModel, assignment: Assignment) -> None:
     )
     suspects = [
         name
-        for name in (_staying_names(assignment) if starts else ())
+        for name in (_staying_names(assignment.main) if starts else ())
         if name.startswith(starts)
     ]
     if not suspects:
@@ -259,7 +253,7 @@ def name_partitions(
     if not graph_names:
         return {}
     used = {p.node_name for p in assignment.partitions}
-    used.update(_staying_names(assignment))
+    used.update(_staying_names(assignment.main))
     names = {}
     for partition, graph_name in graph_names.items():
         is_free = not partition.prefix and graph_name not in used

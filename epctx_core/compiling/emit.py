@@ -4,7 +4,7 @@ in, and the metadata is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +14,6 @@ from epctx_core.compiling.descriptions import (
     HOOK,
     Descriptions,
     check_graph_names,
-    iterate_remaining,
     name_partitions,
     strip_number,
 )
@@ -26,7 +25,6 @@ from epctx_core.context.dependencies import (
     write_dependencies,
 )
 from epctx_core.context.embedding import Embeddable, SerializedModel, embed
-from epctx_core.context.kernel_types import write_kernel_types
 from epctx_core.context.manifest import Manifest, SourceReference
 from epctx_core.context.node import make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
@@ -35,8 +33,6 @@ from epctx_core.context.weightless import (
     SourceReferences,
     list_source_files,
 )
-from epctx_core.engines.matching import find_operator_types
-from epctx_core.graph.index import Node
 from epctx_core.graph.splice import (
     NodeDraft,
     Replacement,
@@ -53,12 +49,8 @@ if TYPE_CHECKING:
     from epctx_core.compiling.pass_through import PassThrough
     from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.plugin import (
-        EPContextNode,
-        OperatorTypes,
-        TensorView,
-    )
-    from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.plugin import EPContextNode, TensorView
+    from epctx_core.sessions.assignment import GraphAssignment
     from epctx_core.sessions.providers import ProviderChoice, ProviderSession
     from epctx_core.sessions.work import Work
 
@@ -68,28 +60,6 @@ their graphs in the payload.
 """
 
 NO_GRAPHS: GraphsByModel = {}
-
-
-def list_remaining_operators(assignment: Assignment) -> Iterator[OperatorTypes]:
-    """Yield a description of each operator outside of partitions, from EPs or from the
-    model's own metadata.
-
-    EPs come before the model, in order of priority.
-    """
-    tables = [
-        *(matcher.own for matcher in assignment.matchers.values()),
-        assignment.carried,
-    ]
-    if not any(tables):
-        return
-    first: dict[tuple[str, str], Node] = {}
-    for part, index in iterate_remaining(assignment.main):
-        node = Node(part.graph, index)
-        first.setdefault((node.domain, node.op_type), node)
-    for operators in tables:
-        yield from filter(
-            None, (find_operator_types(operators, node) for node in first.values())
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +185,6 @@ def make_context_model(
             pending=pending,
         )
         add_manifest(proto, work, existing, new)
-        write_kernel_types(proto, list_remaining_operators(work.assignment))
 
     return ContextModel(
         proto=proto,

@@ -137,7 +137,8 @@ def describe_providers(
 def add_manifest(
     proto: ModelProto, work: Work, existing: PassThrough, new: Manifest
 ) -> None:
-    """Write the manifest of a context model, joined with that of its source.
+    """Write the manifest of a context model, joined with that of its source, and what
+    EPs add to the metadata.
 
     Args:
         proto: gets it.
@@ -149,10 +150,7 @@ def add_manifest(
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
     old = existing.manifest or Manifest(source_digest="", providers={}, payloads=())
-    running = {
-        ep for part in work.assignment.graphs for ep, _ in part.kernel_nodes.values()
-    }
-    with_kernels = (ep for ep in work.providers.choices if ep in running)
+    keepers = (ep for ep in work.providers.choices if work.assignment.kept_by(ep))
     payloads = new.payloads
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]
@@ -162,10 +160,12 @@ def add_manifest(
         providers={**old.providers, **new.providers},
         payloads=payloads,
         source_weights=_merge_source_weights(old, new.source_weights),
-        kernel_providers=tuple(dict.fromkeys((*old.kernel_providers, *with_kernels))),
+        keepers=tuple(dict.fromkeys((*old.keepers, *keepers))),
         custom_domains=_find_custom_domains(proto, work, old),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
+    for key, text in work.assignment.metadata.maps[0].items():
+        set_metadata(proto, key, text)
     weightless = work.providers.weightless
     if weightless is not WeightlessMode.NONE:
         set_metadata(proto, MODE_KEY, str(int(weightless)))
@@ -174,17 +174,14 @@ def add_manifest(
 def _find_custom_domains(
     proto: ModelProto, work: Work, old: Manifest
 ) -> dict[str, str]:
-    """Return the domains of custom operators that neither a partition nor a kernel of
-    an EP has; see `Manifest`.
-    """
+    """Return the domains of custom operators that no EP takes; see `Manifest`."""
     if {opset.domain for opset in proto.opset_import} <= {*ONNX_DOMAINS, DOMAIN}:
         return {}
-    kernels = (
-        kernel
-        for part in work.assignment.graphs
-        for _, kernel in part.kernel_nodes.values()
-    )
-    operators = {(kernel.domain, kernel.op_type) for kernel in kernels}
+    operators = {
+        (node.domain, node.op_type)
+        for partition in work.assignment.kept
+        for node in partition.nodes
+    }
     libraries = make_engine(work.model.policy).find_libraries(proto, operators)
     return {
         domain: Path(path).name or old.custom_domains.get(domain, "")

@@ -193,7 +193,9 @@ def count_nodes(assignment: Assignment) -> dict[str, int]:
     for partition in assignment.partitions:
         counts[partition.ep] += len(partition.node_indices)
     counts[CPU_EP] = sum(
-        len(part.left_over()) + len(part.kernel_nodes) + len(part.executed)
+        len(part.left_over())
+        + sum(len(partition.node_indices) for partition in part.kept)
+        + len(part.executed)
         for part in assignment.graphs
     )
     return dict(counts)

@@ -48,6 +48,8 @@ SIDECAR = ".epctx.json"
 _LONGEST = 1 << 29
 """Bytes of such a file: more than the text of `MOST_PARTS` entries has."""
 VERSION = 1
+_KEEPERS = "kernel_providers"
+"""Key of the EPs that kept nodes, named after the first that did: EPs with kernels."""
 
 PayloadKey: TypeAlias = "tuple[str, bool]"
 """Name of a payload in a manifest, and whether it is embedded."""
@@ -129,8 +131,8 @@ class Manifest:
         payloads: one entry a payload.
         source_weights: by name, the weights that payloads left in the source model.
         pending: names of binaries that are written when the model's share group ends.
-        kernel_providers: EPs whose kernels ran nodes that no partition holds, in order
-            of priority.
+        keepers: EPs that kept nodes in the model, which a load asks again, in order of
+            priority.
         custom_domains: domains of custom operators that no partition holds, each with
             the file name of its library, empty for an unknown one.
         sealed: None if the compile wrote it; a seal's says nothing about sources and
@@ -142,7 +144,7 @@ class Manifest:
     payloads: Sequence[PayloadEntry]
     source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
     pending: Collection[str] = ()
-    kernel_providers: Sequence[str] = ()
+    keepers: Sequence[str] = ()
     custom_domains: Mapping[str, str] = field(default_factory=dict)
     sealed: Seal | None = None
 
@@ -270,7 +272,7 @@ def _read_manifest(data: Any) -> Manifest | None:
         payloads=tuple(_read_entry(p) for p in data["payloads"]),
         source_weights=read_references(data.get("source_weights", {})),
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
-        kernel_providers=tuple(map(str, data.get("kernel_providers", ()))),
+        keepers=tuple(map(str, data.get(_KEEPERS, ()))),
         custom_domains={
             str(domain): str(name)
             for domain, name in data.get("custom_domains", {}).items()
@@ -316,7 +318,7 @@ def dump_manifest(manifest: Manifest) -> str:
     optional: dict[str, Any] = {
         "source_weights": manifest.source_weights,
         "pending": list(manifest.pending),
-        "kernel_providers": manifest.kernel_providers,
+        _KEEPERS: manifest.keepers,
         "custom_domains": manifest.custom_domains,
     }
     content |= {key: value for key, value in optional.items() if value}

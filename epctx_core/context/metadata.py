@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 INITIALIZERS = "epctx.initializers"
-KERNEL_TYPES = "epctx.kernel_type_constraints"
 COMPATIBILITY_PREFIX = "ep_compatibility_info."
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
@@ -43,6 +42,19 @@ def get_text(model: ModelProto, key: str) -> str | None:
     value = get_metadata(model, key)
     # protobuf gives bytes for one that is not UTF-8.
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def read_texts(model: ModelProto, without: Collection[str]) -> dict[str, str]:
+    """Return all entries but some as texts, whatever their bytes; of several with one
+    key the first.
+    """
+    return {
+        entry.key: entry.value
+        if isinstance(entry.value, str)
+        else entry.value.decode(errors="replace")
+        for entry in reversed(model.metadata_props)
+        if isinstance(entry.key, str) and entry.key not in without
+    }
 
 
 def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:

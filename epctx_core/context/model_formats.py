@@ -125,25 +125,17 @@ def decode_model(
         return parse_model(data, path)
 
     from epctx_core.graph.counting import make_counter
-    from epctx_core.plugin import OperatorTypes
     from epctx_core.registry.entries import blame_entry, entry_error
 
     count = make_counter(len(data), budget or InputBudget(), path)
     with blame_entry(other, _KIND):
         model_format: ModelFormat = other.load()
-        proto, types = model_format.decode(data, path, count)
-        operators = list(types)
-    if not isinstance(proto, ModelProto) or not all(
-        isinstance(each, OperatorTypes) for each in operators
-    ):
+        proto = model_format.decode(data, path, count)
+    if not isinstance(proto, ModelProto):
         problem = f"decoded {describe_path(path)} to something else than a model"
         hint = "See epctx_core.plugin.ModelFormat.decode."
         raise entry_error(other, _KIND, problem, hint)
 
-    if operators:
-        from epctx_core.context.kernel_types import write_kernel_types
-
-        write_kernel_types(proto, operators)
     return proto
 
 

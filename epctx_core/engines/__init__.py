@@ -1,3 +1,1 @@
-"""Engines that compute on the CPU, their choice, and the matching of EPs' kernels to
-nodes (`matching`).
-"""
+"""Engines that compute on the CPU, and their choice."""

@@ -59,11 +59,13 @@ class GraphSlice:
             groups needs no second check.
         units: parts of those groups; the core may split groups into these.
         left_out: nodes left out of them, with the reason.
+        metadata: see `epctx_core.plugin.GraphView.metadata`.
     """
 
     grouped: NodeGroups = ()
     units: NodeGroups = ()
     left_out: Mapping[int, str] = MappingProxyType({})
+    metadata: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -356,6 +358,7 @@ class GraphPartition(NodeGroup):
         ep: the EP.
         prefix, number: begin and end of the name.
         token: what the EP gave with the claim.
+        keeps_nodes: whether its nodes stay in the model.
         given_names: that of its graph in a payload and that of its node, where the EP
             named the graph.
     """
@@ -373,6 +376,7 @@ class GraphPartition(NodeGroup):
         self.prefix = ""
         self.number = 0
         self.token: object = None
+        self.keeps_nodes = False
         self.given_names: tuple[str, str] | None = None
 
     def __repr__(self) -> str:

@@ -1,5 +1,6 @@
 """Contract between epctx and an Execution Provider; its names are imported on first
-use, a container of blobs from the package epctx-blobs if it is installed.
+use, a container of blobs and kernels from the packages epctx-blobs and epctx-kernels
+if they are installed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
     from epctx_blobs import *
+    from epctx_kernels import *
 
     from epctx_core.options.choices import *
+    from epctx_core.plugin.engine import *
     from epctx_core.plugin.extensions import *
     from epctx_core.plugin.hookspecs import *
-    from epctx_core.plugin.kernels import *
     from epctx_core.plugin.provider import *
     from epctx_core.plugin.storage import *
     from epctx_core.plugin.types import *
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_blobs": ("Blobs", "write_blobs"),
     "epctx_core.options.choices": ("WeightlessMode",),
+    "epctx_core.plugin.engine": (
+        "Engine",
+        "OptimizedModel",
+        "PreparedModel",
+        "RunnableModel",
+    ),
     "epctx_core.plugin.extensions": (
         "BaseEngine",
         "ModelFormat",
@@ -35,16 +43,12 @@ _HOME = {
         "HookSpecs",
         "hookimpl",
     ),
-    "epctx_core.plugin.kernels": (
-        "Engine",
+    "epctx_kernels": (
         "Kernel",
         "KernelDef",
         "KernelLookup",
         "KernelRegistry",
         "OperatorTypes",
-        "OptimizedModel",
-        "PreparedModel",
-        "RunnableModel",
     ),
     "epctx_core.plugin.provider": (
         "Cancellation",

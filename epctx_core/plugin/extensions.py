@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
     from epctx_core.options import GraphOptimizationLevel, SessionOptions
     from epctx_core.options.run import RunOptions
-    from epctx_core.plugin.kernels import (
-        OperatorTypes,
-        OptimizedModel,
-        RunnableModel,
-    )
+    from epctx_core.plugin.engine import OptimizedModel, RunnableModel
     from epctx_core.plugin.provider import ExecutionProvider
     from epctx_core.plugin.types import EnginePolicy, Purpose
     from epctx_core.plugin.views import TensorView
@@ -47,7 +43,7 @@ class ModelFormat(Protocol):
 
     def decode(
         self, data: bytes, path: Path | None, count: Callable[[str], None]
-    ) -> tuple[onnx.ModelProto, Sequence[OperatorTypes]]:
+    ) -> onnx.ModelProto:
         """Decode a model to ONNX.
 
         Args:
@@ -57,8 +53,7 @@ class ModelFormat(Protocol):
                 is decoded; raises InvalidGraph for more than the host allows.
 
         Returns:
-            The model, whose large weights may be external tensors in the same file; and
-            the operators that it states types for.
+            The model, whose large weights may be external tensors in the same file.
 
         Raises:
             InvalidProtobuf: it is damaged, or of an unknown version.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from epctx_core.plugin.kernels import KernelLookup, KernelRegistry
     from epctx_core.plugin.storage import ContextReader, ContextWriter, EPContextNode
     from epctx_core.plugin.types import CompiledPartition, ContextNode
     from epctx_core.plugin.views import (
@@ -61,7 +60,6 @@ class Hook:
             it, and these types choose the codecs for the process of an isolated EP.
         needed_for: `run` or `save and load` for a hook that an EP needs to do so; empty
             for an optional one.
-        unless: the hook that an EP may implement instead.
         in_runs: whether it is called while a session is open, by runs and by the host.
             All others belong to a compile or a load: the host can cancel them, and
             `ep.isolate=compile` runs them in another process.
@@ -75,7 +73,6 @@ class Hook:
     arguments: Mapping[str, str]
     result: str
     needed_for: str = ""
-    unless: str = ""
     in_runs: bool = False
     works_isolated: bool = True
     caller_checks: bool = False
@@ -167,16 +164,18 @@ class HookSpecs(Protocol):
 
     @hookspec(needed_for="run")
     def get_capability(
-        self, ep: str, graph: GraphView, kernels: KernelLookup
+        self, ep: str, graph: GraphView
     ) -> Sequence[ComputeCapability | Refusal]:
         """Return the unassigned nodes of a graph that this EP takes, and the reasons
         why it refuses others.
 
         Called once for each graph, subgraphs of control-flow nodes before the graph
         that contains them; again if an EP before it failed to compile and the host lets
-        that pass. Must be pure: same graph, same result, no side effects; the instance
-        may keep what it computed, such as what it compiled (see
-        `ComputeCapability.token`). Usually one call of
+        that pass. In a session over a context model, an EP whose nodes are there is
+        asked only if it `keeps_nodes`, and only claims with `keep_nodes` count: what to
+        compile was decided before. Must be pure: same graph, same
+        result, no side effects; the instance may keep what it computed, such as what it
+        compiled (see `ComputeCapability.token`). Usually one call of
         `supported_partitions(graph, is_supported)`.
         """
 
@@ -200,7 +199,7 @@ class HookSpecs(Protocol):
         called for subgraphs of control flow, nor for a model that is already compiled.
         """
 
-    @hookspec(needed_for="run", unless="get_kernel_registry", caller_checks=True)
+    @hookspec(needed_for="run", caller_checks=True)
     def compile(
         self, ep: str, partitions: Sequence[Partition]
     ) -> Sequence[CompiledPartition]:
@@ -241,16 +240,6 @@ class HookSpecs(Protocol):
         where `ExecutionProvider.loads_without_device` is set.
         """
 
-    @hookspec(works_isolated=False)
-    def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
-        """Return the kernels with which this EP runs single nodes, if it has any.
-
-        Called once a compile or session, before `get_capability`, which says with
-        `fuse=False` what they run. An EP with this hook may leave out `compile`. In a
-        session over a context model with EPContext nodes of this EP, only claims with
-        `fuse=False` count: what to compile was decided before.
-        """
-
     @hookspec(in_runs=True, works_isolated=False, caller_checks=True)
     def allocate(
         self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -259,10 +248,10 @@ class HookSpecs(Protocol):
         this EP.
 
         Called in `run`, from many threads, for what is computed while a model runs: the
-        outputs of this EP's partitions and kernels, and what other EPs or the CPU EP
-        make for its inputs. Used where all outputs of a step have a known type and
-        shape. The memory must not be reused while the array exists, which may be after
-        the session: outputs of the model are the caller's.
+        outputs of this EP's partitions, and what other EPs or the CPU EP make for its
+        inputs. Used where all outputs of a step have a known type and shape. The memory
+        must not be reused while the array exists, which may be after the session:
+        outputs of the model are the caller's.
         """
 
     @hookspec(in_runs=True)

@@ -22,7 +22,7 @@ from epctx_core.plugin.types import (
 )
 
 if TYPE_CHECKING:
-    from epctx_core.plugin.kernels import Engine
+    from epctx_core.plugin.engine import Engine
     from epctx_core.plugin.storage import ContextReader, Finding, Workspace
     from epctx_core.plugin.views import Partition
 
@@ -180,7 +180,7 @@ class ProviderContext:
         cancel: cancellation by the host.
         progress: `progress(stage, done, total)`; cheap, may be called often.
         scratch: makes a private folder, as a context manager that removes it.
-        engine: the core's own kernels.
+        engine: the engine of the core, which computes on the CPU.
         workspace: objects that this session shares with its share group.
         intra_op_num_threads: threads that the host allows one operator, 0 for the EP's
             choice.
@@ -231,6 +231,9 @@ class ExecutionProvider:
         simulated: whether it computes on this CPU in place of the hardware that its
             name says. Of two distributions that provide one EP, one of them simulated,
             the other is used; commands show which EPs are simulated.
+        keeps_nodes: whether it may claim nodes with `ComputeCapability.keep_nodes`. A
+            session over a context model then asks it for these, also where it has
+            EPContext nodes of its own.
         loads_without_device: whether `load_context` works under purpose EXPORT: it
             checks all that a load checks, opens no device, makes nothing ready to run,
             and may give `CompiledPartition(None)`. Then the core has a new instance
@@ -258,6 +261,7 @@ class ExecutionProvider:
     dynamic_options: ClassVar[Sequence[ProviderOption]] = ()
     keeps_functions: ClassVar[Collection[tuple[str, str]]] = ()
     weightless_modes: ClassVar[Collection[WeightlessMode] | None] = None
+    keeps_nodes: ClassVar[bool] = False
     loads_without_device: ClassVar[bool] = False
     needs_verified_payloads: ClassVar[bool] = False
     simulated: ClassVar[bool] = False

@@ -39,7 +39,7 @@ class Partition(Protocol):
     @property
     def token(self) -> object:
         """Token of its `ComputeCapability`, the object itself; None unless that was
-        `exact`.
+        `exact` or kept its nodes.
         """
 
     @property
@@ -90,24 +90,27 @@ class ComputeCapability:
     Args:
         nodes: the nodes. The set must be convex; the core merges sets into maximal
             partitions and never splits one.
-        fuse: True to have them compiled; False to have each run by the EP's kernel
-            registry.
         keep_initializers: True to leave the weights in the model, as inputs of the
             EPContext node.
+        keep_nodes: True to leave the nodes in the model: no EP after this one gets
+            them, a context model has them as they are, and a load of it asks the EP
+            again. `compile` gets them in sessions only. Such a set is `exact`.
         exact: True for a set that is a partition unchanged, from an EP that compiled it
             to find out whether it takes it: the set is not merged, may contain parts of
-            quantised groups, and is refused as a whole if it would have to shrink. Not
-            with `fuse=False`.
+            quantised groups, and is refused as a whole if it would have to shrink.
         token: object for `Partition.token`, such as the compiled graph; only with
-            `exact`. It stays in the process of the EP.
+            `exact` or `keep_nodes`. It stays in the process of the EP.
+        metadata: entries for the metadata of a context model, with what the EP has to
+            know to take nodes again that it keeps; see `GraphView.metadata`.
     """
 
     nodes: Sequence[NodeView]
     _: KW_ONLY
-    fuse: bool = True
     keep_initializers: bool = False
+    keep_nodes: bool = False
     exact: bool = False
     token: object = field(default=None, repr=False, compare=False)
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -367,6 +370,12 @@ class GraphView(Protocol):
     @property
     def opset_imports(self) -> Mapping[str, int]:
         """Domain to version; the default domain is the empty string."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Metadata of the model, with what claims before added; without the core's
+        manifest.
+        """
 
     def value(self, name: str) -> ValueInfo:
         """Return a value's type; `UNKNOWN_TYPE` if inference found none."""

@@ -21,6 +21,20 @@ from epctx_core.registry.guard import mark_broken
 from epctx_core.registry.records import PluginRecord, PluginState
 
 _MARK = f"{PROJECT}_impl"
+_SWITCHES = (
+    "keeps_nodes",
+    "loads_without_device",
+    "needs_verified_payloads",
+    "simulated",
+)
+_GONE = {
+    "get_kernel_registry": (
+        "Kernels are a package of their own: derive the EP from "
+        "`epctx_kernels.KernelProvider` (pip install epctx-kernels), without @hookimpl "
+        "above this method."
+    )
+}
+"""Hints by the names of hooks that were there before API 1 was released."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +254,7 @@ _ATTRIBUTES: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
             "True or False",
             "Leave it out for False.",
         )
-        for name in ("loads_without_device", "needs_verified_payloads", "simulated")
+        for name in _SWITCHES
     ),
     (
         "factory",
@@ -313,6 +327,7 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             yield f"{name} is marked with @hookimpl but is no hook", hint
         elif hook not in HOOKS:
             hint = f"{suggestion(hook, HOOKS)} Hooks: {', '.join(HOOKS)}.".lstrip()
+            hint = _GONE.get(hook, hint)
             yield (
                 f"{name} is marked with @hookimpl, but there is no hook {hook!r}",
                 hint,
@@ -339,7 +354,7 @@ def _hook_problems(cls: type[ExecutionProvider]) -> Iterator[Problem]:
                 ),
                 hint,
             )
-        elif row.needed_for == "run" and row.unless not in implemented:
+        elif row.needed_for == "run":
             yield (
                 f"the required hook {hook} is missing",
                 f"Implement {hook}, marked with @hookimpl.",

@@ -48,8 +48,7 @@ def list_assigned_subgraphs(
     """Return the nodes of each EP, those in subgraphs included: EPs in order of
     priority, the CPU EP last.
 
-    A partition is one subgraph; so is each EPContext node, each node that an EP runs by
-    a kernel, and each node of the CPU EP.
+    A partition is one subgraph; so is each EPContext node and each node of the CPU EP.
 
     Args:
         assignment: of the whole model.
@@ -66,11 +65,9 @@ def list_assigned_subgraphs(
             for ep, records in loaded.items()
             for r in records
         ),
+        *((p.ep, p.graph, p.node_indices) for p in assignment.kept),
     ]
     for part in assignment.graphs:
-        groups += [
-            (ep, part.graph, [node]) for node, (ep, _) in part.kernel_nodes.items()
-        ]
         groups += [
             (CPU_EP, part.graph, [i])
             for i in sorted({*part.left_over(), *part.executed})

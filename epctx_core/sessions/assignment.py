@@ -8,24 +8,25 @@ which an EP or an engine takes whole.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from epctx_core.context.metadata import KERNEL_TYPES, get_metadata
+from epctx_core.context.manifest import MANIFEST, SEALED
+from epctx_core.context.metadata import read_texts
 from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
-    from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import NodeGroups, Partitioner
     from epctx_core.graph.walks import SubgraphPath
     from epctx_core.options import SessionConfig
-    from epctx_core.plugin import CompiledPartition, KernelDef, OperatorTypes
+    from epctx_core.plugin import CompiledPartition
     from epctx_core.sessions.source import OpenModel
 
 
@@ -58,8 +59,7 @@ class GraphAssignment:
         executed: the control-flow nodes whose subgraphs contain nodes of an EP: the
             session runs them itself.
         partitions: those of this graph, without its subgraphs.
-        kernel_nodes: by index, the nodes that an EP runs by one of its kernels, with
-            both.
+        kept: likewise, those whose nodes stay in the model.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class GraphAssignment:
         }
         self.executed: set[int] = set()
         self.partitions: list[GraphPartition] = []
-        self.kernel_nodes: dict[int, tuple[str, KernelDef]] = {}
+        self.kept: list[GraphPartition] = []
         self.take([[node] for node in reserved.get(graph.path, ())])
         self.take_control_flow()
 
@@ -106,19 +106,17 @@ class GraphAssignment:
     def hold(self, partitions: Sequence[GraphPartition]) -> None:
         """Assign partitions to their EP."""
         self.take([partition.node_indices for partition in partitions])
-        self.partitions.extend(partitions)
+        self.kept += [p for p in partitions if p.keeps_nodes]
+        self.partitions += [p for p in partitions if not p.keeps_nodes]
 
-    def release(
-        self, partitions: Collection[GraphPartition], eps: Collection[str]
-    ) -> None:
-        """Release the nodes of partitions and those that kernels of EPs run; then the
-        control-flow nodes in whose subgraphs nothing is assigned any more.
+    def release(self, partitions: Collection[GraphPartition]) -> None:
+        """Release the nodes of partitions; then the control-flow nodes in whose
+        subgraphs nothing is assigned any more.
         """
-        gone = [p for p in self.partitions if p in partitions]
+        gone = [p for p in (*self.partitions, *self.kept) if p in partitions]
         self.partitions = [p for p in self.partitions if p not in partitions]
-        idle = [i for i, (ep, _) in self.kernel_nodes.items() if ep in eps]
-        for node in idle:
-            del self.kernel_nodes[node]
+        self.kept = [p for p in self.kept if p not in partitions]
+        idle: list[int] = []
         for node in sorted(self.executed):
             subgraphs = self.subgraphs[node].values()
             if not any(any(subgraph.is_assigned) for subgraph in subgraphs):
@@ -175,17 +173,17 @@ class Assignment:
         main: the main graph's, which holds those of the subgraphs.
         partitions: of all graphs, in the order of their first nodes; those of a
             subgraph stand where its node does.
+        kept: likewise, those whose nodes stay in the model.
         refusals: in the order in which they were given, failures to compile first.
-        matchers: EP name to its kernels, in order of priority; EPs without kernels are
-            not among them.
-        carried: the operators that the model's metadata describes.
+        metadata: what EPs add to the model's, before those it has, but for its
+            manifest.
         compiled: what EPs made of their partitions.
     """
 
     main: GraphAssignment
-    matchers: dict[str, KernelMatcher] = field(default_factory=dict)
-    carried: Sequence[OperatorTypes] = ()
+    metadata: ChainMap[str, str] = field(default_factory=ChainMap)
     partitions: list[GraphPartition] = field(default_factory=list)
+    kept: list[GraphPartition] = field(default_factory=list)
     refusals: list[RefusalRecord] = field(default_factory=list)
     compiled: dict[GraphPartition, CompiledPartition] = field(default_factory=dict)
 
@@ -202,7 +200,7 @@ class Assignment:
             return self.refusals
         taken = {
             (partition.ep, partition.graph.path, node)
-            for partition in self.partitions
+            for partition in (*self.partitions, *self.kept)
             for node in partition.node_indices
         }
         return [
@@ -218,32 +216,28 @@ class Assignment:
         """Return one EP's partitions."""
         return [p for p in self.partitions if p.ep == ep]
 
-    def release(
-        self, partitions: Collection[GraphPartition], eps: Collection[str] = ()
-    ) -> None:
-        """Release partitions of any graph, and the nodes that kernels of EPs run."""
+    def kept_by(self, ep: str) -> list[GraphPartition]:
+        """Return those of one EP whose nodes stay in the model."""
+        return [p for p in self.kept if p.ep == ep]
+
+    def release(self, partitions: Collection[GraphPartition]) -> None:
+        """Release partitions of any graph."""
         # Subgraphs come before the graphs that contain them.
         for part in reversed(self.graphs):
-            part.release(partitions, eps)
+            part.release(partitions)
 
 
 def begin_assignment(model: OpenModel) -> Assignment:
     """Return the assignment of a model before any EP was asked: its EPContext nodes are
     taken.
-
-    Raises:
-        InvalidGraph: the model's metadata about operators is damaged.
     """
     reserved: dict[SubgraphPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
-    carried: Sequence[OperatorTypes] = ()
-    if get_metadata(model.source.proto, KERNEL_TYPES) is not None:
-        # Few models have nodes that kernels of EPs are for.
-        from epctx_core.context.kernel_types import read_kernel_types
-
-        carried = read_kernel_types(model.source.proto)
-    return Assignment(main=GraphAssignment(model.graph, reserved), carried=carried)
+    texts = read_texts(model.source.proto, {MANIFEST, SEALED})
+    return Assignment(
+        main=GraphAssignment(model.graph, reserved), metadata=ChainMap({}, texts)
+    )
 
 
 def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None:
@@ -256,13 +250,19 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
         first: the first number: EPContext nodes that are there already have those
             before, if epctx wrote them.
     """
-    assignment.partitions = sorted(
-        chain.from_iterable(part.partitions for part in assignment.graphs),
-        key=lambda p: (*chain(*p.graph.path), p.node_indices[0]),
+    assignment.partitions, assignment.kept = (
+        sorted(
+            chain.from_iterable(parts),
+            key=lambda p: (*chain(*p.graph.path), p.node_indices[0]),
+        )
+        for parts in (
+            [part.partitions for part in assignment.graphs],
+            [part.kept for part in assignment.graphs],
+        )
     )
     used = {partition.number for partition in assignment.compiled}
     free = (number for number in count(first) if number not in used)
-    for partition in assignment.partitions:
+    for partition in (*assignment.partitions, *assignment.kept):
         if partition not in assignment.compiled:
             partition.prefix = prefix
             partition.number = next(free)

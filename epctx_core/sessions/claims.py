@@ -11,12 +11,21 @@ from __future__ import annotations
 import logging
 import string
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from epctx_core.context.manifest import MANIFEST, SEALED
 from epctx_core.context.node import BOUNDARY_TYPES
-from epctx_core.engines.matching import KernelMatcher
 from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.extraction import GraphPartition, GraphSlice
 from epctx_core.graph.garbage import resume_collection
@@ -56,7 +65,8 @@ class Claims:
         part: the graph that it was asked about.
         record: the EP.
         refusals: gets the nodes that it does not take.
-        has_compiler: whether it can compile what it claims.
+        metadata: gets what it adds to the model's.
+        keeps_nodes: whether it may leave nodes in the model.
     """
 
     def __init__(
@@ -64,17 +74,18 @@ class Claims:
         part: GraphAssignment,
         record: PluginRecord,
         refusals: list[RefusalRecord],
+        metadata: MutableMapping[str, str],
         *,
-        has_compiler: bool,
+        keeps_nodes: bool,
     ) -> None:
         self.ep = record.name
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
         self.exact: list[tuple[list[int], ComputeCapability]] = []
-        self.single: list[int] = []
         self._refusals = refusals
+        self._metadata = metadata
+        self._keeps_nodes = keeps_nodes
         self._graph = part.graph
         self._record = record
-        self._has_compiler = has_compiler
         self._claimed = list(part.is_assigned)
 
     def add(self, item: ComputeCapability | Refusal) -> None:
@@ -89,28 +100,30 @@ class Claims:
             self.refuse(concealed(reason), self._indices(item.nodes))
             return
         nodes = self._claim(item)
-        if item.exact:
+        if item.exact or item.keep_nodes:
             self.exact.append((nodes, item))
-        elif item.fuse:
-            self.fused[bool(item.keep_initializers)].append(nodes)
         else:
-            self.single.extend(nodes)
+            self.fused[bool(item.keep_initializers)].append(nodes)
 
     def _claim(self, item: ComputeCapability) -> list[int]:
         nodes = sorted(self._indices(item.nodes))
         problem = ""
         if not nodes:
             problem = "a set of no nodes"
-        elif item.token is not None and not item.exact:
+        elif item.token is not None and not (item.exact or item.keep_nodes):
             problem = (
                 f"a set at {self.describe(nodes[0])} with a token, but without "
                 "exact=True"
             )
-        elif item.exact and not item.fuse:
-            problem = f"{self.describe(nodes[0])} with fuse=False and exact=True"
-        elif item.fuse and not self._has_compiler:
+        elif item.keep_nodes and not self._keeps_nodes:
             problem = (
-                f"{self.describe(nodes[0])} with fuse=True, but has no compile hook"
+                f"{self.describe(nodes[0])} with keep_nodes=True, but the class does "
+                "not say keeps_nodes"
+            )
+        elif not _are_entries(item.metadata):
+            problem = (
+                f"a set at {self.describe(nodes[0])} with metadata that are no texts, "
+                "or the core's"
             )
 
         for index in nodes:
@@ -123,6 +136,7 @@ class Claims:
 
         if problem:
             raise self.broken(f"claims {problem}")
+        self._metadata.update(item.metadata)
         return nodes
 
     def refuse(
@@ -155,6 +169,11 @@ class Claims:
             if not reasons:
                 kept.append(unit)
         return kept
+
+    def drop_compiled(self) -> None:
+        """Drop all sets but those whose nodes stay in the model."""
+        self.exact = [(nodes, item) for nodes, item in self.exact if item.keep_nodes]
+        self.fused = {False: [], True: []}
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Refuse the nodes that the core left out of the groups that it made for the
@@ -205,6 +224,14 @@ class Claims:
         if problem:
             raise self.broken(f"names {problem}")
         return indices
+
+
+def _are_entries(metadata: Any) -> bool:
+    """Return whether an EP may add something to a model's metadata."""
+    return isinstance(metadata, Mapping) and all(
+        isinstance(key, str) and isinstance(text, str) and key not in {MANIFEST, SEALED}
+        for key, text in metadata.items()
+    )
 
 
 def keep_whole_groups(
@@ -303,26 +330,17 @@ def apply_partition_limits(
 def ask_ep(
     assignment: Assignment, ep: str, providers: ProviderSession, *, compiles: bool
 ) -> None:
-    """Ask one EP for its claims on all graphs, and make partitions and kernel nodes of
-    them.
+    """Ask one EP for its claims on all graphs, and make partitions of them.
 
     Args:
         assignment: that of the EPs before; the EP's nodes are added.
         ep: the EP, with priority over those asked later.
         providers: the live EPs.
-        compiles: False if only claims with `fuse=False` count.
+        compiles: False if only claims with `keep_nodes` count.
     """
     instances = providers.instances
     record = instances.record(ep)
     hook = "get_capability"
-    matcher = assignment.matchers.get(ep)
-    if matcher is None:
-        has_kernels = instances.implements(ep, "get_kernel_registry")
-        registry = instances.call(ep, "get_kernel_registry") if has_kernels else None
-        types = assignment.main.graph.types
-        matcher = KernelMatcher(registry, assignment.carried, types)
-        if registry is not None:
-            assignment.matchers[ep] = matcher
     for part, parent in _open_graphs(assignment.main):
         view = GraphSlice(
             part.graph,
@@ -331,40 +349,30 @@ def ask_ep(
             parent,
             assignment.main.graph,
         )
-        lookup = matcher.for_graph(part.graph.types)
+        view.metadata = MappingProxyType(assignment.metadata)
         claims = Claims(
             part,
             record,
             assignment.refusals,
-            has_compiler=instances.implements(ep, "compile"),
+            assignment.metadata,
+            keeps_nodes=providers.choices[ep].cls.keeps_nodes,
         )
         with (
-            instances.calling(ep, hook, graph=view, kernels=lookup) as result,
+            instances.calling(ep, hook, graph=view) as result,
             blame(record, hook),  # whose iterators and items run
         ):
             for item in result:
                 claims.add(item)
         claims.leave_out(view.left_out)
-        if compiles:
-            part.hold(exact := _exact_partitions(part, claims))
-            fused: list[GraphPartition] = []
-            for keep in (False, True):
-                part.hold(made := _partitions(part, claims, view, keep))
-                fused += made
-            if not providers.config.keeps_idle:
-                _release_idle(part, claims, fused, exact)
-        for index in claims.single:
-            node = Node(part.graph, index)
-            with blame(record, "get_kernel_registry"):
-                kernel = lookup.lookup(node)
-            if kernel is None:
-                why = lookup.refusal(node) or "it has none of this operator"
-                raise claims.broken(
-                    f"claims {claims.describe(index)} with fuse=False, but none of "
-                    f"its kernels fits ({why})"
-                )
-            part.kernel_nodes[index] = ep, kernel
-        part.take([[index] for index in claims.single])
+        if not compiles:
+            claims.drop_compiled()
+        part.hold(exact := _exact_partitions(part, claims))
+        fused: list[GraphPartition] = []
+        for keep in (False, True):
+            part.hold(made := _partitions(part, claims, view, keep))
+            fused += made
+        if not providers.config.keeps_idle:
+            _release_idle(part, claims, fused, [p for p in exact if not p.keeps_nodes])
 
     apply_partition_limits(assignment, ep, providers.config)
     _trace_refusals([r for r in assignment.refusals if r.ep == ep])
@@ -443,7 +451,7 @@ def _release_idle(
     idle = [fused[place] for place in find_idle(part.graph, groups, own)]
     if idle:
         claims.refuse(_IDLE, chain.from_iterable(p.node_indices for p in idle))
-        part.release({*idle}, ())
+        part.release({*idle})
 
 
 def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartition]:
@@ -459,8 +467,9 @@ def _exact_partitions(part: GraphAssignment, claims: Claims) -> list[GraphPartit
             part.graph, nodes, ep=claims.ep, keep_initializers=item.keep_initializers
         )
         partition.token = item.token
+        partition.keeps_nodes = item.keep_nodes
         # Parts of quantised groups stay, as the EP has compiled just these nodes.
-        bad = _untransportable([partition])
+        bad = {} if item.keep_nodes else _untransportable([partition])
         for reason in dict.fromkeys(bad.values()):
             claims.refuse(
                 f"{reason}; the EP takes the {len(nodes)} nodes of this set together "
@@ -558,13 +567,14 @@ def compile_partitions(
     """
     compiled = assignment.compiled
     providers.cancel.raise_if_requested()
-    providers.progress("compile", len(compiled), len(assignment.partitions))
+    total = len(assignment.partitions) + len(assignment.kept)
+    providers.progress("compile", len(compiled), total)
     with resume_collection():
         result = providers.call_for_runnables(
             partitions[0].ep, "compile", partitions, purpose, partitions=partitions
         )
     compiled.update(zip(partitions, result, strict=True))
-    providers.progress("compile", len(compiled), len(assignment.partitions))
+    providers.progress("compile", len(compiled), total)
 
 
 def warn_of_unused_eps(
@@ -582,9 +592,7 @@ def warn_of_unused_eps(
         eps: of the session.
         loaded: those that load EPContext nodes.
     """
-    used = {partition.ep for partition in assignment.partitions} | {*loaded}
-    for part in assignment.graphs:
-        used.update(ep for ep, _ in part.kernel_nodes.values())
+    used = {p.ep for p in (*assignment.partitions, *assignment.kept)} | {*loaded}
     asked = {refusal.ep for refusal in assignment.refusals if refusal.nodes}
     idle = [ep for ep in eps if ep not in used and (ep in asked or not used)]
     if idle:

@@ -94,7 +94,10 @@ def _release(
     what some EPs took and refused.
     """
     assignment.release(
-        {*failures, *(p for ep in later for p in assignment.of(ep))}, later
+        {
+            *failures,
+            *(p for p in (*assignment.partitions, *assignment.kept) if p.ep in later),
+        }
     )
     groups: dict[tuple[GraphIndex, str], list[int]] = {}
     for partition, text in failures.items():

@@ -202,9 +202,9 @@ def _prepare(
     require_one_state(model.opened, model.source.where)
 
     planner = Planner(
-        work.engine, work.providers.instances, loaded, assignment.matchers
+        work.engine, work.providers.instances, loaded, assignment.refusals
     )
-    if assignment.partitions:
+    if assignment.partitions or assignment.kept:
         with span("compile"):
             planner.add_compiled(work.compile(divide_again).compiled)
     work.providers.cancel.raise_if_requested()
@@ -244,6 +244,7 @@ def _divide(
     # An engine spends memory by how many pieces share it.
     work.engine.policy.pieces = (
         len(assignment.partitions)
+        + len(assignment.kept)
         + len(model.context_nodes)
         + sum(len(cpu) for _, cpu in groups)
     )

@@ -119,8 +119,7 @@ def _place(part: GraphAssignment, around: str, placed: dict[str, _Pieces]) -> No
     """
     shares: list[tuple[str, Sequence[int]]] = [
         (around, [*part.left_over(), *part.executed]),
-        *((partition.ep, partition.node_indices) for partition in part.partitions),
-        *((ep, [node]) for node, (ep, _) in part.kernel_nodes.items()),
+        *((p.ep, p.node_indices) for p in (*part.partitions, *part.kept)),
     ]
     for ep, nodes in shares:
         placed[ep].setdefault(part.graph, []).extend(nodes)

@@ -1,10 +1,10 @@
-"""Making of a session's plan: a step for each partition, loaded node, kernel, and group
-of nodes that is left to the CPU EP.
+"""Making of a session's plan: a step for each partition, loaded node, and group of
+nodes that is left to the CPU EP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import onnx
@@ -21,12 +21,11 @@ from epctx_core.sessions.plan import (
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.partition import NodeGroups
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.instances import ProviderInstances
-    from epctx_core.sessions.assignment import GraphAssignment
+    from epctx_core.sessions.assignment import GraphAssignment, RefusalRecord
 
 
 class Planner:
@@ -36,7 +35,7 @@ class Planner:
         engine: prepares what is left to the CPU EP.
         instances: the live EPs.
         steps: those that are known already (loaded nodes).
-        matchers: EP name to its kernels, for saying why none of them fits.
+        refusals: the reasons of EPs, for saying why none runs a node.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class Planner:
         engine: CpuEngine,
         instances: ProviderInstances,
         steps: StepsByGraph,
-        matchers: Mapping[str, KernelMatcher],
+        refusals: Sequence[RefusalRecord],
     ) -> None:
         self.engine = engine
         self.instances = instances
-        self.matchers = matchers
+        self.refusals = refusals
         self.prepared: dict[object, RunStep] = {}
         self._steps = steps
 
@@ -58,7 +57,11 @@ class Planner:
         """Add the compiled partitions."""
         for partition, runnable in compiled.items():
             owner = self.instances.record(partition.ep)
-            name = repr(partition)
+            name = shown = repr(partition)
+            if partition.keeps_nodes:
+                # Its nodes are in the model, and users know them.
+                name = partition.graph.get_node_name(partition.node_indices[0])
+                shown = repr(name)
             run = cast("RunStep", runnable.run)
             spec = StepSpec(
                 name,
@@ -68,36 +71,28 @@ class Planner:
                 partition.output_names,
                 nodes=partition.node_indices,
             )
-            step = add_checks(spec, owner, f"the run of {name}", partition.graph.types)
+            step = add_checks(spec, owner, f"the run of {shown}", partition.graph.types)
             self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = (
                 step
             )
 
     def prepare(self, part: GraphAssignment, cpu_groups: NodeGroups) -> None:
-        """Prepare the steps of one graph that are not in partitions: EPs' kernels and
-        groups for the CPU EP.
+        """Prepare the steps of one graph that are left to the CPU EP.
 
         Raises:
-            NotImplementedByProvider: an operator that neither an engine nor an EP's
-                kernel has.
+            NotImplementedByProvider: an operator that no engine has.
         """
         steps = self._steps.setdefault(part.graph, {})
-        if not part.kernel_nodes and not cpu_groups:
+        if not cpu_groups:
             return
         # Nothing is left over of most context models.
-        from epctx_core.sessions.steps import cpu_step, kernel_step, list_refusals
+        from epctx_core.sessions.steps import cpu_step, list_refusals
 
-        for node, (ep, kernel) in part.kernel_nodes.items():
-            steps[node] = kernel_step(
-                self.instances.record(ep), kernel, part.graph, node
-            )
         for group in cpu_groups:
             try:
                 step = cpu_step(self.engine, self.prepared, part.graph, group)
             except NotImplementedByProvider as error:
-                reasons = list_refusals(
-                    self.matchers, self.instances, part.graph, group, error.node
-                )
+                reasons = list_refusals(self.refusals, part.graph, group, error.node)
                 raise NotImplementedByProvider(
                     error.message + reasons, node=error.node, hint=error.hint
                 ) from error

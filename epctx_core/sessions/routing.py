@@ -64,32 +64,24 @@ def find_maker(
     return None
 
 
-def find_kernel_provider(
-    ep: str, registry: Registry, purpose: Purpose, *, is_isolated: bool
-) -> PluginRecord | None:
-    """Return an EP whose kernels ran nodes when a model was compiled; None, with a
+def find_keeper(ep: str, registry: Registry, purpose: Purpose) -> PluginRecord | None:
+    """Return an EP that kept nodes in a model when it was compiled; None, with a
     warning, for one that cannot be had.
-
-    Args:
-        is_isolated: whether it would be in a process of its own, for its kernels alone:
-            functions cannot leave that.
     """
-    reason = "ep.isolate=all leaves kernels out"
     try:
-        record = None if is_isolated else registry.route(ep)
+        record = registry.route(ep)
         if record is not None:
             registry.load(record)
             check_availability(record, purpose, registry)
             return record
-        if not is_isolated:
-            reason = registry.explain_missing(ep)[0]
+        reason = registry.explain_missing(ep)[0]
     except InvalidArgument:  # of the host
         raise
     except EpctxError as error:
         reason = error.message
 
     text = (
-        "kernels of %s ran nodes of this model when it was compiled; the session runs "
+        "%s took nodes that this model kept when it was compiled; the session runs "
         "without it: %s"
     )
     _log.warning(text, ep, reason)

@@ -18,14 +18,13 @@ import numpy as np
 from epctx_core.engines.control_flow import RunSubgraph, run_loop, run_scan, take_only
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.extraction import NodeGroup
-from epctx_core.graph.index import SPECIAL, GraphIndex, Node, decode_attribute
+from epctx_core.graph.index import SPECIAL, GraphIndex, decode_attribute
 from epctx_core.options.choices import CPU_EP
-from epctx_core.registry.guard import blame, contract_error
+from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.plan import (
     Plan,
     RunStep,
     StepSpec,
-    add_checks,
     describe_array,
     drop_omitted_outputs,
 )
@@ -33,44 +32,11 @@ from epctx_core.sessions.plan import (
 if TYPE_CHECKING:
     from epctx_core.engines.control_flow import Memory
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.engines.matching import KernelMatcher
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
-    from epctx_core.plugin import KernelDef, TensorType
+    from epctx_core.plugin import TensorType
     from epctx_core.registry.instances import ProviderInstances
-    from epctx_core.registry.records import PluginRecord
-
-
-def kernel_step(
-    owner: PluginRecord, kernel: KernelDef, graph: GraphIndex, node: int
-) -> StepSpec:
-    """Return the step of a node that an EP runs by one of its kernels.
-
-    Raises:
-        PluginError: the kernel is not callable.
-    """
-    name = graph.get_node_name(node)
-    create = "KernelDef.create"
-    with blame(owner, create):
-        compute = kernel.create(Node(graph, node))
-    if not callable(compute):
-        raise contract_error(
-            owner,
-            create,
-            f"gave a {type(compute).__name__} instead of a kernel for {name!r}",
-        )
-    takes = kernel.takes_outputs
-    run = compute if takes else lambda inputs, _outputs: compute(inputs)
-    spec = StepSpec(
-        name,
-        owner.name,
-        run,
-        graph.inputs[node],
-        graph.outputs[node],
-        in_place=takes,
-        nodes=(node,),
-    )
-    return add_checks(spec, owner, f"the kernel {kernel} of {name!r}", graph.types)
+    from epctx_core.sessions.assignment import RefusalRecord
 
 
 def cpu_step(
@@ -122,29 +88,24 @@ def cpu_step(
 
 
 def list_refusals(
-    matchers: Mapping[str, KernelMatcher],
-    instances: ProviderInstances,
+    refusals: Sequence[RefusalRecord],
     graph: GraphIndex,
     group: Sequence[int],
     named: str | None,
 ) -> str:
-    """Return the reasons for which EPs' kernels of a group's operators do not fit, as
-    text for an error.
+    """Return the reasons for which EPs left nodes of a group, as text for an error.
 
     Args:
-        matchers: EP name to its kernels.
-        instances: the live EPs.
+        refusals: of the whole model.
         graph: the group's graph.
         group: the nodes.
         named: the name of the node that the error is about, if it is about one.
     """
-    about = [i for i in group if graph.names[i] == named] or group
+    about = {i for i in group if graph.names[i] == named} or {*group}
     return "".join(
-        f"; {instances.record(ep).label} has kernels of {node.op_type}, none fits: "
-        f"{reason}"
-        for node in (Node(graph, i) for i in about)
-        for ep, matcher in matchers.items()
-        if (reason := matcher.for_graph(graph.types).refusal(node)) is not None
+        f"; {each.ep} says: {each.reason}"
+        for each in refusals
+        if each.graph is graph and not about.isdisjoint(each.nodes)
     )
 
 

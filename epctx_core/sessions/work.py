@@ -13,7 +13,6 @@ from epctx_core.context.payload_reader import find_entry
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import CHUNK
-from epctx_core.options import Isolation
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
@@ -28,7 +27,7 @@ from epctx_core.sessions.providers import (
 )
 from epctx_core.sessions.routing import (
     accept,
-    find_kernel_provider,
+    find_keeper,
     find_maker,
     no_provider_error,
     suboptimal_error,
@@ -85,7 +84,7 @@ class Work:
         model: the model; once it is optimised, as EPs see it.
         manifest: what the model says about its payloads, if it does.
         nodes: EP name to the EPContext nodes that it loads.
-        kernel_providers: EPs whose kernels ran others when the model was compiled.
+        keepers: EPs that kept others in the model when it was compiled.
         engine: the engine that EPs are lent, and that runs what no EP takes.
         assignment: the nodes that each EP takes.
         written: bytes of files so far.
@@ -119,7 +118,7 @@ class Work:
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.manifest: Manifest | None = None
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
-        self.kernel_providers: list[str] = []
+        self.keepers: list[str] = []
         self._eps_by_source: dict[str, str] = {}
 
     def before_writing(self, size: int) -> None:
@@ -203,8 +202,8 @@ class Work:
     def route(self) -> Mapping[str, Sequence[ContextNodeRecord]]:
         """Give each EPContext node to the EP that takes its source.
 
-        Where sources decide, EPs are added: those of the nodes, and those whose kernels
-        ran other nodes when the model was compiled, as far as they are there.
+        Where sources decide, EPs are added: those of the nodes, and those that kept
+        others in the model when it was compiled, as far as they are there.
 
         Raises:
             NotImplementedByProvider: no EP takes a node.
@@ -221,7 +220,7 @@ class Work:
             self.skip_unavailable(Purpose.LOAD if loads else Purpose.RUN)
         for node in self.model.context_nodes:
             self.route_node(node)
-        self.add_kernel_providers()
+        self.add_keepers()
         return self.nodes
 
     def skip_unavailable(self, purpose: Purpose) -> None:
@@ -260,20 +259,15 @@ class Work:
             self._eps_by_source[source] = record.name
         self.nodes.setdefault(self._eps_by_source[source], []).append(node)
 
-    def add_kernel_providers(self) -> None:
-        """Add the EPs whose kernels ran nodes when the model was compiled, as far as
-        they are there; none if the host named all that may be used.
+    def add_keepers(self) -> None:
+        """Add the EPs that kept nodes in the model when it was compiled, as far as they
+        are there; none if the host named all that may be used.
         """
-        names = (self.manifest or NO_MANIFEST).kernel_providers
+        names = (self.manifest or NO_MANIFEST).keepers
         for ep in names if self.requested is None else ():
-            is_isolated = (
-                self.config.isolation is Isolation.ALL and ep not in self.nodes
-            )
-            choice = find_kernel_provider(
-                ep, self.registry, self.purpose, is_isolated=is_isolated
-            )
+            choice = find_keeper(ep, self.registry, self.purpose)
             if choice is not None:
-                self.kernel_providers.append(choice.name)
+                self.keepers.append(choice.name)
                 self._add_choice(choice)
 
     def _add_choice(self, record: PluginRecord) -> None:
@@ -286,7 +280,7 @@ class Work:
     @property
     def settled(self) -> Collection[str]:
         """EPs that decided what to compile when the model was compiled."""
-        return {*self.nodes, *self.kernel_providers}
+        return {*self.nodes, *self.keepers}
 
     @property
     def _makers(self) -> ProviderFacts:
@@ -390,16 +384,15 @@ class Work:
         them. No EP can claim existing EPContext nodes.
 
         Args:
-            settled: EPs that are asked for kernels only: of their claims only those
-                with `fuse=False` count.
+            settled: EPs that are asked only if they keep nodes in models: of their
+                claims only those with `keep_nodes` count.
 
         Raises:
             PluginError: the result of an EP breaks the contract.
-            InvalidGraph: the model's metadata about operators is damaged.
         """
         self.cancel.raise_if_requested()
         self.assignment = begin_assignment(self.model)
-        self._kernels_only = settled
+        self._settled = settled
         self.ask(self.providers.instances.names)
         return self.assignment
 
@@ -410,11 +403,10 @@ class Work:
 
     def ask(self, eps: Sequence[str]) -> None:
         """Ask some EPs for their claims, and complete the assignment; see `assign`."""
-        instances = self.providers.instances
         with pause_collection(self.model.node_count):
             for ep in eps:
-                compiles = ep not in self._kernels_only
-                if compiles or instances.implements(ep, "get_kernel_registry"):
+                compiles = ep not in self._settled
+                if compiles or self.providers.choices[ep].cls.keeps_nodes:
                     # Most loads ask no EP.
                     from epctx_core.sessions.claims import ask_ep
 
@@ -427,6 +419,8 @@ class Work:
     def compile(self, check: Callable[[], object]) -> Assignment:
         """Have each EP compile its partitions; `Assignment.compiled` gets the results.
 
+        An export compiles none whose nodes stay in the model.
+
         Args:
             check: called where nodes went to other EPs because one failed.
 
@@ -438,6 +432,8 @@ class Work:
 
         for ep in self.providers.choices:
             partitions = self.assignment.of(ep)
+            if self.purpose is not Purpose.EXPORT:
+                partitions += self.assignment.kept_by(ep)
             if partitions and self.config.goes_on_to_next:
                 from epctx_core.sessions.compile_failures import compile_or_release
 

@@ -55,7 +55,6 @@ CODES: Mapping[str, Severity] = MappingProxyType(
         "source-refused": _ERROR,
         "publication-unfinished": _WARNING,
         "dependencies-wrong": _WARNING,
-        "kernel-types-damaged": _ERROR,
         # Plugins.
         "plugin-missing": _WARNING,
         "plugin-broken": _ERROR,

@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from epctx_core.context.kernel_types import read_kernel_types
 from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import make_plugin_nodes
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.mapping import ModelInput
     from epctx_core.sessions.providers import ProviderChoice
 
@@ -126,8 +124,6 @@ def _verify(subject: Subject) -> list[PayloadReport]:
             "the model has no EPContext nodes: nothing is compiled.",
         )
     check_types(subject)
-    with findings.collect("kernel-types-damaged"):
-        read_kernel_types(subject.proto)
     check_dependencies(subject)
     route_nodes(subject)
     find_payloads(subject)
@@ -366,7 +362,7 @@ def _load_eps(subject: Subject, engine: CpuEngine) -> dict[str, str]:
         suppress(NotImplementedByProvider),
     ):
         work.skip_unavailable(Purpose.EXPORT)
-        work.add_kernel_providers()
+        work.add_keepers()
         work.choices = [
             choice
             for choice in work.choices
@@ -406,31 +402,32 @@ def _prepare(subject: Subject, engine: CpuEngine) -> None:
         assignment = work.assign(settled=work.providers.instances.names)
         groups = [(part, part.cpu_groups()) for part in assignment.graphs]
 
-        # Instead of the runs of EPs: loaded nodes and kernels.
+        # Instead of the runs of EPs: loaded nodes, and those that stay in the model.
         steps = {
             part.graph: {
-                node: _make_step(part.graph, node) for node in part.kernel_nodes
+                p.node_indices[0]: _make_step(repr(p), p.input_names, p.output_names)
+                for p in part.kept
             }
             for part in assignment.graphs
         }
         for record in model.context_nodes:
             graph = model.graph_of(record)
-            steps.setdefault(graph, {})[record.index] = _make_step(graph, record.index)
+            steps.setdefault(graph, {})[record.index] = _make_step(
+                record.name,
+                graph.inputs[record.index],
+                [name for name in graph.outputs[record.index] if name],
+            )
 
         # No EP makes anything for this plan.
-        planner = Planner(engine, ProviderInstances(), steps, {})
+        planner = Planner(engine, ProviderInstances(), steps, assignment.refusals)
         for part, cpu in groups:
-            part.kernel_nodes.clear()
             planner.prepare(part, cpu)
             part.fix(cpu)
         planner.plan(assignment.main)
 
 
-def _make_step(graph: GraphIndex, node: int) -> StepSpec:
-    outputs = [name for name in graph.outputs[node] if name]
-    return StepSpec(
-        graph.get_node_name(node), "", _refuse_run, graph.inputs[node], outputs
-    )
+def _make_step(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> StepSpec:
+    return StepSpec(name, "", _refuse_run, inputs, outputs)
 
 
 def _refuse_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:

@@ -28,10 +28,6 @@ from epctx_core.plugin import (
     Extent,
     Finding,
     GraphView,
-    Kernel,
-    KernelDef,
-    KernelLookup,
-    KernelRegistry,
     ModelIdentity,
     NodeView,
     OptimizedModel,
@@ -57,19 +53,11 @@ MAGIC = b"FROZEN 1"
 TRAILER = 8
 FUSED = frozenset({"MatMul", "Relu", "Add"})
 REFUSED_CODE = "container-refused"
-
-
-def negate(node: NodeView) -> Kernel:
-    """Make the kernel for Neg."""
-
-    def kernel(inputs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray]:
-        return [np.negative(inputs[0])]
-
-    return kernel
+KEPT = "kept"
 
 
 class FrozenProvider(ExecutionProvider):
-    """Fuses MatMul, Relu and Add on the core's engine, and runs Neg by a kernel of its own."""
+    """Fuses MatMul, Relu and Add on the core's engine, and keeps Neg in the model."""
 
     name = "FrozenExecutionProvider"
     vendor = "epctx tests"
@@ -83,6 +71,7 @@ class FrozenProvider(ExecutionProvider):
         ProviderOption("ep.dynamic.mode", str, default="a", choices=("a", "b"), doc="A mode."),
     )
     keeps_functions = frozenset({("frozen.domain", "Kept")})
+    keeps_nodes = True
     weightless_modes = frozenset({WeightlessMode.EXTERNAL_ONLY, WeightlessMode.ALL})
 
     seen: list[str] = []  # noqa: RUF012 - what was called, for the test
@@ -141,20 +130,9 @@ class FrozenProvider(ExecutionProvider):
         return findings
 
     @hookimpl
-    def get_kernel_registry(self, ep: str) -> KernelRegistry | None:
-        self.seen.append("get_kernel_registry")
-        floats = frozenset({onnx.TensorProto.FLOAT})
-        kernel = KernelDef(
-            domain="", op_type="Neg", since_version=13, type_constraints={"T": floats}, create=negate
-        )
-        return KernelRegistry([kernel])
-
-    @hookimpl
-    def get_capability(
-        self, ep: str, graph: GraphView, kernels: KernelLookup
-    ) -> Sequence[ComputeCapability | Refusal]:
+    def get_capability(self, ep: str, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
         self.seen.append("get_capability")
-        own = [node for node in graph.nodes if kernels.lookup(node) is not None]
+        own = [node for node in graph.nodes if not node.domain and node.op_type == "Neg"]
 
         def is_supported(node: NodeView) -> bool | str:
             value: ValueInfo = graph.value(node.inputs[0])
@@ -170,8 +148,12 @@ class FrozenProvider(ExecutionProvider):
             for part in answer
             if isinstance(part, Refusal)
         ]
-        kernels_of_own = [ComputeCapability([node], fuse=False) for node in own]
-        return [*taken, *kernels_of_own, *(part for part in refused if part.nodes)]
+        metadata = {"frozen.kept": graph.metadata.get("frozen.kept", "yes")}
+        kept = [
+            ComputeCapability([n], keep_nodes=True, keep_initializers=True, token=KEPT, metadata=metadata)
+            for n in own
+        ]
+        return [*taken, *kept, *(part for part in refused if part.nodes)]
 
     @hookimpl
     def optimize_model(
@@ -183,7 +165,7 @@ class FrozenProvider(ExecutionProvider):
     @hookimpl
     def compile(self, ep: str, partitions: Sequence[Partition]) -> Sequence[CompiledPartition]:
         self.seen.append("compile")
-        self.partitions += partitions
+        self.partitions += [partition for partition in partitions if partition.token != KEPT]
         compiled = []
         for done, partition in enumerate(partitions):
             self.cancel.raise_if_requested()

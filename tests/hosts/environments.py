@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".hosts"
-PACKAGES = (".", "plugins/epctx-blobs", "plugins/epctx-onnxruntime")
+PACKAGES = (
+    ".",
+    "plugins/epctx-blobs",
+    "plugins/epctx-kernels",
+    "plugins/epctx-onnxruntime",
+)
 SIMULATED = {
     "OpenVINOExecutionProvider": ("epctx-sim-sdk", "epctx-sim-openvino"),
     "QNNExecutionProvider": ("epctx-sim-sdk", "epctx-sim-qnn"),

@@ -99,10 +99,11 @@ def test_an_unimplemented_hook_is_not_implemented_by_this_provider(session):
 
 
 def test_none_is_a_result_where_the_hook_allows_it(session):
-    instances = session(ep("A", get_kernel_registry=lambda self: None))
+    instances = session(ep("A", optimize_model=lambda self: None))
 
-    assert instances.implements("A", "get_kernel_registry")
-    assert instances.call("A", "get_kernel_registry") is None
+    assert instances.implements("A", "optimize_model")
+    arguments = {"model": None, "weights": {}, "level": 0}
+    assert instances.call("A", "optimize_model", **arguments) is None
 
 
 @pytest.mark.parametrize("result", [None, {}, "text", 3, iter(())])
@@ -111,7 +112,7 @@ def test_none_is_a_result_where_the_hook_allows_it(session):
 )
 def test_a_result_that_is_no_list_is_a_fault_of_the_plugin(session, hook, result):
     arguments = {
-        "get_capability": {"graph": None, "kernels": None},
+        "get_capability": {"graph": None},
         "compile": {"partitions": []},
         "get_ep_context_nodes": {"writer": None},
         "load_context": {"nodes": [], "reader": None},
@@ -129,7 +130,7 @@ def test_a_result_that_is_no_list_is_a_fault_of_the_plugin(session, hook, result
     [
         (
             "get_capability",
-            {"graph": None, "kernels": None},
+            {"graph": None},
             [5],
             "a ComputeCapability or a Refusal",
         ),
@@ -140,7 +141,6 @@ def test_a_result_that_is_no_list_is_a_fault_of_the_plugin(session, hook, result
             5,
             "an onnx.ModelProto or None",
         ),
-        ("get_kernel_registry", {}, 5, "a KernelRegistry or None"),
     ],
 )
 def test_an_answer_has_the_type_that_the_specification_of_the_hook_says(

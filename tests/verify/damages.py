@@ -188,13 +188,6 @@ def _(harness):
     harness.edit(lambda proto: state_dependencies(proto, ""))
 
 
-@damage("kernel-types-damaged", "compiled")
-def _(harness):
-    harness.edit_metadata(
-        "epctx.kernel_type_constraints", '{"version": 1, "operators": 7}'
-    )
-
-
 @damage("manifest-unlisted", "compiled")
 def _(harness):
     harness.edit_manifest(lambda content: content["payloads"].clear())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from epctx_kernels import KernelDef, KernelProvider, KernelRegistry
 
 import epctx_core
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import (
     ComputeCapability,
     ExecutionProvider,
-    KernelDef,
-    KernelRegistry,
     Purpose,
     Refusal,
     hookimpl,
@@ -396,18 +395,9 @@ def test_a_host_gets_the_same_explanation_from_python(epctx, resnet):
 
 
 def test_a_node_that_a_kernel_of_an_ep_runs_is_told_as_such(tmp_path):
-    class Rectifier(ExecutionProvider):
+    class Rectifier(KernelProvider):
         name = "RectifierExecutionProvider"
 
-        @hookimpl
-        def get_capability(self, graph, kernels):
-            return [
-                ComputeCapability([n], fuse=False)
-                for n in graph.nodes
-                if kernels.lookup(n)
-            ]
-
-        @hookimpl
         def get_kernel_registry(self):
             return KernelRegistry(
                 [

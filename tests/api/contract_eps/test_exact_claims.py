@@ -237,7 +237,8 @@ def test_a_set_may_hold_a_part_of_a_quantized_group_as_the_ep_compiled_it(tmp_pa
     [
         (claiming(["n0", "n2"], exact=True), "claims sets that enclose nodes outside of them"),
         (claiming(["n0"], token=object()), "with a token, but without exact=True"),
-        (claiming(["n0"], fuse=False, exact=True), "with fuse=False and exact=True"),
+        (claiming(["n0"], metadata={"a": 1}), "with metadata that are no texts"),
+        (claiming(["n0"], metadata={"epctx.manifest": ""}), "or the core's"),
     ],
 )  # fmt: skip
 def test_what_no_exact_set_can_be_breaks_the_contract(model, tmp_path, ep, message):

@@ -15,13 +15,12 @@ from control_flow.agreement_of_routes import (
 )
 from end_to_end.engine_eps import Alpha, Beta, EngineProvider, scripted
 from end_to_end.small_models import saved
+from epctx_kernels import KernelDef, KernelProvider, KernelRegistry
 from onnx.reference import ReferenceEvaluator
 
 import epctx_core as epctx
 from epctx_core.plugin import (
     ComputeCapability,
-    KernelDef,
-    KernelRegistry,
     Refusal,
     hookimpl,
 )
@@ -215,10 +214,9 @@ def test_an_ep_that_claims_a_node_of_another_graph_breaks_the_contract(tmp_path)
 
 
 def test_kernels_of_an_ep_run_nodes_inside_bodies(tmp_path):
-    class Kernels(EngineProvider):
+    class Kernels(KernelProvider):
         name = "KernelsExecutionProvider"
 
-        @hookimpl
         def get_kernel_registry(self):
             add = KernelDef(
                 op_type="Add",
@@ -226,14 +224,6 @@ def test_kernels_of_an_ep_run_nodes_inside_bodies(tmp_path):
                 create=lambda node: lambda inputs: [inputs[0] + inputs[1] + 1],
             )
             return KernelRegistry([add])
-
-        @hookimpl
-        def get_capability(self, graph, kernels):
-            return [
-                ComputeCapability([n], fuse=False)
-                for n in graph.nodes
-                if kernels.lookup(n)
-            ]
 
     registry, options = registry_of(Kernels)
     source = saved(model_of(NESTED), tmp_path / "m.onnx")
@@ -246,12 +236,11 @@ def test_kernels_of_an_ep_run_nodes_inside_bodies(tmp_path):
     )
 
 
-class WholeByKernel(EngineProvider):
+class WholeByKernel(KernelProvider):
     """Runs control-flow nodes whole, by a kernel on onnx's reference implementation."""
 
     name = "WholeByKernelExecutionProvider"
 
-    @hookimpl
     def get_kernel_registry(self):
         kernels = [
             KernelDef(
@@ -280,13 +269,14 @@ class WholeByKernel(EngineProvider):
         return lambda inputs: reference.run(None, dict(zip(names, inputs, strict=True)))
 
     @hookimpl
-    def get_capability(self, graph, kernels):
+    def get_capability(self, graph):
+        kernels = self.match(graph)
         outermost = [
             node
             for node in graph.nodes
             if not graph.parent_node and kernels.lookup(node)
         ]
-        return [ComputeCapability([node], fuse=False) for node in outermost]
+        return list(map(kernels.claim, outermost))
 
 
 def test_a_kernel_of_a_whole_control_flow_node_gets_what_its_bodies_read_outside(

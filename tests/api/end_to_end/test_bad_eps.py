@@ -20,6 +20,8 @@ from end_to_end.routes import (
     session_with,
 )
 from end_to_end.small_models import example, finished, saved, tensor
+from epctx_kernels import KernelDef
+from kernel_eps.acme import kernel_ep
 from onnx import helper
 
 import epctx_core as epctx
@@ -32,8 +34,6 @@ from epctx_core.plugin import (
     Availability,
     ComputeCapability,
     ExecutionProvider,
-    KernelDef,
-    KernelRegistry,
     Refusal,
     hookimpl,
 )
@@ -227,12 +227,12 @@ def around_others(honest, graph):
     """Claim the first and the last node as one set, and so what lies between them,
     without saying so.
     """
-    (whole,) = {type(item) for item in honest() if hasattr(item, "fuse")}
+    (whole,) = {type(item) for item in honest() if hasattr(item, "keep_nodes")}
     return [whole([graph.nodes[0], graph.nodes[-1]])]
 
 
 def twice(honest, _graph):
-    return [*honest(), *(item for item in honest() if hasattr(item, "fuse"))]
+    return [*honest(), *(item for item in honest() if hasattr(item, "keep_nodes"))]
 
 
 def claiming_index(index):
@@ -429,7 +429,7 @@ class Opaque:
 def flagged(**flags):
     def act(honest, *_given):
         return [
-            replace(item, **flags) if hasattr(item, "fuse") else item
+            replace(item, **flags) if hasattr(item, "keep_nodes") else item
             for item in honest()
         ]
 
@@ -680,18 +680,15 @@ def test_an_ep_that_this_machine_cannot_serve(route, source, tmp_path):
 def with_kernel(create):
     """Return an EP that runs each Relu by a kernel made by `create`."""
 
+    ep = kernel_ep(KernelDef(op_type="Relu", since_version=14, create=create))
+    ep.calls = []
+
     @hookimpl
-    def get_kernel_registry(self):
-        return KernelRegistry(
-            [KernelDef(op_type="Relu", since_version=14, create=create)]
-        )
+    def shutdown(self):
+        self.calls.append("shutdown")
 
-    def one_by_one(_honest, graph):
-        relus = [node for node in graph.nodes if node.op_type == "Relu"]
-        return [ComputeCapability(relus, fuse=False)]
-
-    ep = scripted(get_capability=one_by_one)
-    return type("WithKernel", (ep,), {"get_kernel_registry": get_kernel_registry})
+    ep.shutdown = shutdown
+    return ep
 
 
 def test_a_kernel_runs_single_nodes(source):

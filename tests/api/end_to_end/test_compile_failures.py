@@ -21,6 +21,7 @@ from end_to_end.random_graphs import assert_partitions_are_whole, drawn_model
 from end_to_end.routes import refused
 from end_to_end.share_models import run, write_model
 from end_to_end.small_models import chain, example, saved
+from epctx_kernels import KernelDef, KernelRegistry
 from epctx_sim_qnn import QnnProvider
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from kernel_eps.acme import KernelProvider
 
 import epctx_core as epctx
 from epctx_core import EPFail, Fail, InvalidArgument, ModelLoadCanceled, PluginError
-from epctx_core.plugin import ComputeCapability, KernelDef, KernelRegistry, hookimpl
+from epctx_core.plugin import ComputeCapability, hookimpl
 
 NEXT = {"ep__on_compile_failure": "next"}
 TEXT = r"RuntimeError: QNN graph finalize failed:\nerror 1002"
@@ -342,7 +343,6 @@ class ReluKernel(KernelProvider):
         )
     ]
 
-    @hookimpl
     def get_kernel_registry(self):
         self.asked.append("get_kernel_registry")
         return KernelRegistry(self.kernels, ())

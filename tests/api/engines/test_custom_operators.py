@@ -13,16 +13,13 @@ import onnx
 import onnxruntime
 import pytest
 from end_to_end.engine_eps import Eager
+from epctx_kernels import KernelDef, OperatorTypes
 from extensions_library import LIBRARY
 from graph.making import FLOAT, INT64, model, node, tensor, value
 from kernel_eps.acme import KernelProvider
 from onnx import TensorProto, helper
 
 import epctx_core as epctx
-from epctx_core.plugin import (
-    KernelDef,
-    OperatorTypes,
-)
 
 NAME = Path(LIBRARY).name
 DOMAIN = "ai.onnx.contrib"

@@ -604,16 +604,6 @@ class NamesNonsense(Alpha):
         ]
 
 
-class WithKernels(Alpha):
-    """Has kernels."""
-
-    name = "KernelExecutionProvider"
-
-    @hookimpl
-    def get_kernel_registry(self):
-        return None
-
-
 class Marking(Alpha):
     """Marks what it does."""
 

@@ -14,7 +14,7 @@ from end_to_end.share_models import options as share_options
 from end_to_end.share_models import run, write_model
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from end_to_end.small_models import chain, example, saved
-from isolation.faulty_eps import Faulty, PatientAtB, Slow, Stuck, StuckAtB, WithKernels
+from isolation.faulty_eps import Faulty, PatientAtB, Slow, Stuck, StuckAtB
 from isolation.harness import (
     OPERATORS,
     compiled,
@@ -259,15 +259,6 @@ def test_ctrl_c_ends_a_compile_with_a_limit_and_its_processes(
     processes = [int(word) for word in note.read_text().split()]
     assert wait_for(lambda: not any(map(is_alive, processes)))
     assert files(tmp_path / "out") == {}
-
-
-def test_an_ep_with_kernels_cannot_have_a_limit(tmp_path):
-    with pytest.raises(
-        epctx.InvalidArgument, match=r"in another process; ep\.compile_timeout includes"
-    ) as caught:
-        compiled(tmp_path / "out", source(tmp_path), WithKernels, limited(WithKernels))
-
-    assert "ep.compile_timeout" in (caught.value.hint or "")
 
 
 def test_a_class_that_no_other_process_can_import_says_so(tmp_path):

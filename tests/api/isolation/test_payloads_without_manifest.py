@@ -10,23 +10,22 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from end_to_end.small_models import chain, example, finished, saved, tensor
+from epctx_kernels import KernelDef, KernelProvider, KernelRegistry
 from isolation.harness import children, nothing_left, options_for, registry_of
 from onnx import helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.plugin import ComputeCapability, KernelDef, KernelRegistry, hookimpl
+from epctx_core.plugin import hookimpl
 
 FLOAT = onnx.TensorProto.FLOAT
 
 
-class Loading(Alpha):
-    """Alpha, with a kernel for Neg that counts its calls in this process."""
+class Single(KernelProvider):
+    """A kernel for Neg that counts its calls in this process."""
 
-    name = "LoadingExecutionProvider"
-    binary_suffix = "loading"
+    name = "SingleExecutionProvider"
     calls = 0
 
-    @hookimpl
     def get_kernel_registry(self):
         return KernelRegistry(
             [
@@ -42,32 +41,29 @@ class Loading(Alpha):
 
     def _neg(self, _node):
         def run(inputs):
-            Loading.calls += 1
+            Single.calls += 1
             return [-inputs[0]]
 
         return run
 
-    @hookimpl
-    def get_capability(self, graph, kernels):
-        single = [
-            ComputeCapability([node], fuse=False)
-            for node in graph.nodes
-            if kernels.lookup(node)
-        ]
-        return [*super().get_capability(graph), *single]
 
+class Loading(Alpha, Single):
+    """Alpha, with this kernel."""
 
-class Single(Loading):
-    """Kernels alone."""
-
-    name = "SingleExecutionProvider"
+    name = "LoadingExecutionProvider"
+    binary_suffix = "loading"
 
     @hookimpl
-    def get_capability(self, graph, kernels):
+    def get_capability(self, graph):
+        compiled = Alpha.get_capability(self, graph)
+        return [*compiled, *Single.get_capability(self, graph)]
+
+    @hookimpl
+    def compile(self, partitions):
         return [
-            ComputeCapability([node], fuse=False)
-            for node in graph.nodes
-            if kernels.lookup(node)
+            base.compile(self, [partition])[0]
+            for partition in partitions
+            for base in [Alpha if partition.token is None else Single]
         ]
 
 
@@ -140,8 +136,8 @@ def test_payloads_of_every_simulated_ep_run_isolated_without_a_manifest(
     assert there == len(eps)
 
 
-def test_kernels_of_an_ep_stay_out_where_its_payload_runs_isolated(
-    tmp_path, temporary, caplog
+def test_kernels_of_an_ep_run_in_its_process_where_its_payload_runs_isolated(
+    tmp_path, temporary
 ):
     model, registry = (
         saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"),
@@ -154,7 +150,7 @@ def test_kernels_of_an_ep_stay_out_where_its_payload_runs_isolated(
     path = from_other_process(tmp_path / "m_ctx.onnx")
     with epctx.InferenceSession(path, options, registry=registry) as session:
         (expected,) = session.run(None, {"x": example()})
-    calls = Loading.calls
+    calls = Single.calls
 
     isolated = options_for(Loading, isolate="all")
     with (
@@ -165,15 +161,11 @@ def test_kernels_of_an_ep_stay_out_where_its_payload_runs_isolated(
 
     assert np.array_equal(result, expected)
     assert calls
-    assert Loading.calls == calls
-    assert (
-        "LoadingExecutionProvider (registered by the host) runs single nodes by kernels"
-        in caplog.text
-    )
+    assert Single.calls == calls
 
 
-def test_an_ep_that_a_manifest_names_for_its_kernels_alone_is_left_out_of_an_isolated_session(
-    tmp_path, caplog
+def test_an_ep_that_a_manifest_names_for_its_kernels_alone_runs_them_in_its_process(
+    tmp_path,
 ):
     model, registry = (
         saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx"),
@@ -183,14 +175,29 @@ def test_an_ep_that_a_manifest_names_for_its_kernels_alone_is_left_out_of_an_iso
     epctx.ModelCompiler(options, model, registry=registry).compile_to_file(
         tmp_path / "m_ctx.onnx"
     )
-    calls = Loading.calls
+    with epctx.InferenceSession(
+        tmp_path / "m_ctx.onnx", options, registry=registry
+    ) as session:
+        (expected,) = session.run(None, {"x": example()})
+    calls = Single.calls
 
     with epctx.InferenceSession(
         tmp_path / "m_ctx.onnx", options_for(isolate="all"), registry=registry
     ) as session:
-        session.run(None, {"x": example()})
+        (result,) = session.run(None, {"x": example()})
+        eps = session.get_providers()
 
-    assert Loading.calls == calls
-    assert (
-        "the session runs without it: ep.isolate=all leaves kernels out" in caplog.text
-    )
+    assert calls
+    assert Single.calls == calls
+    assert Single.name in eps
+    assert np.array_equal(result, expected)
+
+
+def test_kernels_cannot_run_here_what_another_process_claimed(tmp_path):
+    model = saved(chain(("Add", "Neg", "Relu")), tmp_path / "m.onnx")
+    options = options_for(Single, isolate="compile")
+
+    with pytest.raises(epctx.InvalidArgument, match=r"ep\.isolate=compile") as caught:
+        epctx.InferenceSession(model, options, registry=registry_of(Single))
+
+    assert "ep.isolate=all" in caught.value.hint

@@ -30,7 +30,6 @@ from isolation.faulty_eps import (
     RefusesNonsense,
     Renaming,
     TellsOfSpans,
-    WithKernels,
 )
 from isolation.harness import compiled, nothing_left, options_for, registry_of, source
 from onnx import helper
@@ -402,15 +401,6 @@ def test_an_ep_is_told_of_runs_and_dynamic_options_where_it_runs(
         f"end first {where}",
     ]
     assert set(said) - set(told) == ({"allocate here"} if mode == "compile" else set())
-
-
-def test_an_ep_with_kernels_is_refused(tmp_path):
-    with pytest.raises(
-        epctx.InvalidArgument, match="runs single nodes by kernels of its own"
-    ):
-        compiled(
-            tmp_path / "out", source(tmp_path), WithKernels, options_for(WithKernels)
-        )
 
 
 def test_a_wrong_claim_is_the_contract_broken_as_without_isolation(tmp_path):

@@ -6,19 +6,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import epctx_kernels
 import numpy as np
 import onnx.parser
+from epctx_kernels import KernelDef, KernelRegistry, OperatorTypes
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import (
-    ComputeCapability,
-    ExecutionProvider,
-    KernelDef,
-    KernelRegistry,
-    OperatorTypes,
-    hookimpl,
-)
 
 FLOAT, DOUBLE, INT64 = (
     onnx.TensorProto.FLOAT,
@@ -61,23 +55,14 @@ def scaling(**facts):
     return KernelDef(**{**base, "type_constraints": {"T": {FLOAT}}, **facts})
 
 
-class KernelProvider(ExecutionProvider):
+class KernelProvider(epctx_kernels.KernelProvider):
     """Claims every node that one of its kernels fits."""
 
     kernels: ClassVar[list[KernelDef]] = []
     described: ClassVar[list[OperatorTypes]] = []
 
-    @hookimpl
     def get_kernel_registry(self):
         return KernelRegistry(self.kernels, self.described)
-
-    @hookimpl
-    def get_capability(self, graph, kernels):
-        return [
-            ComputeCapability([node], fuse=False)
-            for node in graph.nodes
-            if kernels.lookup(node)
-        ]
 
 
 class Acme(KernelProvider):

@@ -14,6 +14,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 from command_line import main
+from epctx_kernels import KernelDef
 from install_commands import pip_install
 from kernel_eps.acme import kernel_ep, with_eps
 from onnx import TensorProto, helper
@@ -21,7 +22,6 @@ from ort_format.sources import FUNCTIONS, NAMES, SMALL, inputs_of, source
 from ort_format.stored import NEWEST, OLD, ort_file
 
 import epctx_core as epctx
-from epctx_core.plugin import KernelDef
 
 TOLERANCE = 1e-5
 EPS = (["QNN"], ["OpenVINO"], ["VitisAI"], ["OpenVINO", "QNN", "VitisAI"])

@@ -82,7 +82,7 @@ def test_whatever_is_false_is_a_refusal_by_operator(verdict):
 def test_claims_carry_what_was_asked_of_them():
     answer = answered(lambda _: True, keep_initializers=True)
 
-    assert [(c.fuse, c.keep_initializers) for c in answer] == [(True, True)]
+    assert [(c.keep_nodes, c.keep_initializers) for c in answer] == [(False, True)]
 
 
 def test_names_that_a_vendor_makes_of_numbered_nodes_are_mapped_back(graph):

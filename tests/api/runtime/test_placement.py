@@ -15,6 +15,7 @@ from contract.validating_eps import compiled, session
 from control_flow.agreement_of_routes import model_of
 from end_to_end.engine_eps import Alpha, Beta, EngineProvider, Fragile, scripted
 from end_to_end.small_models import chain, saved
+from epctx_kernels import KernelDef
 from kernel_eps.acme import kernel_ep
 from models_breadth.special_models import made, node, value
 from models_breadth.taker import Taker
@@ -24,7 +25,6 @@ import epctx_core as epctx
 from epctx_core.plugin import (
     CompiledPartition,
     ComputeCapability,
-    KernelDef,
     Purpose,
     Refusal,
     hookimpl,

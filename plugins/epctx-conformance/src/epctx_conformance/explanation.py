@@ -192,12 +192,13 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
             for partition in part.partitions
             for node in partition.node_indices
         }
+        keepers = {i: kept.ep for kept in part.kept for i in kept.node_indices}
         for index in range(len(graph.nodes)):
             if index in part.executed:
                 continue
             source = sources.get((graph.path, index))
             partition = partitions.get(index)
-            kernel = part.kernel_nodes.get(index)
+            keeper = keepers.get(index)
             ep = partition.ep if partition is not None else source or CPU_EP
             reasons = refusals.get((id(graph), index), {})
             domain = graph.domains[index]
@@ -207,9 +208,9 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
                 operator=f"{domain}::{operator}" if domain else operator,
                 graph=graph.path,
                 index=index,
-                ep=ep if kernel is None else kernel[0],
+                ep=keeper or ep,
                 partition=numbers.get(id(partition)),
-                kernel=kernel is not None,
+                kernel=keeper is not None,
                 compiled=source is not None,
                 refusals=tuple(reasons),
                 follows={ep: cause for (ep, _), cause in reasons.items() if cause},

@@ -143,7 +143,7 @@ def comparable(items: Sequence[Any]) -> list[Any]:
             rows.append(("refusal", item.reason, indices))
         else:
             rows.append(
-                ("claim", item.fuse, item.keep_initializers, item.exact, indices)
+                ("claim", item.keep_nodes, item.keep_initializers, item.exact, indices)
             )
     return sorted(rows, key=repr)
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
+import epctx_kernels
 import numpy as np
+from epctx_kernels import KernelDef, KernelRegistry
 from onnx import TensorProto
-
-from epctx_core.plugin import (
-    ComputeCapability,
-    ExecutionProvider,
-    KernelDef,
-    KernelRegistry,
-    hookimpl,
-)
 
 FLOATS = {"T": frozenset({TensorProto.FLOAT, TensorProto.DOUBLE})}
 FUNCTIONS = {
@@ -41,22 +35,9 @@ REGISTRY = KernelRegistry(
 )
 
 
-class KernelProvider(ExecutionProvider):
+class KernelProvider(epctx_kernels.KernelProvider):
     name = "KernelExecutionProvider"
     vendor = "epctx tests"
 
-    @hookimpl
     def get_kernel_registry(self):
         return REGISTRY
-
-    @hookimpl
-    def get_capability(self, graph, kernels):
-        return [
-            ComputeCapability([n], fuse=False)
-            for n in graph.nodes
-            if kernels.lookup(n) is not None
-        ]
-
-    @hookimpl
-    def compile(self, partitions):
-        raise NotImplementedError("kernels only")

@@ -90,10 +90,11 @@ def decode_claims(
             claims.append(
                 ComputeCapability(
                     nodes,
-                    fuse=claim.flag("fuse"),
+                    keep_nodes=claim.flag("stay"),
                     keep_initializers=claim.flag("keep"),
                     exact=claim.flag("exact"),
                     token=None if item.get("token") is None else claim.number("token"),
+                    metadata=decode_attributes(item["metadata"]),
                 )
             )
     return claims
@@ -416,11 +417,6 @@ ARGUMENTS: Mapping[str, Codec] = {
     "int": _PLAIN,
     "Mapping[str, str]": _PLAIN,
     "GraphView": Codec(_send_graph, _receive_graph),
-    # Kernels are functions: an EP that has any is not isolated where it claims nodes.
-    "KernelLookup": Codec(
-        lambda _request, _value: None,
-        lambda _service, _message, _plain: model_copy.NoKernels(),
-    ),
     "onnx.ModelProto": Codec(
         _send_model,
         lambda _service, message, plain: onnx.ModelProto.FromString(
@@ -455,13 +451,19 @@ def _encode_claims(
             claims.append({"reason": encode_attribute(item.reason), "nodes": nodes})
         else:
             flags = {
-                "fuse": bool(item.fuse),
+                "stay": bool(item.keep_nodes),
                 "keep": bool(item.keep_initializers),
                 "exact": bool(item.exact),
             }
             token = None if item.token is None else len(service.tokens)
             service.tokens += () if item.token is None else (item.token,)
-            claims.append({"nodes": nodes, **flags, "token": token})
+            metadata = [
+                [encode_attribute(key), encode_attribute(text)]
+                for key, text in item.metadata.items()
+            ]
+            claims.append(
+                {"nodes": nodes, **flags, "token": token, "metadata": metadata}
+            )
     return {"claims": claims}, ()
 
 

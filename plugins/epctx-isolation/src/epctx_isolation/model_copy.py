@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import (
         ContextNode,
         GraphView,
-        KernelDef,
         NodeView,
         Partition,
         PayloadView,
@@ -175,6 +174,7 @@ def describe_view(view: GraphSlice) -> dict[str, Any]:
     return {
         "path": view.index.path,
         "taken": [i for i, is_taken in enumerate(view.is_assigned) if is_taken],
+        "metadata": dict(view.metadata),
     }
 
 
@@ -275,7 +275,9 @@ class ReceivedModel:
             if graph.path
             else None
         )
-        return _GraphView(group, graph, None, is_taken, parent, self._root)
+        view = _GraphView(group, graph, None, is_taken, parent, self._root)
+        view.metadata = description["metadata"]
+        return view
 
     def partitions(
         self, items: Sequence[Mapping[str, Any]], ep: str, tokens: Sequence[object]
@@ -346,18 +348,6 @@ class _GraphView(GraphSlice):
             [by_index[index] for index in group]
             for group in self._group(list(by_index))
         ]
-
-
-class NoKernels:
-    """Kernels of an EP that has none; implements `KernelLookup`."""
-
-    def lookup(self, node: NodeView) -> KernelDef | None:  # noqa: ARG002 - for whatever node
-        """Return None."""
-        return None
-
-    def refusal(self, node: NodeView) -> str | None:  # noqa: ARG002 - the same
-        """Return None."""
-        return None
 
 
 class RemotePayload:

@@ -8,7 +8,6 @@ core needs them before there is a process.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from epctx_core.ext import GraphIndex
     from epctx_core.plugin import Partition, PayloadView, ProviderContext
 
-_KERNELS = "get_kernel_registry"
 _CONTEXT_HOOKS = {"get_ep_context_nodes", "load_context"}
-_log = logging.getLogger("epctx.providers")
 
 
 def isolate(
@@ -54,11 +51,7 @@ def isolate(
     `epctx_core.plugin.ProcessIsolation`: a proxy, or the EP's own if no work is to be
     isolated.
 
-    Kernels are functions and cannot leave their process: an EP that loads payloads in
-    another one leaves them out.
-
     Raises:
-        InvalidArgument: the EP has kernels, and the purpose is not only to load.
         NotImplementedByProvider: it cannot load what it compiles, so its runnables have
             to stay there.
     """
@@ -68,22 +61,6 @@ def isolate(
     if purpose is Purpose.LOAD and ep.mode == "compile":
         return ep.cls
     hooks = implemented_hooks(ep.cls)
-    if _KERNELS in hooks and purpose is Purpose.LOAD and "load_context" in hooks:
-        _log.warning(
-            (
-                "%s runs single nodes by kernels of its own, which ep.isolate=all "
-                "leaves out: other EPs run these nodes."
-            ),
-            ep.record.label,
-        )
-    elif _KERNELS in hooks:
-        raise InvalidArgument(
-            f"{ep.record.label} runs single nodes by kernels of its own, which "
-            f"ep.isolate={ep.mode} cannot have in another process"
-            f"{_limits_include(ep.mode)}.",
-            ep=ep.record.name,
-            hint="Leave out ep.isolate and ep.compile_timeout, or the EP.",
-        )
     loads_locally = purpose is Purpose.RUN and ep.mode == "compile"
     if loads_locally and not hooks.keys() >= _CONTEXT_HOOKS:
         raise NotImplementedByProvider(
@@ -306,8 +283,20 @@ class LoadingProxy(Proxy):
     ) -> Sequence[CompiledPartition]:
         """Return the result of `compile`: load in this process what the other one
         compiled, from a private folder.
+
+        Raises:
+            InvalidArgument: nodes of a partition stay in the model, so that there is
+                nothing to load.
         """
         name = self.isolated.record.name
+        if any(getattr(partition, "keeps_nodes", False) for partition in partitions):
+            raise InvalidArgument(
+                f"{self.isolated.record.label} runs nodes that stay in the model, "
+                "which ep.isolate=compile cannot load from another process"
+                f"{_limits_include('compile')}.",
+                ep=name,
+                hint="Set ep.isolate=all, or leave out ep.compile_timeout or the EP.",
+            )
         exported = super().compile_partitions(partitions)
         if len(exported) != len(partitions) or not all(
             isinstance(e, CompiledPartition) for e in exported

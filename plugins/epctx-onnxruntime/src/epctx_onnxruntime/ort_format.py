@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from epctx_kernels import OPERATOR_TYPES, OperatorTypes, dump_operator_types
 from onnx import (
     AttributeProto,
     GraphProto,
@@ -30,7 +31,6 @@ from onnx import (
 )
 
 from epctx_core.errors import EpctxError, InvalidProtobuf, NotFound
-from epctx_core.plugin import OperatorTypes
 from epctx_onnxruntime.graphs import INLINE_LIMIT, all_graphs, rename_apart
 
 if TYPE_CHECKING:
@@ -69,10 +69,9 @@ def recognizes(data: bytes) -> bool:
     return data[4:8] == _IDENTIFIER
 
 
-def decode(
-    data: bytes, path: Path | None, count: Callable[[str], None]
-) -> tuple[ModelProto, list[OperatorTypes]]:
-    """Decode a model, and the type constraints of its operators without a schema.
+def decode(data: bytes, path: Path | None, count: Callable[[str], None]) -> ModelProto:
+    """Decode a model, with the type constraints of its operators without a schema in
+    its metadata, for EPs with kernels.
 
     Weights above `INLINE_LIMIT` bytes of a file are external tensors in that file;
     those of bytes are copied.
@@ -179,7 +178,7 @@ class _Decoder:
         self._left_for_structure = len(data)
         self._add = count
 
-    def model(self, session: Any) -> tuple[ModelProto, list[OperatorTypes]]:
+    def model(self, session: Any) -> ModelProto:
         model = session.Model()
         proto = ModelProto(
             ir_version=model.IrVersion(), model_version=model.ModelVersion()
@@ -211,7 +210,11 @@ class _Decoder:
             domain = self._read_text(opset.Domain())
             if ("" if domain in _DEFAULT_DOMAINS else domain) in used:
                 proto.opset_import.add(domain=domain, version=opset.Version())
-        return proto, list(filter(_has_no_schema, self._read_operators(session)))
+        if operators := list(filter(_has_no_schema, self._read_operators(session))):
+            proto.metadata_props.add(
+                key=OPERATOR_TYPES, value=dump_operator_types(operators)
+            )
+        return proto
 
     def _convert_graph(self, graph: Any, proto: GraphProto, *, nested: int) -> None:
         if nested > _MOST_NESTED:

@@ -7,13 +7,8 @@ import time
 import numpy as np
 from conformance.faulty_eps.table import fault
 from conformance.kernel_ep import FLOATS, KernelProvider, kernel
+from epctx_kernels import KernelDef, KernelRegistry
 from onnx import TensorProto
-
-from epctx_core.plugin import (
-    KernelDef,
-    KernelRegistry,
-    hookimpl,
-)
 
 KERNELS_ONLY = {"partitions": False, "export": False}
 
@@ -23,7 +18,6 @@ class Given(KernelProvider):
 
     registry = KernelRegistry()
 
-    @hookimpl
     def get_kernel_registry(self):
         return self.registry
 
@@ -48,7 +42,6 @@ def of_kernel(**changed):
     **KERNELS_ONLY,
 )
 class NewKernelsEachTime(Given):
-    @hookimpl
     def get_kernel_registry(self):
         self.registry.add(
             KernelDef(op_type="Neg", since_version=6, create=kernel(np.negative))

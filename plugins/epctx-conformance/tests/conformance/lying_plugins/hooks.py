@@ -19,7 +19,6 @@ HOOKS = {
     "compile": "a_context_model_in_a_file_loads_and_runs",
     "get_ep_context_nodes": "a_context_model_in_a_file_loads_and_runs",
     "load_context": "a_context_model_in_a_file_loads_and_runs",
-    "get_kernel_registry": "it_returns_claims_and_refusals_of_nodes_of_the_graph",
     "allocate": "it_allocates_memory_as_requested",
     "set_dynamic_options": "it_refuses_unknown_dynamic_options",
     "on_run_start": "its_run_hooks_are_called_around_each_run_and_raise_nothing",

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from end_to_end.engine_eps import Alpha
+from epctx_kernels import KernelDef, OperatorTypes
 from epctx_sim_qnn import QnnProvider
 from kernel_eps.acme import (
     FLOAT,
@@ -30,15 +31,7 @@ from kernel_eps.acme import (
 )
 
 import epctx_core as epctx
-from epctx_core.plugin import (
-    Availability,
-    ComputeCapability,
-    KernelDef,
-    KernelRegistry,
-    OperatorTypes,
-    Purpose,
-    hookimpl,
-)
+from epctx_core.plugin import Availability, Purpose, hookimpl
 
 KEY = "epctx.kernel_type_constraints"
 MIXED = model_of("a = Relu(x) b = acme.Scale(a) y = Neg(b)", inner="float[2] b")
@@ -50,8 +43,6 @@ ENTRY = {
     "inputs": ["T", "T"],
     "outputs": ["T"],
 }
-
-pytestmark = pytest.mark.not_for_onnxruntime("it has no operators of acme")
 
 
 def metadata(path):
@@ -68,23 +59,29 @@ def with_metadata(path, text):
     return path
 
 
-class Both(Alpha):
+class Both(Alpha, KernelProvider):
     """Compiles what Alpha does, and has kernels for acme's operators."""
 
     name = "BothExecutionProvider"
+    kernels = [scaling()]  # noqa: RUF012 - never changed
+    described = [SCALE]  # noqa: RUF012 - never changed
 
     @hookimpl
-    def get_kernel_registry(self):
-        return KernelRegistry([scaling()], [SCALE])
+    def get_capability(self, graph):
+        compiled = Alpha.get_capability(self, graph)
+        return [*compiled, *KernelProvider.get_capability(self, graph)]
 
     @hookimpl
-    def get_capability(self, graph, kernels):
-        single = [
-            ComputeCapability([node], fuse=False)
-            for node in graph.nodes
-            if kernels.lookup(node)
-        ]
-        return [*super().get_capability(graph), *single]
+    def compile(self, partitions):
+        made = {}
+        for base in (Alpha, KernelProvider):
+            own = [
+                partition
+                for partition in partitions
+                if isinstance(partition.token, KernelDef) == (base is KernelProvider)
+            ]
+            made.update(zip(own, base.compile(self, own), strict=True))
+        return [made[partition] for partition in partitions]
 
 
 class Undescribed(KernelProvider):
@@ -196,7 +193,7 @@ def test_where_the_ep_with_the_kernels_is_not_there_a_warning_names_it_and_the_c
 
     np.testing.assert_array_equal(result, -np.maximum(X, 0))
     assert (
-        "kernels of AcmeExecutionProvider ran nodes of this model when it was compiled"
+        "AcmeExecutionProvider took nodes that this model kept when it was compiled"
         in caplog.text
     )
 
@@ -366,11 +363,8 @@ def test_the_table_is_the_same_whatever_the_order_in_which_an_ep_describes(tmp_p
     for number, described in enumerate(([SCALE, zoom], [zoom, SCALE])):
         folder = tmp_path / str(number)
         folder.mkdir()
-        texts.append(
-            metadata(compiled(model, folder, Alpha, kernel_ep(described=described)))[
-                KEY
-            ]
-        )
+        ep = kernel_ep(scaling(), scaling(op_type="Zoom"), described=described)
+        texts.append(metadata(compiled(model, folder, Alpha, ep))[KEY])
 
     assert texts[0] == texts[1]
 
@@ -385,7 +379,8 @@ def test_the_version_in_effect_is_written(tmp_path):
     )
     model = model_of("a = Relu(x) y = acme.Scale(a)", acme=4)
 
-    context = compiled(model, tmp_path, Alpha, kernel_ep(described=[SCALE, newer]))
+    ep = kernel_ep(scaling(since_version=3), described=[SCALE, newer])
+    context = compiled(model, tmp_path, Alpha, ep)
 
     (entry,) = json.loads(metadata(context)[KEY])["operators"]
     assert (entry["since_version"], entry["inputs"]) == (3, ["T", "U"])
@@ -395,13 +390,22 @@ def test_of_two_eps_that_describe_an_operator_the_first_counts(tmp_path):
     other = OperatorTypes(
         domain="acme", op_type="Scale", inputs=("A", "B"), outputs=("C",)
     )
-    later = type(
-        "Later",
-        (KernelProvider,),
-        {"name": "LaterExecutionProvider", "described": [other]},
+    twice = model_of(
+        "a = Relu(x) b = acme.Scale(a) y = acme.Scale <first: int = 1> (b)",
+        inner="float[2] b",
     )
+    first = kernel_ep(scaling())
 
-    context = compiled(MIXED, tmp_path, Alpha, Acme, later)
+    @hookimpl
+    def get_capability(self, graph):
+        kernels = self.match(graph)
+        return [kernels.claim(graph.nodes[0])]
+
+    first.get_capability = get_capability
+    later = kernel_ep(scaling(type_constraints={}), described=[other])
+    later.name = "LaterExecutionProvider"
+
+    context = compiled(twice, tmp_path, Alpha, first, later)
 
     assert json.loads(metadata(context)[KEY])["operators"] == [ENTRY]
 
@@ -415,29 +419,6 @@ def test_compiling_again_without_the_ep_keeps_the_table(tmp_path):
     ).compile_to_file(tmp_path / "again_ctx.onnx")
 
     assert metadata(tmp_path / "again_ctx.onnx")[KEY] == metadata(context)[KEY]
-
-
-def test_compiling_again_drops_what_was_compiled_since(tmp_path):
-    class Compiling(Alpha):
-        name = "CompilingExecutionProvider"
-        operators = frozenset({"Neg", "Scale"})
-
-        @hookimpl
-        def get_capability(self, graph):
-            return [
-                ComputeCapability([node])
-                for node in graph.nodes
-                if node.op_type in self.operators
-            ]
-
-    context = compiled(MIXED, tmp_path, Alpha, Acme)
-    registry, options = with_eps(Compiling)
-
-    epctx.ModelCompiler(options, context, registry=registry).compile_to_file(
-        tmp_path / "again_ctx.onnx"
-    )
-
-    assert KEY not in metadata(tmp_path / "again_ctx.onnx")
 
 
 DEEP = "[" * 100_000

@@ -9,18 +9,13 @@ import re
 from contextlib import suppress
 
 import pytest
+from epctx_kernels import KernelDef, KernelProvider, KernelRegistry, OperatorTypes
 from graph.making import FLOAT, INT64, model, node, value
 from onnx import TensorProto, helper
 
 from epctx_core import InferenceSession, Registry
 from epctx_core.errors import NotImplementedByProvider, PluginError
-from epctx_core.plugin import (
-    ExecutionProvider,
-    KernelDef,
-    KernelRegistry,
-    OperatorTypes,
-    hookimpl,
-)
+from epctx_core.plugin import hookimpl
 
 
 def kernel(**facts):
@@ -35,15 +30,15 @@ def looked_up(made, *kernels, index=0, operators=(), carried=()):
     """
     said = []
 
-    class Provider(ExecutionProvider):
+    class Provider(KernelProvider):
         name = "KernelsExecutionProvider"
 
-        @hookimpl
         def get_kernel_registry(self):
             return KernelRegistry(kernels, operators)
 
         @hookimpl
-        def get_capability(self, graph, kernels):
+        def get_capability(self, graph):
+            kernels = self.match(graph)
             asked = next(each for each in graph.nodes if each.index == index)
             said.append((kernels.lookup(asked), kernels.refusal(asked)))
             return []

@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "kernel-eps.md"
 
 
 def test_the_ep_of_the_page_runs_its_operator():
-    (code,) = re.findall(
+    code, *_ = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
     names = {"__name__": "documented"}

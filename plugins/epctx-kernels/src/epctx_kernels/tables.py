@@ -1,5 +1,5 @@
-"""Types for which EPs have kernels, in a model's metadata: what ONNX Runtime's own
-format (`.ort`) states of operators without a schema, and an ONNX model cannot.
+"""Types of operators in a model's metadata: what ONNX Runtime's own format (`.ort`)
+states of operators without a schema, and an ONNX model cannot.
 
 See `OperatorTypes`.
 """
@@ -8,62 +8,59 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.context.metadata import (
-    KERNEL_TYPES,
-    get_metadata,
-    read_json_text,
-    remove_metadata,
-    set_metadata,
-)
 from epctx_core.errors import InvalidGraph
-from epctx_core.plugin import OperatorTypes
+from epctx_kernels.definitions import OperatorTypes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from onnx import ModelProto
-
-_KERNEL_TYPES_VERSION = 1
-LONGEST_KERNEL_TYPES = 1 << 20
+OPERATOR_TYPES = "epctx.kernel_type_constraints"
+"""Key of the entry in a model's metadata."""
+LONGEST_TEXT = 1 << 20
 MOST_PARAMETERS = 1024
+_VERSION = 1
 
 
-def read_kernel_types(model: ModelProto) -> tuple[OperatorTypes, ...]:
-    """Return the operators that a model describes; none for an unknown version.
+@lru_cache(maxsize=8)
+def read_operator_types(text: str | None) -> tuple[OperatorTypes, ...]:
+    """Return the operators that an entry describes; none without an entry, or for an
+    unknown version.
+
+    Args:
+        text: the entry `OPERATOR_TYPES` of a model's metadata, None if it has none.
 
     Raises:
         InvalidGraph: the text is damaged, too long, or describes an operator twice.
     """
-    text = get_metadata(model, KERNEL_TYPES)
     if text is None:
         return ()
-    what = f"the model's {KERNEL_TYPES} metadata"
-    if len(text) > LONGEST_KERNEL_TYPES:
+    what = f"the model's {OPERATOR_TYPES} metadata"
+    hint = "Fetch the model again, or compile again."
+    if len(text) > LONGEST_TEXT:
         raise InvalidGraph(
-            f"{what} has {len(text)} characters; at most {LONGEST_KERNEL_TYPES} are "
-            "read.",
-            hint="Fetch the model again, or compile again.",
+            f"{what} has {len(text)} characters; at most {LONGEST_TEXT} are read.",
+            hint=hint,
         )
-    return read_json_text(text, what, _read_operators)
+    try:
+        return _read_operators(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidGraph(f"{what} is damaged: {error!r:.200}.", hint=hint) from error
 
 
-def write_kernel_types(model: ModelProto, operators: Iterable[OperatorTypes]) -> None:
-    """Write into a model's metadata for which types EPs have kernels; the first entry
-    of an operator counts.
+def dump_operator_types(operators: Iterable[OperatorTypes]) -> str:
+    """Return the text of an entry; of several descriptions of one version of an
+    operator the first counts.
     """
     first: dict[tuple[str, str, int], OperatorTypes] = {}
     for operator in operators:
         first.setdefault(_identify(operator), operator)
-    remove_metadata(model, {KERNEL_TYPES})
-    if not first:
-        return
     entries = [asdict(first[identity]) for identity in sorted(first)]
-    text = json.dumps(
-        {"version": _KERNEL_TYPES_VERSION, "operators": entries}, separators=(",", ":")
+    return json.dumps(
+        {"version": _VERSION, "operators": entries}, separators=(",", ":")
     )
-    set_metadata(model, KERNEL_TYPES, text)
 
 
 def _identify(operator: OperatorTypes) -> tuple[str, str, int]:
@@ -71,7 +68,7 @@ def _identify(operator: OperatorTypes) -> tuple[str, str, int]:
 
 
 def _read_operators(data: Any) -> tuple[OperatorTypes, ...]:
-    if data["version"] != _KERNEL_TYPES_VERSION:
+    if data["version"] != _VERSION:
         return ()
     operators = tuple(map(_read_operator, data["operators"]))
     if len({_identify(operator) for operator in operators}) < len(operators):

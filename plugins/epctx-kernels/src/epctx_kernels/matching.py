@@ -1,5 +1,5 @@
-"""Matching of EPs' kernels to nodes: operator, version and types, by ONNX Runtime's
-rules (see `KernelDef`).
+"""Matching of an EP's kernels to the nodes of a graph: operator, version and types, by
+ONNX Runtime's rules (see `KernelDef`).
 
 The operator's table comes from the ONNX schema, from the plugin, or from the model's
 metadata, in this order.
@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING
 import onnx
 
 from epctx_core.errors import PluginError
-from epctx_core.graph.walks import find_schema
-from epctx_core.plugin import OperatorTypes
+from epctx_core.plugin import ComputeCapability
+from epctx_kernels.definitions import OperatorTypes
+from epctx_kernels.tables import (
+    OPERATOR_TYPES,
+    dump_operator_types,
+    read_operator_types,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_core.graph.type_table import TypeTable
-    from epctx_core.plugin import KernelDef, KernelRegistry, NodeView
+    from epctx_core.plugin import GraphView, NodeView
+    from epctx_kernels.definitions import KernelDef, KernelRegistry
 
 
 _TYPE_NAMES = {
@@ -28,35 +33,23 @@ _TYPE_NAMES = {
 }
 
 
-class KernelMatcher:
-    """Kernels of one EP, with the known operators and the types of one graph;
-    implements `epctx_core.plugin.KernelLookup`.
+class KernelLookup:
+    """Kernels of one EP for the nodes of one graph.
 
     Args:
-        registry: the EP's, None for an EP without kernels.
-        carried: the operators that the model's metadata describes.
-        types: of the graph's values.
+        registry: the EP's kernels.
+        graph: has the types of values, and in its metadata what is known of operators
+            that no schema describes.
 
-    Attributes:
-        own: the operators that the EP describes.
+    Raises:
+        InvalidGraph: the metadata are damaged; see `read_operator_types`.
     """
 
-    def __init__(
-        self,
-        registry: KernelRegistry | None,
-        carried: Sequence[OperatorTypes],
-        types: TypeTable,
-    ) -> None:
-        self.own: Sequence[OperatorTypes] = (
-            registry.operators if registry is not None else ()
-        )
+    def __init__(self, registry: KernelRegistry, graph: GraphView) -> None:
         self._registry = registry
-        self._carried = carried
-        self._types = types
-
-    def for_graph(self, types: TypeTable) -> KernelMatcher:
-        """Return a matcher of the same kernels for another graph."""
-        return KernelMatcher(self._registry, self._carried, types)
+        self._graph = graph
+        self._carried = read_operator_types(graph.metadata.get(OPERATOR_TYPES))
+        self._described = self._carried
 
     def lookup(self, node: NodeView) -> KernelDef | None:
         """Return the first kernel that fits the node, or None."""
@@ -69,6 +62,52 @@ class KernelMatcher:
         kernel, misfits = self._find(node)
         return "; ".join(misfits) if kernel is None and misfits else None
 
+    def claim(self, node: NodeView) -> ComputeCapability:
+        """Return the claim of a node that one of the kernels runs; it has the table of
+        an operator without a schema, for where the model is loaded.
+
+        Raises:
+            PluginError: no kernel fits.
+        """
+        kernel = self.lookup(node)
+        if kernel is None:
+            why = self.refusal(node) or "there is none of this operator"
+            raise PluginError(
+                f"node {node.name!r} ({node.op_type}) is claimed for a kernel, but "
+                f"none fits: {why}.",
+                node=node.name,
+                hook="get_capability",
+                hint="Claim nodes for which `KernelLookup.lookup` returns a kernel.",
+            )
+        return ComputeCapability(
+            [node],
+            keep_nodes=True,
+            # Kernels get weights like any other input.
+            keep_initializers=True,
+            token=kernel,
+            metadata=self._describe(node),
+        )
+
+    def _describe(self, node: NodeView) -> dict[str, str]:
+        """Return what a node adds to the model's metadata: its operator, after those
+        before it.
+        """
+        table = (
+            self._find_description(node)
+            if _read_schema(node.domain, node.op_type, node.opset_version) is None
+            else None
+        )
+        if table is None or table in self._described:
+            return {}
+        self._described = (*self._described, table)
+        return {OPERATOR_TYPES: dump_operator_types(self._described)}
+
+    def _find_description(self, node: NodeView) -> OperatorTypes | None:
+        """Return the plugin's table of a node's operator, or else the model's."""
+        return _find_newest(self._registry.operators, node) or _find_newest(
+            self._carried, node
+        )
+
     def _find(self, node: NodeView) -> tuple[KernelDef | None, list[str]]:
         """Return the first kernel that fits a node, or None; and why those before it do
         not.
@@ -78,19 +117,12 @@ class KernelMatcher:
                 have.
         """
         misfits: list[str] = []
-        candidates = (
-            self._registry.candidates(node.domain, node.op_type)
-            if self._registry
-            else ()
-        )
+        candidates = self._registry.candidates(node.domain, node.op_type)
         if not candidates:
             return None, misfits
-        schema = _read_schema(node.domain, node.op_type, node.opset_version)
-        table = (
-            schema
-            or find_operator_types(self.own, node)
-            or find_operator_types(self._carried, node)
-        )
+        table = _read_schema(
+            node.domain, node.op_type, node.opset_version
+        ) or self._find_description(node)
         for kernel in candidates:
             misfit = self._find_misfit(kernel, node, table)
             if misfit is None:
@@ -150,29 +182,22 @@ class KernelMatcher:
                 (values[i] for values, i in indices if i < len(values) and values[i]),
                 None,
             )
-            if value is not None and self._types.get(value).elem_type not in allowed:
+            if value is not None and self._graph.value(value).elem_type not in allowed:
                 expected = (
                     ", ".join(_TYPE_NAMES.get(t, str(t)) for t in sorted(allowed))
                     or "nothing"
                 )
                 return (
                     f"{kernel} is for {name} = {expected}; {value!r} is "
-                    f"{self._types.get(value)}"
+                    f"{self._graph.value(value).type}"
                 )
         return None
 
 
-def find_operator_types(
+def _find_newest(
     operators: Sequence[OperatorTypes], node: NodeView
 ) -> OperatorTypes | None:
-    """Return the newest version of a node's operator that the model's opset has; None
-    for one of ONNX's.
-    """
-    if (
-        not operators
-        or _read_schema(node.domain, node.op_type, node.opset_version) is not None
-    ):
-        return None
+    """Return the newest version of a node's operator that the model's opset has."""
     candidates = [
         operator
         for operator in operators
@@ -187,8 +212,9 @@ def _read_schema(domain: str, op_type: str, opset: int) -> OperatorTypes | None:
     """Return the types in ONNX's schema: for each parameter its type variable, or its
     own name if it has none.
     """
-    schema = find_schema(domain, op_type, opset)
-    if schema is None:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
         return None
     variables = {constraint.type_param_str for constraint in schema.type_constraints}
     sides = [
