@@ -103,7 +103,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin.hookspecs import *
     from epctx_core.publish.files import *
     from epctx_core.publish.publication import *
-    from epctx_core.registry.entries import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
     from epctx_core.sessions.host import *

@@ -41,7 +41,7 @@ CONTRACT = {
     "CORE_ATTRIBUTES", "Cancellation", "Compatibility", "CompiledPartition",
     "ComputeCapability", "ContextNode", "ContextReader", "ContextWriter",
     "EPContextNode", "Engine", "EnginePolicy", "ExecutionProvider", "Extent", "Finding",
-    "GraphTransformer", "GraphView", "HardwareDevice", "HookSpecs", "Kernel", "KernelDef",
+    "GraphView", "HardwareDevice", "HookSpecs", "Kernel", "KernelDef",
     "KernelLookup", "KernelRegistry", "ModelFormat", "ModelIdentity", "NodeView", "OperatorTypes", "OptimizedModel",
     "PLUGIN_API", "Partition", "Payload", "PayloadView", "PreparedModel",
     "ProcessIsolation", "ProviderContext", "ProviderOption", "Purpose", "Refusal", "RunnableModel",

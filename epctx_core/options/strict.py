@@ -64,7 +64,7 @@ GONE: Mapping[str, str] = dict.fromkeys(
     "`SessionOptions.add_host_plugin`, `--host-plugin` and `epctx docs "
     "graph-transformers`.",
 )
-"""What to use instead of names that there were before API 1 was released."""
+"""Advice for names that there were before API 1 was released."""
 
 
 def missing_attribute_error(
