@@ -26,7 +26,6 @@ from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.compiling.report import (
     CompileReport,
     OutputFile,
-    count_nodes,
     describe_partition,
     describe_refusal,
     describe_shares,
@@ -480,8 +479,9 @@ class Compile:
             ]
 
         # Of a context model what was compiled before counts for nothing.
-        is_new = work.assignment.partitions and not work.nodes
-        warnings = describe_shares(work) if is_new else []
+        is_new = work.assignment.partitions and not work.model.context_nodes
+        placement = work.describe_placement()
+        warnings = describe_shares(work, placement) if is_new else []
         for warning in warnings:
             _log.warning("%s", warning)
         report = CompileReport(
@@ -489,7 +489,9 @@ class Compile:
             folder=self.destination.folder,
             outputs=outputs,
             partitions=tuple(map(describe_partition, work.assignment.partitions)),
-            assignments=count_nodes(work.assignment),
+            total_nodes=placement.nodes + placement.folded_nodes,
+            inside_nodes=placement.inside_nodes,
+            assignments={row["ep"]: row["nodes"] for row in placement.eps},
             refusals=tuple(map(describe_refusal, work.assignment.find_refusals())),
             timings=dict(self.seconds),
             required_files=tuple(dict.fromkeys(required)),
@@ -498,7 +500,7 @@ class Compile:
             kept_nodes=tuple(record.name for record in self.existing.records),
             skipped_providers=work.skipped,
             providers=tuple(c.record for c in work.providers.choices.values()),
-            folded_nodes=work.model.folded,
+            folded_nodes=placement.folded_nodes,
             contradictions=tuple(work.model.types.contradictions.values()),
             warnings=tuple(warnings),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
-    from epctx_core.sessions.assignment import Assignment, RefusalRecord
+    from epctx_core.sessions.assignment import RefusalRecord
+    from epctx_core.sessions.placement import Placement
     from epctx_core.sessions.providers import SkippedProvider
     from epctx_core.sessions.work import Work
 
@@ -54,19 +54,21 @@ class OutputFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionReport:
-    """Compiled partition."""
+    """Compiled partition.
+
+    Attributes:
+        nodes: number of nodes that it replaced, those inside subgraphs and functions
+            included.
+        node_names, operators: of those that are not inside others.
+    """
 
     name: str
     ep: str
+    nodes: int
     node_names: tuple[str, ...]
     operators: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes that it replaced."""
-        return len(self.node_names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,11 @@ class CompileReport:
         folder: folder of the files; None without one.
         outputs: all files that were written: binaries, initializers, the model.
         partitions: in the order of the model.
-        assignments: EP name to the number of nodes it runs; the CPU EP last.
+        total_nodes: number of nodes of the source, those inside subgraphs and functions
+            included.
+        inside_nodes: number of those inside subgraphs and functions.
+        assignments: EP name to the number of nodes it runs, those inside subgraphs and
+            functions included; the CPU EP last.
         refusals: nodes that EPs did not take, with the reasons.
         timings: stage to seconds.
         required_files: files that belong together, as names relative to the context
@@ -118,6 +124,8 @@ class CompileReport:
     folder: Path | None
     outputs: tuple[OutputFile, ...]
     partitions: tuple[PartitionReport, ...]
+    total_nodes: int
+    inside_nodes: int
     assignments: Mapping[str, int]
     refusals: tuple[RefusalReport, ...]
     timings: Mapping[str, float]
@@ -187,27 +195,13 @@ class CompileReport:
         )
 
 
-def count_nodes(assignment: Assignment) -> dict[str, int]:
-    """Return the number of nodes that each EP runs; those left to the CPU EP last."""
-    counts = Counter[str]()
-    for partition in assignment.partitions:
-        counts[partition.ep] += len(partition.node_indices)
-    counts[CPU_EP] = sum(
-        len(part.left_over())
-        + sum(len(partition.node_indices) for partition in part.kept)
-        + len(part.executed)
-        for part in assignment.graphs
-    )
-    return dict(counts)
-
-
-def describe_shares(work: Work) -> list[str]:
+def describe_shares(work: Work, placement: Placement) -> list[str]:
     """Return a sentence for each EP that gets less than a twentieth of the nodes that
     compute, and less than the CPU EP.
     """
     shares = {
         row["ep"]: sum(n for name, n in row["operators"].items() if name not in MOVING)
-        for row in work.describe_placement().eps
+        for row in placement.eps
     }
     total = sum(shares.values())
     left = shares.pop(CPU_EP)
@@ -229,6 +223,7 @@ def describe_partition(partition: GraphPartition) -> PartitionReport:
     return PartitionReport(
         name=partition.node_name,
         ep=partition.ep,
+        nodes=partition.node_count,
         node_names=tuple(map(graph.get_node_name, partition.node_indices)),
         operators=tuple(map(graph.op_types.__getitem__, partition.node_indices)),
         inputs=partition.input_names,

@@ -24,6 +24,7 @@ from epctx_core.graph.walks import (
     find_used_functions,
     iter_subgraphs,
     shorten_domain,
+    walk_nodes,
 )
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -381,6 +382,20 @@ class GraphPartition(NodeGroup):
 
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
+
+    @cached_property
+    def node_count(self) -> int:
+        """Number of its nodes, those inside subgraphs and functions included."""
+        graph = self.graph
+        holders = {*graph.holders}.intersection(self.node_indices)
+        nodes = [graph.nodes[i] for i in holders]
+        inside = sum(1 for _ in walk_nodes(nodes)) - len(nodes)
+        if graph.functions:
+            # Most models have none.
+            from epctx_core.graph.functions import measure_calls
+
+            inside += measure_calls(nodes, graph.functions)[0]
+        return len(self.node_indices) + inside
 
     @cached_property
     def digest(self) -> str:

@@ -31,6 +31,12 @@ PARTITION = "epctx.partition"
 """Metadata of an EPContext node that its EP named: the name of its partition."""
 
 
+SOURCE_NODES = "epctx.source_nodes"
+"""Metadata of an EPContext node: the number of nodes that it replaced, those inside
+subgraphs and functions included.
+"""
+
+
 class NodeDraft:
     """Node that differs from a template in its name, one text and its inputs and
     outputs; cheaper than a copy of its own.
@@ -58,6 +64,8 @@ class NodeDraft:
         node.CopyFrom(self._template)
         node.name = partition.node_name
         node.attribute[self._text_at].s = partition.graph_name.encode()
+        count = str(partition.node_count)
+        node.metadata_props.add(key=SOURCE_NODES, value=count)
         if partition.node_name != partition.name:
             node.metadata_props.add(key=PARTITION, value=partition.name)
         node.input.extend(self.input)

@@ -19,6 +19,7 @@ from epctx_core.context.node import (
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
+from epctx_core.graph.functions import measure_calls
 from epctx_core.graph.model_io import (
     read_model,
     require_text_names,
@@ -74,7 +75,9 @@ class ModelInfo:
 
     Attributes:
         ep_contexts: its EPContext nodes in the model's order.
-        other_nodes: the number of other nodes in the main graph.
+        other_nodes: the number of other nodes, those inside subgraphs and functions
+            included.
+        inside_nodes: the number of nodes inside subgraphs and functions.
         required_files: files that have to lie beside the model: binaries and external
             weights.
         inputs, outputs: name, type and shape as text.
@@ -94,6 +97,7 @@ class ModelInfo:
     path: Path | None
     ep_contexts: Sequence[ContextNodeInfo]
     other_nodes: int
+    inside_nodes: int
     required_files: Sequence[str]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
@@ -173,15 +177,13 @@ def inspect_model(
     Raises:
         NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is
             not one.
-        InvalidGraph: an EPContext node or the manifest is damaged, or a node's, value's
-            or file's name is not UTF-8.
+        InvalidGraph: an EPContext node or the manifest is damaged, functions call each
+            other in a circle, or a node's, value's or file's name is not UTF-8.
     """
     data, path = read_model(path_or_bytes)
     model = decode_model(data, path, budget, find_format(data, path, budget))
     records = read_context_nodes(model.graph)
-    graphs = (
-        dict(walk_graphs(model.graph)) if any(record.path for record in records) else {}
-    )
+    graphs = dict(walk_graphs(model.graph))
     manifest = find_manifest(
         model, path, None, (budget or InputBudget()).manifest_entries
     )
@@ -202,13 +204,17 @@ def inspect_model(
         source: _find_plugin(source, registry, stated.providers)
         for source in {record.source for record in records}
     }
+    inside = sum(len(graph.node) for path, graph in graphs.items() if path)
+    if model.functions:
+        inside += measure_calls(model.graph.node, model.functions)[0]
     return ModelInfo(
         path=path,
         ep_contexts=[
             _describe_node(record, graphs, folder, plugins, stated)
             for record in records
         ],
-        other_nodes=len(model.graph.node) - sum(not record.path for record in records),
+        other_nodes=len(model.graph.node) + inside - len(records),
+        inside_nodes=inside,
         required_files=list(
             dict.fromkeys(name for name in named if name and name != model_name)
         ),

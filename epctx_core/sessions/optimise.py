@@ -169,7 +169,7 @@ def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
     # Every EP is asked here; few models have anything to fold.
     from epctx_core.sessions.folding import MOST_PASSES, fold_once
 
-    before = model.node_count
+    before, outside = model.node_count, len(model.graph.nodes)
     for _ in range(MOST_PASSES):
         folded = fold_once(model, engine)
         if folded is None:
@@ -178,6 +178,7 @@ def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
         source.weights = _collect_weights(folded.graph, source.weights, Fail)
         model = _index_again(source, model)
     model.folded = before - model.node_count
+    model.folded_outside = outside - len(model.graph.nodes)
     return model
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from operator import itemgetter
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
+    from epctx_core.sessions.source import OpenModel
 
     _Pieces: TypeAlias = "dict[GraphIndex, list[int]]"
 
@@ -34,9 +35,14 @@ class Placement:
 
     Attributes:
         nodes: number of all nodes.
+        folded_nodes: number of nodes of the source that are in no row: initializers
+            took their place before EPs were asked.
+        inside_nodes: number of those inside subgraphs and functions, of all nodes and
+            of the folded ones.
         eps: a row for each EP in order of priority, the CPU EP last, with its name
-            `ep`, the distribution that it is `provided_by` (`engine` for the CPU EP),
-            and whether it is `simulated`.
+            `ep`, the distribution that it is `provided_by` (`engine` for the CPU EP,
+            empty for the source of EPContext nodes of which no EP was asked), and
+            whether it is `simulated`.
         left: a row for each `ep` and `reason` for which it left nodes to the CPU EP,
             those of the most nodes first; a reason that begins with the operator is
             without it. Nodes that several EPs refused are in a row of each; those that
@@ -44,6 +50,8 @@ class Placement:
     """
 
     nodes: int
+    folded_nodes: int
+    inside_nodes: int
     eps: Sequence[Mapping[str, Any]]
     left: Sequence[Mapping[str, Any]]
 
@@ -68,26 +76,34 @@ class Placement:
 
 
 def describe_placement(
+    model: OpenModel,
     assignment: Assignment,
     records: Mapping[str, PluginRecord],
-    loaded: Mapping[str, Sized],
+    loaded: Mapping[str, int],
 ) -> Placement:
     """Return the placement of the nodes of a model; linear in nodes, and no weight is
     read.
 
     Args:
+        model: the model.
         assignment: of the whole model.
         records: the session's EPs, in order of priority.
-        loaded: EP name to its EPContext nodes.
+        loaded: EP name, or a source that no EP was looked up for, to the number of its
+            EPContext nodes.
     """
-    placed: dict[str, _Pieces] = {ep: {} for ep in (*records, CPU_EP)}
+    eps_of_nodes = {**records, **loaded, CPU_EP: ()}
+    placed: dict[str, _Pieces] = {
+        ep: {} for ep in sorted(eps_of_nodes, key=CPU_EP.__eq__)
+    }
     _place(assignment.main, CPU_EP, placed)
     eps = [
         {
             "ep": ep,
-            "provided_by": records[ep].origin if ep in records else "engine",
+            "provided_by": (
+                records[ep].origin if ep in records else "engine" * (ep == CPU_EP)
+            ),
             "simulated": ep in records and bool(records[ep].simulated),
-            **_count(pieces, compiled=len(loaded.get(ep, ()))),
+            **_count(pieces, compiled=loaded.get(ep, 0)),
         }
         for ep, pieces in placed.items()
     ]
@@ -106,8 +122,12 @@ def describe_placement(
         for (ep, reason), found in refused.items()
     ]
     number = itemgetter("nodes")
+    nodes = sum(map(number, eps))
+    outside = len(assignment.main.graph.nodes) + model.folded_outside
     return Placement(
-        nodes=sum(map(number, eps)),
+        nodes=nodes,
+        folded_nodes=model.folded,
+        inside_nodes=nodes + model.folded - outside,
         eps=eps,
         left=sorted(left, key=number, reverse=True),
     )

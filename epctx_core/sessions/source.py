@@ -64,6 +64,7 @@ class OpenModel:
         opened: the files that it was read from.
         policy: settings of the engine that knows further operators than onnx.
         folded: number of nodes that were folded into initializers.
+        folded_outside: number of those in the main graph.
     """
 
     source: SourceModel
@@ -74,6 +75,7 @@ class OpenModel:
     opened: OpenedFiles = field(default_factory=OpenedFiles)
     policy: EnginePolicy
     folded: int = 0
+    folded_outside: int = 0
 
     @cached_property
     def context_nodes(self) -> list[ContextNodeRecord]:

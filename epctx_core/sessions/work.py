@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -399,7 +400,10 @@ class Work:
     def describe_placement(self) -> Placement:
         """Return the nodes of each EP, once they are assigned."""
         records = {ep: choice.record for ep, choice in self.providers.choices.items()}
-        return describe_placement(self.assignment, records, self.nodes)
+        loaded = {ep: len(nodes) for ep, nodes in self.nodes.items()}
+        # A compile does not look for the EPs of nodes that it keeps.
+        loaded = loaded or Counter(node.source for node in self.model.context_nodes)
+        return describe_placement(self.model, self.assignment, records, loaded)
 
     def ask(self, eps: Sequence[str]) -> None:
         """Ask some EPs for their claims, and complete the assignment; see `assign`."""

@@ -130,10 +130,15 @@ class Builder:
             nodes_by_ep[self.boxes[box]["ep"]] += 1
         for at, ep in enumerate(self.model["eps"]):
             ep["nodes"] = nodes_by_ep[at]
+            ep["share"] = nodes_by_ep[at] / (sum(nodes_by_ep) or 1)
             ep["partitions"] = sum(
                 box["ep"] == at and box["partition"] >= 0 for box in self.boxes
             )
         self.model |= {
+            "share_of": "nodes",
+            "total_nodes": sum(nodes_by_ep),
+            "inside_nodes": 0,
+            "folded_nodes": 0,
             "nodes": {
                 "name": self.names,
                 "op": column(self.op_of),
@@ -172,6 +177,7 @@ def make_ep(name: str, kind: str = "ep", *, simulated: bool = False) -> Data:
     return {
         "name": name,
         "nodes": 0,
+        "share": 0.0,
         "partitions": 0,
         "simulated": simulated,
         "kind": kind,

@@ -43,6 +43,33 @@ def test_summary_and_legend_say_where_the_nodes_run(show):
     ]
 
 
+def test_summary_says_what_is_inside_folded_and_of_what_the_shares_are(show):
+    data = small_page()
+    data["models"][0] |= {
+        "total_nodes": 1_171,
+        "inside_nodes": 11,
+        "folded_nodes": 3,
+        "share_of": "source nodes",
+    }
+    summary = show(data).locator(".summary").inner_text()
+    assert summary.startswith(
+        "1,171 nodes, 11 of them inside subgraphs and functions, 3 of them folded: "
+        "44.8% on QNN"
+    )
+    assert "run by the session (of the source's nodes); " in summary
+
+
+def test_without_shares_the_summary_has_numbers_of_nodes_alone(show):
+    data = small_page()
+    model = data["models"][0]
+    model["share_of"] = None
+    for ep in model["eps"]:
+        ep["share"] = None
+    summary = show(data).locator(".summary").inner_text()
+    assert summary.startswith("29 nodes: 13 on QNN, 9 on OpenVINO, 6 on the CPU EP")
+    assert "%" not in summary
+
+
 def test_sections_stand_in_their_order(show):
     page = show(folder_page())
     assert page.locator("h2").all_inner_texts() == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 
 import jsonschema
@@ -21,7 +22,7 @@ def test_the_command_writes_a_page_and_says_what_it_shows(epctx, folder, tmp_pat
     said = epctx("report", folder / "bert.onnx", "--ep", "OpenVINO", "-o", page)
 
     assert said.code == 0
-    assert "bert.onnx: 168 nodes" in said.out
+    assert "bert.onnx: 171 nodes, 3 of them folded" in said.out
     assert "IsNaN on the CPU between partitions, 4 times" in said.out
     assert f"wrote {page}" in said.out
     assert page.read_text().startswith("<!doctype html>")
@@ -38,6 +39,28 @@ def test_its_json_is_as_the_schema_says(epctx, folder, tmp_path):
     assert said.json["bytes"] == page.stat().st_size
     assert [model["nodes"] for model in said.json["models"]] == [9, 171]
     assert said.json["differences"] > 0
+
+
+def test_the_table_of_a_context_model_has_the_shares_of_its_source(
+    epctx, folder, tmp_path
+):
+    page = tmp_path / "page.html"
+
+    source = epctx("report", folder / "bert.onnx", "--ep", "OpenVINO", "-o", page)
+    compiled = epctx("report", folder / "bert_ctx.onnx", "-o", page)
+
+    heads = re.compile(r"partitions  (share of .*)")
+    rows = re.compile(r"(\w+)ExecutionProvider +([\d]+) +([\d]+) +([\d.%]+)")
+    assert heads.findall(source.out) == ["share of nodes"]
+    assert rows.findall(source.out) == [
+        ("OpenVINO", "164", "5", "97.6%"),
+        ("CPU", "4", "0", "2.4%"),
+    ]
+    assert heads.findall(compiled.out) == ["share of source nodes"]
+    assert rows.findall(compiled.out) == [
+        ("OpenVINO", "5", "5", "97.6%"),
+        ("CPU", "4", "0", "2.4%"),
+    ]
 
 
 def test_without_a_name_the_page_is_named_after_the_model(

@@ -17,6 +17,7 @@ import pytest
 from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from epctx_bench import Profile
 from epctx_report import make_report
+from models_breadth.taker import Taker, options_with, registry_with
 
 from epctx_core import (
     GraphOptimizationLevel,
@@ -110,6 +111,95 @@ def test_a_context_model_shows_its_payload_and_what_verify_finds(folder):
     }
     assert sum(model["boxes"]["context"]) == 5
     assert model["eps"][0]["simulated"]
+
+
+def shares_of(model):
+    return {ep["name"]: ep["share"] for ep in model["eps"]}
+
+
+def forget_source_nodes(folder, to):
+    """Copy the context model as another tool would have written it."""
+    for file in folder.glob("bert_*"):
+        shutil.copy(file, to)
+    model = onnx.load(to / "bert_ctx.onnx")
+    for node in model.graph.node:
+        del node.metadata_props[:]
+    onnx.save(model, to / "bert_ctx.onnx")
+    return to / "bert_ctx.onnx"
+
+
+def test_shares_of_a_context_model_are_those_of_its_source(folder):
+    source = describe(folder / "bert.onnx", sess_options=with_eps(OPENVINO))
+    compiled = describe(folder / "bert_ctx.onnx")
+
+    assert (source["share_of"], compiled["share_of"]) == ("nodes", "source nodes")
+    assert shares_of(source) == {OPENVINO: 164 / 168, CPU: 4 / 168}
+    assert shares_of(compiled) == shares_of(source)
+
+
+def test_shares_are_of_bytes_where_no_node_says_how_many_it_replaced(folder, tmp_path):
+    (binary,) = folder.glob("*.bin")
+
+    model = describe(forget_source_nodes(folder, tmp_path))
+
+    left = sum(model["nodes"]["weight_bytes"])
+    payload = binary.stat().st_size
+    assert model["share_of"] == "bytes"
+    assert shares_of(model) == {
+        OPENVINO: payload / (payload + left),
+        CPU: left / (payload + left),
+    }
+
+
+def test_without_nodes_and_bytes_there_are_no_shares(folder, tmp_path):
+    path = forget_source_nodes(folder, tmp_path)
+    (binary,) = tmp_path.glob("*.bin")
+    binary.unlink()
+
+    model = describe(path)
+
+    assert model["share_of"] is None
+    assert set(shares_of(model).values()) == {None}
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "many", "1e9", "9" * 30, "\u0661"])
+def test_a_number_of_replaced_nodes_may_be_any_text(folder, tmp_path, text):
+    path = forget_source_nodes(folder, tmp_path)
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.metadata_props.add(key="epctx.source_nodes", value=text)
+    onnx.save(model, path)
+
+    assert describe(path)["share_of"] == "bytes"
+
+
+def test_nodes_inside_subgraphs_are_counted_and_the_sessions_apart(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            """
+            <ir_version: 8, opset_import: ["" : 17]>
+            g (float[2,3] x, bool c) => (float[2,3] y) {
+              a = Relu(x)
+              y = If(c) <
+                then_branch = t () => (float[2,3] u) { o = Abs(a)  u = Hardmax(o) },
+                else_branch = e () => (float[2,3] v) { v = Hardmax(a) }>
+            }
+            """
+        ),
+        path,
+    )
+
+    explanation = explain_model(
+        path, options_with(Taker), registry=registry_with(Taker)
+    )
+
+    report = make_report(path, explanation=explanation)
+
+    (summary,) = report.summary()
+    takers = {ep.name: (ep.nodes, ep.share) for ep in summary.eps}
+    assert takers == {Taker.name: (2, 0.4), CPU: (2, 0.4), "session": (1, 0.2)}
+    assert (summary.nodes, summary.inside_nodes, summary.folded_nodes) == (5, 3, 0)
 
 
 def test_a_damaged_payload_is_shown_and_does_not_stop_the_report(folder, tmp_path):
@@ -521,7 +611,7 @@ def test_two_models_are_shown_with_their_differences(folder):
         row["name"]: (row["first"], row["second"], row["change"])
         for row in differences["summary"]
     }
-    assert numbers["nodes"] == ("168", "9", "-159")
+    assert numbers["nodes"] == ("171", "9", "-162")
     assert numbers[f"partitions of {OPENVINO}"] == ("5", "5", "")
     assert numbers["nodes of CPUExecutionProvider"] == ("4", "4", "")
     assert report.differences == len(differences["rows"])

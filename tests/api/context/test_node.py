@@ -89,6 +89,7 @@ def test_a_node_with_all_attributes_that_an_ep_may_give_has_these_bytes():
     next(
         a for a in expected.attribute if a.name == "partition_name"
     ).s = made.name.encode()
+    expected.metadata_props.add(key="epctx.source_nodes", value="1")
 
     assert made.SerializeToString(deterministic=True) == expected.SerializeToString(
         deterministic=True

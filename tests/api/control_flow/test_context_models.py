@@ -40,7 +40,7 @@ def test_nodes_in_bodies_are_inspected_with_the_body_that_holds_them(written):
         "choose.else_branch",
         "choose.then_branch",
     ]
-    assert info.other_nodes == 1
+    assert (info.other_nodes, info.inside_nodes) == (2, 3)
     assert list(info.required_files) == ["m_alpha.bin"]
     assert {node["body"] for node in info.as_dict()["ep_contexts"]} == {
         node.body for node in info.ep_contexts

@@ -38,8 +38,8 @@ class TaskResult:
         state: `done`, or `failed` for one whose compile failed or whose process ended.
         was_cached: true if the cache had the compiled model.
         seconds: duration of the task without its report page.
-        nodes: number of EPContext nodes by EP; the other nodes of the context model as
-            the CPU EP's.
+        nodes: number of EPContext nodes by EP; the other nodes of the context model,
+            those inside subgraphs and functions included, as the CPU EP's.
         output: path of the context model; null if the task failed.
         bytes: length of the context model and its files.
         error: the error; null if the task is done.

@@ -152,7 +152,11 @@ class _Placing:
     """
 
     def __init__(self, explanation: Explanation) -> None:
-        self._explained = {(node.graph, node.index): node for node in explanation.nodes}
+        self._explained = {
+            (node.graph, node.index): node
+            for node in explanation.nodes
+            if not node.session
+        }
         self._counts: Counter[str] = Counter()
 
     def walk(

@@ -34,10 +34,10 @@ from epctx_cli.arguments import (
 )
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.text import byte_size, counted
+from epctx_cli.text import byte_size, count_nodes, counted
 
 __all__ = [
     "CommandParser", "Console", "ExitCode", "add_common", "add_config", "add_providers",
-    "byte_size", "counted", "provider_options", "require_plugin", "session_options",
-    "whole_number",
+    "byte_size", "count_nodes", "counted", "provider_options", "require_plugin",
+    "session_options", "whole_number",
 ]  # fmt: skip

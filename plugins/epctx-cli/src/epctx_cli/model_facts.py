@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli.graphs import OF_ONNX, decode_text, get_initializers, walk_graphs
-from epctx_cli.results import Weight
+from epctx_cli.inspect_results import Weight
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto

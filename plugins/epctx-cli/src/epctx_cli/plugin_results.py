@@ -307,11 +307,17 @@ class PlacementFacts:
 
     Attributes:
         nodes: number of all nodes, those inside subgraphs and functions included.
+        folded_nodes: number of nodes that are in no row, as they were folded into
+            initializers.
+        inside_nodes: number of those inside subgraphs and functions, of all nodes and
+            of the folded ones.
         eps: EPs in order of priority, the CPU EP last.
         left: reasons of what is left to the CPU EP, those of the most nodes first.
     """
 
     nodes: int
+    folded_nodes: int
+    inside_nodes: int
     eps: list[PlacedFacts]
     left: list[LeftFacts]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from epctx_core.errors import one_line
@@ -49,13 +49,31 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{ending}"
 
 
+def count_nodes(total: int, inside: int, folded: int = 0) -> str:
+    """Return `9 nodes, 4 of them inside subgraphs and functions, 1 of them folded`.
+
+    Args:
+        total: the number of all nodes.
+        inside: that of those inside subgraphs and functions.
+        folded: that of those that were folded, of both.
+    """
+    parts = [counted(total, "node")]
+    if inside:
+        parts.append(f"{inside:,} of them inside subgraphs and functions")
+    if folded:
+        parts.append(f"{folded:,} of them folded")
+    return ", ".join(parts)
+
+
 def number(value: float | None) -> str:
     """Return a number in few digits; a dash for None."""
     return "-" if value is None else f"{value:.6g}"
 
 
-def operators(names: Iterable[str], shown: int) -> str:
-    """Return the counts of the most frequent operators."""
+def operators(names: Iterable[str] | Mapping[str, int], shown: int) -> str:
+    """Return the counts of the most frequent operators: of their names, or of numbers
+    by name.
+    """
     counts = Counter(names).most_common()
     parts = [f"{number:,} {cut(name)}" for name, number in counts[:shown]]
     if len(counts) > shown:

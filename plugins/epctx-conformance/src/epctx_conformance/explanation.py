@@ -43,6 +43,8 @@ class NodeExplanation:
             none.
         kernel: whether a kernel of `ep` runs it, on its own.
         compiled: whether it is an EPContext node already; `ep` is then its source.
+        session: whether the session itself runs it: an If, Loop or Scan around an EP's
+            work. `ep` is then the CPU EP.
         refusals: EP and reason, for each EP asked before `ep`.
         follows: for a constant, QuantizeLinear or DequantizeLinear that only serves
             nodes which an EP refused, too: the EP, and the name of the first of those.
@@ -56,6 +58,7 @@ class NodeExplanation:
     partition: int | None = None
     kernel: bool = False
     compiled: bool = False
+    session: bool = False
     refusals: tuple[tuple[str, str], ...] = ()
     follows: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -77,14 +80,13 @@ class Explanation:
 
     Attributes:
         eps: the EPs asked, in order of priority.
-        nodes: of the main graph, then of each subgraph that a session runs itself. An
-            If, Loop or Scan around an EP's work is not among them: the session itself
-            runs it.
+        nodes: of the main graph, then of each subgraph that a session runs itself.
         model: the model as the EPs saw it, which graph and index of each node refer to:
             calls of functions are inlined, graph transformers have changed it, and it
             has no large weights.
         placement: numbers of nodes and bytes of weights by EP, those inside subgraphs
-            and functions included. EPContext nodes are counted for `Purpose.RUN`.
+            and functions included. EPContext nodes are counted by source, or for
+            `Purpose.RUN` by EP.
         types: for each of the graphs that `nodes` are of, a function that returns the
             type of a value by its name, as far as inference knows it.
     """
@@ -99,13 +101,23 @@ class Explanation:
 
     @property
     def left(self) -> tuple[NodeExplanation, ...]:
-        """The nodes that are left to the CPU EP."""
+        """The nodes that are left to the CPU EP; those inside them have no explanation,
+        and `placement` counts them.
+        """
         return tuple(node for node in self.nodes if node.ep == CPU_EP)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx explain --json` prints."""
         nodes = [node.as_dict() for node in self.nodes]
-        return {"eps": list(self.eps), "nodes": nodes, "left": len(self.left)}
+        placement = self.placement
+        return {
+            "eps": list(self.eps),
+            "nodes": nodes,
+            "total_nodes": placement.nodes + placement.folded_nodes,
+            "inside_nodes": placement.inside_nodes,
+            "folded_nodes": placement.folded_nodes,
+            "left": placement.eps[-1]["nodes"],
+        }
 
 
 def explain_model(
@@ -194,8 +206,6 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
         }
         keepers = {i: kept.ep for kept in part.kept for i in kept.node_indices}
         for index in range(len(graph.nodes)):
-            if index in part.executed:
-                continue
             source = sources.get((graph.path, index))
             partition = partitions.get(index)
             keeper = keepers.get(index)
@@ -212,6 +222,7 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
                 partition=numbers.get(id(partition)),
                 kernel=keeper is not None,
                 compiled=source is not None,
+                session=index in part.executed,
                 refusals=tuple(reasons),
                 follows={ep: cause for (ep, _), cause in reasons.items() if cause},
             )

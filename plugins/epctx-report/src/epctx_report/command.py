@@ -12,6 +12,7 @@ from epctx_cli.command import (
     add_common,
     add_providers,
     byte_size,
+    count_nodes,
     counted,
     session_options,
 )
@@ -114,9 +115,18 @@ def _print_model(model: ModelSummary, console: Console) -> None:
     if model.error is not None:
         console.warn(f"{name}: {one_line(model.error)}")
         return
-    console.say(f"{name}: {counted(model.nodes, 'node')}")
-    rows = [(ep.name, ep.nodes, ep.partitions) for ep in model.eps]
-    console.table(("taken by", "nodes", "partitions"), rows)
+    count = count_nodes(model.nodes, model.inside_nodes, model.folded_nodes)
+    console.say(f"{name}: {count}")
+    heads = ["taken by", "nodes", "partitions"]
+    rows: list[tuple[str | int, ...]] = [
+        (ep.name, ep.nodes, ep.partitions) for ep in model.eps
+    ]
+    if model.share_of is not None:
+        heads.append(f"share of {model.share_of}")
+        rows = [
+            (*row, f"{ep.share:.1%}") for row, ep in zip(rows, model.eps, strict=True)
+        ]
+    console.table(heads, rows)
     if model.advice:
         console.say()
     for advice in model.advice:

@@ -45,7 +45,7 @@ def _summarise(
     names = dict.fromkeys(
         ep["name"] for model in (first, second) for ep in model["eps"]
     )
-    yield _compare_numbers("nodes", *(_count_nodes(model) for model in (first, second)))
+    yield _compare_numbers("nodes", first["total_nodes"], second["total_nodes"])
     for ep in names:
         for fact in ("nodes", "partitions"):
             numbers = [_find_number(model, ep, fact) for model in (first, second)]
@@ -64,10 +64,6 @@ def _summarise(
     yield _compare_sizes("bytes of the model and its files", *needed)
     refused = [len(model["refusals"]) for model in (first, second)]
     yield _compare_numbers("reasons of refusals", *refused)
-
-
-def _count_nodes(model: Mapping[str, Any]) -> int:
-    return len(model["nodes"]["name"])
 
 
 def _find_number(model: Mapping[str, Any], ep: str, fact: str) -> int:

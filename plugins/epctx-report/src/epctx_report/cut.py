@@ -32,6 +32,8 @@ class CutNode(NamedTuple):
         graph: number of its graph.
         explanation: that of the EPs; None for one that the session runs.
         weights: those that it reads, its own as a Constant, and those of its subgraphs.
+        source_nodes: number of nodes that an EPContext node replaced, as it says; None
+            if it does not, and for other nodes.
     """
 
     name: str
@@ -40,6 +42,7 @@ class CutNode(NamedTuple):
     graph: int
     explanation: NodeExplanation | None
     weights: Sequence[Weight]
+    source_nodes: int | None = None
 
     @property
     def partition(self) -> int | None:

@@ -21,6 +21,7 @@ from epctx_report.facts import (
 from epctx_report.reading import make_cut
 from epctx_report.refusals import group_refusals
 from epctx_report.results import AdviceFacts, ModelSummary, RefusalFacts, TakerFacts
+from epctx_report.shares import measure_shares
 from epctx_report.timings import read_timings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from epctx_core import EpctxError, Explanation, ModelInfo
     from epctx_report.cut import Cut
+    from epctx_report.shares import Shares
 
 _SIMULATED = "sim-"
 """Begin of the SDK version that a simulated EP writes."""
@@ -62,6 +64,8 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
     cut = make_cut(explanation)
     refusals = group_refusals(cut)
     timings = read_timings(cut, path, sources.traces, sources.bench)
+    placement = explanation.placement
+    shares = measure_shares(cut, placement, info)
     columns = make_columns(cut)
     columns["boxes"]["seconds"] = [
         timings.boxes.get(number) for number in range(len(cut.boxes))
@@ -70,7 +74,11 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
         "name": path.name,
         "error": None,
         "bytes": path.stat().st_size,
-        "eps": [asdict(taker) for taker in _describe_takers(cut, info)],
+        "eps": [asdict(taker) for taker in _describe_takers(cut, info, shares)],
+        "share_of": shares.unit,
+        "total_nodes": placement.nodes + placement.folded_nodes,
+        "inside_nodes": placement.inside_nodes,
+        "folded_nodes": placement.folded_nodes,
         "facts": list_facts(info, explanation.model),
         "files": list_files(info, explanation.model, cut),
         "contexts": list_context_facts(info, cut),
@@ -115,6 +123,10 @@ def describe_failure(path: Path, error: EpctxError) -> dict[str, Any]:
         "verdict": None,
         "timings": None,
         "inner": None,
+        "share_of": None,
+        "total_nodes": 0,
+        "inside_nodes": 0,
+        "folded_nodes": 0,
         "crossing_bytes": 0,
         "crossing_open": 0,
         **{name: [] for name in sorted(empty | {"results", "refusals", "advice"})},
@@ -127,7 +139,10 @@ def summarise(model: Mapping[str, Any]) -> ModelSummary:
     return ModelSummary(
         name=model["name"],
         error=model["error"],
-        nodes=len(model["nodes"]["name"]),
+        nodes=model["total_nodes"],
+        inside_nodes=model["inside_nodes"],
+        folded_nodes=model["folded_nodes"],
+        share_of=model["share_of"],
         boxes=len(model["boxes"]["name"]),
         eps=[TakerFacts(**taker) for taker in model["eps"]],
         refusals=[
@@ -147,15 +162,15 @@ def summarise(model: Mapping[str, Any]) -> ModelSummary:
     )
 
 
-def _describe_takers(cut: Cut, info: ModelInfo) -> list[TakerFacts]:
-    nodes = Counter(node.ep for node in cut.nodes)
+def _describe_takers(cut: Cut, info: ModelInfo, shares: Shares) -> list[TakerFacts]:
     partitions = Counter(box.ep for box in cut.boxes if box.is_of_ep)
     compiled = {box.ep for box in cut.boxes if box.is_context}
     return [
         TakerFacts(
             name=ep,
             kind="cpu" if ep == CPU_EP else "session" if ep == SESSION else "ep",
-            nodes=nodes[ep],
+            nodes=shares.nodes.get(ep, 0),
+            share=shares.by_taker.get(ep, 0.0) if shares.unit else None,
             partitions=partitions[ep],
             simulated=(
                 _has_simulated(ep, info) if ep in compiled else _is_simulated(ep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ from epctx_report.cut import (
 )
 from epctx_report.grouping import make_boxes
 
+_SOURCE_NODES = "epctx.source_nodes"
+_COUNT = re.compile("[1-9][0-9]{0,8}")
 _OF_ONNX = frozenset({"", "ai.onnx"})
 
 
@@ -38,7 +41,9 @@ def make_cut(explanation: Explanation) -> Cut:
     """Return the cut that an explanation describes."""
     explained: dict[GraphPath, dict[int, NodeExplanation]] = {(): {}}
     for node in explanation.nodes:
-        explained.setdefault(node.graph, {})[node.index] = node
+        own = explained.setdefault(node.graph, {})
+        if not node.session:
+            own[node.index] = node
 
     reading = _Reading(explanation)
     # A graph comes after the one around it, which has its owner and its values.
@@ -309,7 +314,18 @@ def _make_node(
         graph=graph,
         explanation=found,
         weights=weights,
+        source_nodes=_read_source_nodes(node) if found.compiled else None,
     )
+
+
+def _read_source_nodes(node: NodeProto) -> int | None:
+    """Return the number of nodes that an EPContext node replaced, if it says so: any
+    text may be there.
+    """
+    for entry in node.metadata_props:
+        if entry.key == _SOURCE_NODES and _COUNT.fullmatch(entry.value):
+            return int(entry.value)
+    return None
 
 
 def _find_readers(

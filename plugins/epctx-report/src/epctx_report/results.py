@@ -18,7 +18,8 @@ class TakerFacts:
         name: name of the EP, or `session` for the session itself.
         kind: an EP, the CPU EP, or the session, which runs an If, Loop or Scan around
             an EP's work.
-        nodes: number of its nodes.
+        nodes: number of its nodes, those inside subgraphs and functions included.
+        share: its share of the model, from 0 to 1; null if it is unknown.
         partitions: number of its partitions and EPContext nodes.
         simulated: true if all installed EPs of that name are simulated.
     """
@@ -26,6 +27,7 @@ class TakerFacts:
     name: str
     kind: Literal["ep", "cpu", "session"]
     nodes: int
+    share: float | None
     partitions: int
     simulated: bool
 
@@ -67,7 +69,11 @@ class ModelSummary:
     Attributes:
         name: its file name.
         error: why it cannot be read; null if it can.
-        nodes: number of its nodes, with those of subgraphs that the session runs.
+        nodes: number of its nodes, those inside subgraphs and functions included.
+        inside_nodes: number of those inside subgraphs and functions.
+        folded_nodes: number of those that were folded into initializers.
+        share_of: unit of the shares: nodes; of a context model, the nodes of its
+            source, else bytes of payloads and weights; null if they are unknown.
         boxes: number of its boxes: partitions, EPContext nodes, groups of others.
         eps: each one that takes nodes, and each EP that was asked.
         refusals: refusals by EP and reason, those of most nodes first.
@@ -78,6 +84,9 @@ class ModelSummary:
     name: str
     error: str | None
     nodes: int
+    inside_nodes: int
+    folded_nodes: int
+    share_of: Literal["nodes", "source nodes", "bytes"] | None
     boxes: int
     eps: list[TakerFacts]
     refusals: list[RefusalFacts]

@@ -188,11 +188,11 @@ def _output(arguments: argparse.Namespace, session: SessionOptions) -> str | Non
 
 def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     console.say(f"{model} -> {report.output}")
-    if report.folded_nodes:
-        console.say(
-            f"{text.counted(report.folded_nodes, 'node')} that compute the same in "
-            "every run are folded."
+    if report.inside_nodes or report.folded_nodes:
+        count = text.count_nodes(
+            report.total_nodes, report.inside_nodes, report.folded_nodes
         )
+        console.say(f"{count}.")
     _print_partitions(report, console)
     if report.kept_nodes:
         console.say(

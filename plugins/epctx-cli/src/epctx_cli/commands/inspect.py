@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
 from epctx_cli.arguments import (
-    CPU_EP,
     CommandParser,
     add_common,
     add_providers,
@@ -23,7 +22,8 @@ from epctx_cli.arguments import (
     whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.results import ExplainResult, InspectResult, RequiredFile, VerifyResult
+from epctx_cli.inspect_results import InspectResult, RequiredFile
+from epctx_cli.results import ExplainResult, VerifyResult
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -113,10 +113,13 @@ def _print_inspect(
     model: str, info: ModelInfo, files: Sequence[RequiredFile], console: Console
 ) -> None:
     made_by = f", written by {text.cut(info.producer)}" if info.producer else ""
-    nodes = f"{text.counted(info.other_nodes, 'node')}, no EPContext node"
-    if count := len(info.ep_contexts):
+    count = text.count_nodes(info.other_nodes, info.inside_nodes)
+    nodes = f"{count}, no EPContext node"
+    if contexts := len(info.ep_contexts):
         others = text.counted(info.other_nodes, "other node")
-        nodes = f"{text.counted(count, 'EPContext node')}, {others}"
+        nodes = f"{text.counted(contexts, 'EPContext node')}, {others}"
+        if info.inside_nodes:
+            nodes += f", {info.inside_nodes:,} of all inside subgraphs and functions"
     console.say(f"{model}: {nodes}{made_by}")
     _print_values(info, console)
     _print_nodes(info.ep_contexts, console)
@@ -503,7 +506,7 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
         written=[str(path) for path in written],
     )
     console.result(result)
-    if len(explanation.left) > arguments.fail_on_cpu:
+    if result.left > arguments.fail_on_cpu:
         return ExitCode.FAILED
     return ExitCode.DONE
 
@@ -573,15 +576,31 @@ def _write_for_viewers(
 
 def _print_explain(model: str, explanation: Explanation, console: Console) -> None:
     nodes = explanation.nodes
-    # The EPs that were asked, then others that have nodes, the CPU EP last.
-    others = (node.ep for node in nodes if node.ep != CPU_EP)
-    takers = dict.fromkeys([*explanation.eps, *others, CPU_EP])
-    count = text.counted(len(nodes), "node")
-    left = len(explanation.left)
+    placement = explanation.placement
+    count = text.count_nodes(
+        placement.nodes + placement.folded_nodes,
+        placement.inside_nodes,
+        placement.folded_nodes,
+    )
+    left = placement.eps[-1]["nodes"]
     console.say(f"{model}: {count}, {left:,} left to the CPU EP")
+    partitions = Counter(
+        ep for ep, _ in {(n.ep, n.partition) for n in nodes if n.partition is not None}
+    )
+    compiled = Counter(node.ep for node in nodes if node.compiled)
     console.table(
         ("taken by", "nodes", "partitions", "operators"),
-        [_share(ep, [node for node in nodes if node.ep == ep]) for ep in takers],
+        [
+            (
+                f"{row['ep']} (compiled already)"
+                if compiled[row["ep"]] == row["nodes"] > 0
+                else row["ep"],
+                row["nodes"],
+                partitions[row["ep"]] + compiled[row["ep"]],
+                text.operators(row["operators"], _SHOWN_OPERATORS),
+            )
+            for row in placement.eps
+        ],
     )
     _print_reasons(explanation, console)
     if console.verbose:
@@ -602,16 +621,6 @@ def _describe_node(node: NodeExplanation) -> tuple[str, str, str, str, str]:
         "-" if node.partition is None else f"{node.partition}",
         join_refusals(node),
     )
-
-
-def _share(ep: str, nodes: Sequence[NodeExplanation]) -> tuple[str, int, int, str]:
-    compiled = sum(node.compiled for node in nodes)
-    are_all_compiled = bool(compiled) and compiled == len(nodes)
-    label = f"{ep} (compiled already)" if are_all_compiled else ep
-
-    partitions = {node.partition for node in nodes if node.partition is not None}
-    operators = text.operators((node.operator for node in nodes), _SHOWN_OPERATORS)
-    return label, len(nodes), len(partitions) + compiled, operators
 
 
 def _print_reasons(explanation: Explanation, console: Console) -> None:

@@ -21,7 +21,7 @@ function modelTable(models, choose) {
     const sum = (key) => formatCount(eps.reduce((total, ep) => total + ep[key], 0));
     return [
       link(code(labelOf(model), 120), () => choose(at)),
-      model.error ? "" : sum("nodes"), model.error ? "" : sum("partitions"),
+      model.error ? "" : formatCount(model.total_nodes ?? 0), model.error ? "" : sum("partitions"),
       make("span", {}, eps.map((ep, index) => [index ? ", " : "", data(shortName(ep.name), 40), `\u00a0${formatCount(ep.nodes)}`])),
       formatBytes(model.bytes), stateOf(model),
     ];
@@ -36,20 +36,25 @@ function stateOf({ error, verdict, findings = [] }) {
   return make("span", {}, verdict ? data(verdict, 200) : null, verdict && found ? "; " : null, found);
 }
 
+const SHARES = { "source nodes": " (of the source's nodes)", bytes: " (of the bytes of payloads and weights)" };
+
 /** One sentence: how many nodes, where they run, in how many partitions. */
 function summarise(model) {
-  const total = model.eps.reduce((sum, ep) => sum + ep.nodes, 0);
-  const shares = model.eps.filter(({ nodes }) => nodes)
-    .map((ep) => `${formatShare(ep.nodes, total)} ${ep.kind === "session" ? "run by the session" : `on ${ep.kind === "cpu" ? "the CPU EP" : display(shortName(ep.name), 40)}`}`);
+  const { total_nodes: total = 0, inside_nodes: inside = 0, folded_nodes: folded = 0, share_of: unit = null } = model.raw;
+  const parts = [countOf(total, "node")];
+  if (inside) parts.push(`${formatCount(inside)} of them inside subgraphs and functions`);
+  if (folded) parts.push(`${formatCount(folded)} of them folded`);
+  const shares = model.eps.filter(({ share, nodes }) => (unit ? share : nodes))
+    .map((ep) => `${unit ? formatShare(ep.share, 1) : formatCount(ep.nodes)} ${ep.kind === "session" ? "run by the session" : `on ${ep.kind === "cpu" ? "the CPU EP" : display(shortName(ep.name), 40)}`}`);
   const partitions = model.eps.reduce((sum, ep) => sum + ep.partitions, 0);
-  return `${countOf(total, "node")}${shares.length ? `: ${shares.join(", ")}` : ""}; ${countOf(partitions, "partition")}.`;
+  return `${parts.join(", ")}${shares.length ? `: ${shares.join(", ")}${SHARES[unit] ?? ""}` : ""}; ${countOf(partitions, "partition")}.`;
 }
 
 function makeLegend(model, classes) {
   const shown = model.eps.map((ep, at) => [ep, classes[at]]);
-  const bar = make("div", { class: "share", "aria-hidden": "true" }, shown.filter(([ep]) => ep.nodes).map(([ep, name]) => {
-    const part = make("div", { class: name, title: `${display(ep.name, 60)}: ${countOf(ep.nodes, "node")}` });
-    part.style.flexGrow = String(ep.nodes);
+  const bar = make("div", { class: "share", "aria-hidden": "true" }, shown.filter(([ep]) => ep.share).map(([ep, name]) => {
+    const part = make("div", { class: name, title: `${display(ep.name, 60)}: ${formatShare(ep.share, 1)}` });
+    part.style.flexGrow = String(ep.share);
     return part;
   }));
   return [bar, make("ul", { class: "legend" }, shown.map(([ep, name]) => make("li", {},
