@@ -39,32 +39,38 @@ def known_ep(name: str) -> tuple[str, str, str] | None:
     )
 
 
+def describe_installation(name: str) -> str:
+    """Return how to install a vendor's own EP of onnxruntime; empty for an EP that is
+    not known.
+    """
+    known = known_ep(name)
+    if known is None:
+        return ""
+    ep, vendor, reserved = known
+    package = VENDORS[ep].package
+    if package:
+        return f"{install_command(package)} provides it, over {vendor}'s own libraries."
+    return _describe_wheels(ep) or (
+        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
+        f"epctx if there is one ({reserved} is reserved for it)."
+    )
+
+
 def _get_install_hint(name: str, other: str) -> str:
     """Return a hint how to get an EP of onnxruntime, with a warning that a simulated
     one is not the vendor's; else `other`.
     """
-    reservation = known_ep(name)
-    if reservation is None:
+    known = known_ep(name)
+    if known is None:
         return other
-    ep, vendor, reserved = reservation
+    ep, vendor, reserved = known
+    real = describe_installation(ep)
     package = reserved.replace("epctx-", "epctx-sim-", 1)
-    if package in PACKAGES:
-        real = f"The name {reserved} is reserved for the vendor."
-        over_vendor = VENDORS[ep].package
-        if over_vendor:
-            real = (
-                f"{install_command(over_vendor)} provides it, over {vendor}'s own "
-                "libraries."
-            )
-        return (
-            f"{real} {package} provides a simulated one "
-            f"({install_command(package)}) for the source {ep!r}, which does not read "
-            f"payloads made for {vendor} hardware."
-        )
-
-    return _describe_wheels(ep) or (
-        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
-        f"epctx if there is one ({reserved} is reserved for it)."
+    if package not in PACKAGES:
+        return real
+    return (
+        f"{real} {package} provides a simulated one ({install_command(package)}) for "
+        f"the source {ep!r}, which does not read payloads made for {vendor} hardware."
     )
 
 

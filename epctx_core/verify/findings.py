@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from epctx_core.errors import (
     EpctxError,
@@ -78,6 +78,9 @@ LISTED = 1000
 
 UNJUDGED = frozenset({"not-checked", "file-not-sought"})
 """Codes of payloads whose bytes nobody checked."""
+
+Verdict: TypeAlias = Literal["ok", "not-checked", "not-ok"]
+"""Verdict of a verification in a word."""
 
 _OF_FILES = (InvalidGraph, InvalidProtobuf)
 _ORDER = (_ERROR, _WARNING, _INFO)
@@ -253,10 +256,20 @@ class VerifyReport:
         """True if of each payload the digests were checked, or its EP checked it."""
         return not any(finding.code in UNJUDGED for finding in self.findings)
 
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict in a word: `not-checked` where nothing is wrong and nobody here
+        could check a payload.
+        """
+        if not self.ok:
+            return "not-ok"
+        return "ok" if self.checked else "not-checked"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx verify --json` prints."""
         return {
             "ok": self.ok,
+            "verdict": self.verdict,
             "findings": [finding.as_dict() for finding in self.findings],
             "nodes": self.nodes,
             "payloads": [payload.as_dict() for payload in self.payloads],
@@ -272,11 +285,8 @@ class VerifyReport:
 
     def _render(self, *, as_html: bool = False) -> str:
         name = self.path.name if self.path else "model"
-        verdict = "not ok"
-        if self.ok:
-            verdict = "ok" if self.checked else "not checked"
         return render(
-            f"{name}: {verdict}, EPContext nodes: {self.nodes}",
+            f"{name}: {self.verdict}, EPContext nodes: {self.nodes}",
             self.as_dict(),
             as_html=as_html,
             findings="severity code node message hint",

@@ -159,19 +159,36 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
     carriers: dict[PayloadReport, str] = {}
     for name, report in reports.items():
         carriers.setdefault(report, name)
-    for report in carriers if not subject.findings.has_errors else ():
+    for report, node in carriers.items() if not subject.findings.has_errors else ():
         if not report.digests and report not in readers:
             subject.findings.add(
                 "not-checked",
                 f"no byte of the payload {report.name!r} was judged: nothing says its "
                 "digest, and no EP here looked into it.",
-                node=carriers[report],
-                hint="Verify it where the EP that made it is installed.",
+                node=node,
+                hint=_describe_reader(node, subject),
             )
     checked = [
         replace(report, looked_into_by=readers.get(report)) for report in carriers
     ]
     return [*checked, *subject.refused.values()]
+
+
+def _describe_reader(node: str, subject: Subject) -> str:
+    """Return how to get an EP that reads the payload of a node: a simulated one does
+    not read a vendor's.
+    """
+    from epctx_core.registry.explaining import describe_installation
+
+    work = subject.work
+    real = [choice.name for choice in work.choices if not choice.cls.simulated]
+    is_here = any(
+        node == record.name for ep in real for record in work.nodes.get(ep, ())
+    )
+    sources = [record.source for record in subject.records if record.name == node]
+    return (
+        "" if is_here else describe_installation(*sources)
+    ) or "Verify it where the EP that made it is installed."
 
 
 def route_nodes(subject: Subject) -> None:

@@ -231,9 +231,7 @@ def test_a_known_source_is_brought_by_a_package_that_says_it_is_simulated(vendor
 
     for hint in hints_about(vendor):
         assert f"epctx-sim-{vendor.lower()} provides a simulated one" in hint
-        first = over_vendors.get(
-            vendor, f"The name epctx-{vendor.lower()} is reserved for the vendor"
-        )
+        first = over_vendors.get(vendor, f"epctx-{vendor.lower()} is reserved for it")
         assert first in hint
 
 

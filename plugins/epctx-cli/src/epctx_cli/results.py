@@ -435,8 +435,7 @@ class Weight:
         name: name of the initializer, or of the result of the Constant node.
         type: element type.
         shape: its lengths.
-        bytes: length of its data, or what they would take if they were dense; 0 for a
-            shape that no memory holds.
+        bytes: length of its data as if dense; 0 for a shape that no memory holds.
     """
 
     name: str
@@ -471,8 +470,7 @@ class InspectResult:
         operators: number of nodes by operator, the most frequent first.
         functions: number of functions that the model defines.
         subgraphs: number of graphs in nodes.
-        open_dimensions: names of the inputs' open lengths; at the end `?` for those
-            without a name.
+        open_dimensions: names of the inputs' open lengths, then `?` for unnamed ones.
         unnamed_dimensions: number of open lengths without a name.
         parameters: number of elements of all weights.
         weight_bytes: bytes of all weights.
@@ -557,6 +555,7 @@ class VerifyResult:
     Attributes:
         model: the model as it was named.
         ok: true if there is no error.
+        verdict: `not-checked` where nobody here could check a payload.
         findings: errors first.
         nodes: number of EPContext nodes.
         payloads: those that could be read.
@@ -564,6 +563,7 @@ class VerifyResult:
 
     model: str
     ok: bool
+    verdict: Literal["ok", "not-checked", "not-ok"]
     findings: list[FindingFacts]
     nodes: int
     payloads: list[PayloadFacts]

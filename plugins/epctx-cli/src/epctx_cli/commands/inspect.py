@@ -428,9 +428,7 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
         for kind, word in _LABELS.items()
         if counts[kind]
     )
-    verdict = "not ok"
-    if report.ok:
-        verdict = "ok" if report.checked else "not checked"
+    verdict = report.verdict.replace("-", " ")
     console.say(f"\n{verdict}: {summary or 'nothing found'}")
 
 
