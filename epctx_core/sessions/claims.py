@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.session")
 _T = TypeVar("_T")
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_.:-")
+_FLAGS = 4
+"""Open dimensions that a warning names."""
 """Characters of names that a shell takes as they are."""
 _IDLE = (
     "a partition that only moves, casts or makes data costs more than it saves; "
@@ -627,11 +629,12 @@ def explain_unused_eps(
     names = [d for each in types for d in each.shape or () if isinstance(d, str)]
     if is_open and names:
         # Part of a command to paste, which foreign text may not change.
-        plain = (n for n in names if not n.startswith("-") and not set(n) - _PLAIN)
-        named = next(plain, "NAME")
+        plain = [n for n in names if not n.startswith("-") and not set(n) - _PLAIN]
+        named = dict.fromkeys(plain or ["NAME"])
+        flags = " ".join([f"--free-dimension {name}=…" for name in named][:_FLAGS])
         why.append(
-            " Dimensions of the model's inputs are open: if that is the cause, "
-            f"fix them by `--free-dimension {named}=1` or "
+            " Dimensions of the model's inputs are open: if that is the cause, fix "
+            f"them at the lengths that you use, by `{flags}` or "
             "`SessionOptions.add_free_dimension_override_by_name`."
         )
     return "".join(why)

@@ -646,13 +646,13 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
         # Parts of a command to paste, which foreign text may not change.
         usable = [n for n in names if n.isprintable() and text.cut(n) == n]
         fixes = [
-            f"--free-dimension {shlex.quote(f'{name}=1')}"
+            f"--free-dimension {shlex.quote(name)}=…"
             for name in (usable or ["NAME"])[:_SHOWN_LENGTHS]
         ]
-        end = " …" if len(names) > _SHOWN_LENGTHS else "."
+        end = " and so on" if len(names) > _SHOWN_LENGTHS else ""
         console.say(
             f"\nOpen dimensions of inputs: {shown}. For EPs that take static shapes "
-            f"only, fix them, as in {' '.join(fixes)}{end}"
+            f"only, fix them at the lengths that you use: {' '.join(fixes)}{end}"
         )
     if lines and unnamed:
         console.say(
