@@ -6,6 +6,7 @@ Imported when an error is to be explained.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
@@ -108,12 +109,15 @@ def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> Plug
     )
 
 
+_MISSING_LIBRARY = re.compile(
+    r"\S+(?=: cannot open shared object file)|(?<=Library not loaded: )\S+"
+)
+"""Words of the loaders of Linux and macOS for a library that is not found."""
 _SUFFIX = "ExecutionProvider"
 _HINTS = {
     PluginState.BROKEN: (
         "Fix or reinstall {package}, or keep it out with "
-        "EPCTX_DISABLE_PLUGINS={package}; `epctx plugins info {ep} -v` shows all that "
-        "is known."
+        "EPCTX_DISABLE_PLUGINS={package}."
     ),
     PluginState.DISABLED: (
         "Change that environment variable, then start again or call refresh_plugins()."
@@ -248,6 +252,8 @@ def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
     """Return the error for records of one EP, none of which can be used."""
     record = _pick_most_useful(records)
     why, hint = explain_unusable(record)
+    if record.state is PluginState.BROKEN:
+        hint += f" `epctx plugins info {record.name} -v` shows all that is known."
     return plugin_error(f"{why}.", record, hint=hint)
 
 
@@ -270,6 +276,13 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     hint = _HINTS.get(record.state, "").format(
         package=record.distribution, ep=record.name
     )
+    library = _MISSING_LIBRARY.search(record.reason)
+    if library is not None:
+        hint = (
+            f"Install {library[0]}, which {record.distribution} needs "
+            "(of a vendor's SDK or driver), or add its folder to the search path of "
+            f"libraries, such as LD_LIBRARY_PATH. {hint}"
+        )
     if record.passed_over:
         hint = (
             f'Name it "{record.qualified_name}" among the providers to use it anyway.'

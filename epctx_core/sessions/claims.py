@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("epctx.session")
 _T = TypeVar("_T")
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_.:-")
-_FLAGS = 4
-"""Open dimensions that a warning names."""
 """Characters of names that a shell takes as they are."""
 _IDLE = (
     "a partition that only moves, casts or makes data costs more than it saves; "
@@ -631,7 +629,7 @@ def explain_unused_eps(
         # Part of a command to paste, which foreign text may not change.
         plain = [n for n in names if not n.startswith("-") and not set(n) - _PLAIN]
         named = dict.fromkeys(plain or ["NAME"])
-        flags = " ".join([f"--free-dimension {name}=…" for name in named][:_FLAGS])
+        flags = " ".join([f"--free-dimension {name}=…" for name in named][:4])
         why.append(
             " Dimensions of the model's inputs are open: if that is the cause, fix "
             f"them at the lengths that you use, by `{flags}` or "

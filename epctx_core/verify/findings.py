@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import (
     EpctxError,
@@ -78,9 +78,6 @@ LISTED = 1000
 
 UNJUDGED = frozenset({"not-checked", "file-not-sought"})
 """Codes of payloads whose bytes nobody checked."""
-
-Verdict: TypeAlias = Literal["ok", "not-checked", "not-ok"]
-"""Verdict of a verification in a word."""
 
 _OF_FILES = (InvalidGraph, InvalidProtobuf)
 _ORDER = (_ERROR, _WARNING, _INFO)
@@ -257,9 +254,9 @@ class VerifyReport:
         return not any(finding.code in UNJUDGED for finding in self.findings)
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict in a word: `not-checked` where nothing is wrong and nobody here
-        could check a payload.
+    def verdict(self) -> str:
+        """The verdict in a word: `not-ok`, `not-checked` where nothing is wrong and
+        nobody here could check a payload, or `ok`.
         """
         if not self.ok:
             return "not-ok"

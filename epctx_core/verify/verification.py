@@ -21,14 +21,14 @@ from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
 from epctx_core.options import SessionOptions
-from epctx_core.plugin import Compatibility, ContextNode, Purpose
+from epctx_core.plugin import ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.compatibility import look_into
 from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner
-from epctx_core.sessions.routing import accept, suboptimal_error
+from epctx_core.sessions.routing import accept
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
 from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
@@ -180,15 +180,14 @@ def _describe_reader(node: str, subject: Subject) -> str:
     """
     from epctx_core.registry.explaining import describe_installation
 
-    work = subject.work
-    real = [choice.name for choice in work.choices if not choice.cls.simulated]
+    record = next(record for record in subject.records if record.name == node)
     is_here = any(
-        node == record.name for ep in real for record in work.nodes.get(ep, ())
+        record in subject.work.nodes.get(choice.name, ())
+        for choice in subject.work.choices
+        if not choice.cls.simulated
     )
-    sources = [record.source for record in subject.records if record.name == node]
-    return (
-        "" if is_here else describe_installation(*sources)
-    ) or "Verify it where the EP that made it is installed."
+    remedy = "" if is_here else describe_installation(record.source)
+    return remedy or "Verify it where the EP that made it is installed."
 
 
 def route_nodes(subject: Subject) -> None:
@@ -245,15 +244,15 @@ def _validate(choice: ProviderChoice, info: str, subject: Subject) -> None:
     findings = subject.findings
     work = subject.work
     first = work.nodes[choice.name][0].name
-    verdict = Compatibility.EP_SUPPORTED_OPTIMAL
     with (
         findings.collect_of_plugin("plugin-broken", node=first),
+        findings.collect("plugin-missing", (NotImplementedByProvider,)),
         findings.collect("compatibility-unsupported"),
         work.hint_at_others(),
     ):
-        verdict = accept(choice, info)
-    if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-        findings.add_error("compatibility-outdated", suboptimal_error(choice, info))
+        error = accept(choice, info, work.registry)
+        if error is not None:
+            findings.add_error("compatibility-outdated", error)
 
 
 def select_nodes(
