@@ -66,7 +66,7 @@ def check_mix(work: Work, existing: PassThrough) -> None:
         unsupported = (
             i
             for i in infos.get(ep, ())
-            if choice.validate(i) is Compatibility.EP_UNSUPPORTED
+            if choice.validate(i) == Compatibility.EP_UNSUPPORTED
         )
         if isinstance(maker, str) and not is_same_distribution(
             choice.record.distribution, maker

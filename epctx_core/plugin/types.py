@@ -99,6 +99,26 @@ class Compatibility(IntEnum):
     EP_SUPPORTED_PREFER_RECOMPILATION = 2
     EP_UNSUPPORTED = 3
 
+    def because(self, reason: str) -> Compatibility:
+        """Return this verdict with a reason, which errors and findings then have.
+
+        Args:
+            reason: what is so on this machine, such as "installed is driver 2".
+
+        Examples:
+            >>> verdict = Compatibility.EP_UNSUPPORTED.because("installed is driver 2")
+            >>> verdict == Compatibility.EP_UNSUPPORTED, verdict.reason
+            (True, 'installed is driver 2')
+        """
+        verdict = int.__new__(Compatibility, self)
+        vars(verdict).update(vars(self), reason=str(reason))
+        return verdict
+
+    @property
+    def reason(self) -> str:
+        """The reason of `because`; empty without one."""
+        return str(vars(self).get("reason", ""))
+
 
 Dimension: TypeAlias = "int | str | None"
 """Length, symbolic name (dim_param), or None if unknown."""

@@ -6,6 +6,7 @@ Imported when an error is to be explained.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
@@ -39,32 +40,38 @@ def known_ep(name: str) -> tuple[str, str, str] | None:
     )
 
 
+def describe_installation(name: str) -> str:
+    """Return how to install a vendor's own EP of onnxruntime; empty for an EP that is
+    not known.
+    """
+    known = known_ep(name)
+    if known is None:
+        return ""
+    ep, vendor, reserved = known
+    package = VENDORS[ep].package
+    if package:
+        return f"{install_command(package)} provides it, over {vendor}'s own libraries."
+    return _describe_wheels(ep) or (
+        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
+        f"epctx if there is one ({reserved} is reserved for it)."
+    )
+
+
 def _get_install_hint(name: str, other: str) -> str:
     """Return a hint how to get an EP of onnxruntime, with a warning that a simulated
     one is not the vendor's; else `other`.
     """
-    reservation = known_ep(name)
-    if reservation is None:
+    known = known_ep(name)
+    if known is None:
         return other
-    ep, vendor, reserved = reservation
+    ep, vendor, reserved = known
+    real = describe_installation(ep)
     package = reserved.replace("epctx-", "epctx-sim-", 1)
-    if package in PACKAGES:
-        real = f"The name {reserved} is reserved for the vendor."
-        over_vendor = VENDORS[ep].package
-        if over_vendor:
-            real = (
-                f"{install_command(over_vendor)} provides it, over {vendor}'s own "
-                "libraries."
-            )
-        return (
-            f"{real} {package} provides a simulated one "
-            f"({install_command(package)}) for the source {ep!r}, which does not read "
-            f"payloads made for {vendor} hardware."
-        )
-
-    return _describe_wheels(ep) or (
-        f"epctx has no package for {ep} ({vendor}): install the vendor's plugin for "
-        f"epctx if there is one ({reserved} is reserved for it)."
+    if package not in PACKAGES:
+        return real
+    return (
+        f"{real} {package} provides a simulated one ({install_command(package)}) for "
+        f"the source {ep!r}, which does not read payloads made for {vendor} hardware."
     )
 
 
@@ -102,12 +109,15 @@ def ambiguous_source_error(source: str, records: Sequence[PluginRecord]) -> Plug
     )
 
 
+_MISSING_LIBRARY = re.compile(
+    r"\S+(?=: cannot open shared object file)|(?<=Library not loaded: )\S+"
+)
+"""Words of the loaders of Linux and macOS for a library that is not found."""
 _SUFFIX = "ExecutionProvider"
 _HINTS = {
     PluginState.BROKEN: (
         "Fix or reinstall {package}, or keep it out with "
-        "EPCTX_DISABLE_PLUGINS={package}; `epctx plugins info {ep} -v` shows all that "
-        "is known."
+        "EPCTX_DISABLE_PLUGINS={package}."
     ),
     PluginState.DISABLED: (
         "Change that environment variable, then start again or call refresh_plugins()."
@@ -242,6 +252,8 @@ def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
     """Return the error for records of one EP, none of which can be used."""
     record = _pick_most_useful(records)
     why, hint = explain_unusable(record)
+    if record.state is PluginState.BROKEN:
+        hint += f" `epctx plugins info {record.name} -v` shows all that is known."
     return plugin_error(f"{why}.", record, hint=hint)
 
 
@@ -264,6 +276,13 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     hint = _HINTS.get(record.state, "").format(
         package=record.distribution, ep=record.name
     )
+    library = _MISSING_LIBRARY.search(record.reason)
+    if library is not None:
+        hint = (
+            f"Install {library[0]}, which {record.distribution} needs "
+            "(of a vendor's SDK or driver), or add its folder to the search path of "
+            f"libraries, such as LD_LIBRARY_PATH. {hint}"
+        )
     if record.passed_over:
         hint = (
             f'Name it "{record.qualified_name}" among the providers to use it anyway.'

@@ -635,11 +635,12 @@ def explain_unused_eps(
     names = [d for each in types for d in each.shape or () if isinstance(d, str)]
     if is_open and names:
         # Part of a command to paste, which foreign text may not change.
-        plain = (n for n in names if not n.startswith("-") and not set(n) - _PLAIN)
-        named = next(plain, "NAME")
+        plain = [n for n in names if not n.startswith("-") and not set(n) - _PLAIN]
+        named = dict.fromkeys(plain or ["NAME"])
+        flags = " ".join([f"--free-dimension {name}=…" for name in named][:4])
         why.append(
-            " Dimensions of the model's inputs are open: if that is the cause, "
-            f"fix them by `--free-dimension {named}=1` or "
+            " Dimensions of the model's inputs are open: if that is the cause, fix "
+            f"them at the lengths that you use, by `{flags}` or "
             "`SessionOptions.add_free_dimension_override_by_name`."
         )
     return "".join(why)

@@ -125,7 +125,8 @@ def get_model_compatibility(
     ]
 
     # The numbers rise with what speaks against the model.
-    return max(map(choice.validate, texts), default=Compatibility.EP_NOT_APPLICABLE)
+    # One with a reason is another object.
+    return Compatibility(int(max(map(choice.validate, texts), default=0)))
 
 
 @convert_errors("reading the model's compatibility")

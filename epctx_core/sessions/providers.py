@@ -114,11 +114,10 @@ class ProviderChoice:
         Raises:
             PluginError: it raised, or did not return a verdict.
         """
-        return Compatibility(
-            guard.call_class_method(
-                self.record, self.cls, "validate_compatibility", info, self.options
-            )
+        verdict: Compatibility = guard.call_class_method(
+            self.record, self.cls, "validate_compatibility", info, self.options
         )
+        return verdict
 
     def public_options(self) -> dict[str, Any]:
         """Return the options that may be shown: no secret ones."""

@@ -15,6 +15,7 @@ from epctx_core.errors import (
     InvalidArgument,
     InvalidGraph,
     NotImplementedByProvider,
+    one_line,
 )
 from epctx_core.plugin import Compatibility, Purpose
 from epctx_core.registry.records import is_same_distribution
@@ -114,29 +115,36 @@ def no_provider_error(
     )
 
 
-def accept(choice: ProviderChoice, info: str) -> Compatibility:
-    """Return an EP's verdict on its text about a model that it supports.
+def accept(choice: ProviderChoice, info: str, registry: Registry) -> Fail | None:
+    """Return the error for a model of which an EP recommends to compile it again, by
+    its text about the model; None for another one that it supports.
 
     Raises:
         InvalidGraph: it does not support the model any more.
+        NotImplementedByProvider: nor is it available, so that this is no fault of the
+            model.
         PluginError: see `ProviderChoice.validate`.
     """
-    verdict = choice.validate(info)
+    verdict = Compatibility.EP_UNSUPPORTED
+    try:
+        verdict = choice.validate(info)
+    finally:
+        # A validator may ask for a driver that is not there.
+        if verdict == Compatibility.EP_UNSUPPORTED:
+            check_availability(choice.record, Purpose.LOAD, registry)
+
+    reason = one_line(verdict.reason).rstrip(".")
+    why = f"the model was compiled for {info!r}{reason and '; '}{reason}."
     if verdict == Compatibility.EP_UNSUPPORTED:
         raise InvalidGraph(
-            f"{choice.name} does not support this compiled model: the model was "
-            f"compiled for {info!r}.",
+            f"{choice.name} does not support this compiled model: {why}",
             ep=choice.name,
             hint=_UNSUPPORTED_HINT,
         )
-    return verdict
-
-
-def suboptimal_error(choice: ProviderChoice, info: str) -> Fail:
-    """Return the error for a model of which an EP recommends to compile it again."""
-    return Fail(
-        f"{choice.name} runs this compiled model less well than a new one: the model "
-        f"was compiled for {info!r}.",
-        ep=choice.name,
-        hint="Compile the source model again.",
-    )
+    if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
+        return Fail(
+            f"{choice.name} runs this compiled model less well than a new one: {why}",
+            ep=choice.name,
+            hint="Compile the source model again.",
+        )
+    return None

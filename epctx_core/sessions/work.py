@@ -14,7 +14,7 @@ from epctx_core.context.payload_reader import find_entry
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import CHUNK
-from epctx_core.plugin import Compatibility, Purpose
+from epctx_core.plugin import Purpose
 from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.placement import Placement, describe_placement
@@ -31,7 +31,6 @@ from epctx_core.sessions.routing import (
     find_keeper,
     find_maker,
     no_provider_error,
-    suboptimal_error,
 )
 from epctx_core.sessions.source import open_state, read_one_state
 
@@ -320,19 +319,20 @@ class Work:
 
         Raises:
             InvalidGraph: an EP says that it cannot run the model any more.
+            NotImplementedByProvider: nor is it available on this machine.
             Fail: an EP recommends to compile again, and the host made that an error.
             PluginError: an EP raised, or did not return a verdict.
         """
         infos = read_compatibility_info(self.model.source.proto)
-        outdated = Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION
         with self.hint_at_others():
             for choice in self.choices:
                 for info in infos.get(choice.name, ()):
-                    if accept(choice, info) != outdated:
+                    error = accept(choice, info, self.registry)
+                    if error is None:
                         continue
                     if self.config.fail_on_suboptimal:
-                        raise suboptimal_error(choice, info)
-                    _log.warning("%s", suboptimal_error(choice, info).message)
+                        raise error
+                    _log.warning("%s", error.message)
 
     def find_contained(self) -> set[str]:
         """Return the EPs that get a process of their own because a payload without

@@ -252,10 +252,20 @@ class VerifyReport:
         """True if of each payload the digests were checked, or its EP checked it."""
         return not any(finding.code in UNJUDGED for finding in self.findings)
 
+    @property
+    def verdict(self) -> str:
+        """The verdict in a word: `not-ok`, `not-checked` where nothing is wrong and
+        nobody here could check a payload, or `ok`.
+        """
+        if not self.ok:
+            return "not-ok"
+        return "ok" if self.checked else "not-checked"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx verify --json` prints."""
         return {
             "ok": self.ok,
+            "verdict": self.verdict,
             "findings": [finding.as_dict() for finding in self.findings],
             "nodes": self.nodes,
             "payloads": [payload.as_dict() for payload in self.payloads],
@@ -271,11 +281,8 @@ class VerifyReport:
 
     def _render(self, *, as_html: bool = False) -> str:
         name = self.path.name if self.path else "model"
-        verdict = "not ok"
-        if self.ok:
-            verdict = "ok" if self.checked else "not checked"
         return render(
-            f"{name}: {verdict}, EPContext nodes: {self.nodes}",
+            f"{name}: {self.verdict}, EPContext nodes: {self.nodes}",
             self.as_dict(),
             as_html=as_html,
             findings="severity code node message hint",

@@ -20,14 +20,14 @@ from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
 from epctx_core.options import SessionOptions
-from epctx_core.plugin import Compatibility, ContextNode, Purpose
+from epctx_core.plugin import ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.compatibility import look_into
 from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner
-from epctx_core.sessions.routing import accept, suboptimal_error
+from epctx_core.sessions.routing import accept
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
 from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
@@ -155,19 +155,35 @@ def _make_reports(subject: Subject, looked: Mapping[str, str]) -> list[PayloadRe
     carriers: dict[PayloadReport, str] = {}
     for name, report in reports.items():
         carriers.setdefault(report, name)
-    for report in carriers if not subject.findings.has_errors else ():
+    for report, node in carriers.items() if not subject.findings.has_errors else ():
         if not report.digests and report not in readers:
             subject.findings.add(
                 "not-checked",
                 f"no byte of the payload {report.name!r} was judged: nothing says its "
                 "digest, and no EP here looked into it.",
-                node=carriers[report],
-                hint="Verify it where the EP that made it is installed.",
+                node=node,
+                hint=_describe_reader(node, subject),
             )
     checked = [
         replace(report, looked_into_by=readers.get(report)) for report in carriers
     ]
     return [*checked, *subject.refused.values()]
+
+
+def _describe_reader(node: str, subject: Subject) -> str:
+    """Return how to get an EP that reads the payload of a node: a simulated one does
+    not read a vendor's.
+    """
+    from epctx_core.registry.explaining import describe_installation
+
+    record = next(record for record in subject.records if record.name == node)
+    is_here = any(
+        record in subject.work.nodes.get(choice.name, ())
+        for choice in subject.work.choices
+        if not choice.cls.simulated
+    )
+    remedy = "" if is_here else describe_installation(record.source)
+    return remedy or "Verify it where the EP that made it is installed."
 
 
 def route_nodes(subject: Subject) -> None:
@@ -224,15 +240,15 @@ def _validate(choice: ProviderChoice, info: str, subject: Subject) -> None:
     findings = subject.findings
     work = subject.work
     first = work.nodes[choice.name][0].name
-    verdict = Compatibility.EP_SUPPORTED_OPTIMAL
     with (
         findings.collect_of_plugin("plugin-broken", node=first),
+        findings.collect("plugin-missing", (NotImplementedByProvider,)),
         findings.collect("compatibility-unsupported"),
         work.hint_at_others(),
     ):
-        verdict = accept(choice, info)
-    if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-        findings.add_error("compatibility-outdated", suboptimal_error(choice, info))
+        error = accept(choice, info, work.registry)
+        if error is not None:
+            findings.add_error("compatibility-outdated", error)
 
 
 def select_nodes(

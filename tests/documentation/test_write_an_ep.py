@@ -115,6 +115,34 @@ def test_the_snippets_run_the_network_and_compile_it(
     ]
 
 
+def test_the_ep_of_the_pages_lists_the_faults_of_its_payloads(
+    folder, provider, tmp_path
+):
+    acme = provider("acme", "AcmeProvider")
+    registry = epctx.Registry(entry_points=False)
+    registry.register(acme)
+    options = epctx.SessionOptions()
+    options.add_provider("Acme")
+    report = epctx.ModelCompiler(
+        options, folder / "network.onnx", registry=registry
+    ).compile_to_file(tmp_path / "network_ctx.onnx")
+
+    model = onnx.load(report.output)
+    kept = [e for e in model.metadata_props if not e.key.startswith("epctx.")]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    onnx.save(model, report.output)
+    good = epctx.verify_model(report.output, registry=registry)
+    binary = tmp_path / "network_acme.bin"
+    content = bytearray(binary.read_bytes())
+    content[0] ^= 1
+    binary.write_bytes(content)
+    bad = epctx.verify_model(report.output, registry=registry)
+
+    assert (good.verdict, bad.verdict) == ("ok", "not-ok")
+    assert [f.code for f in bad.findings] == ["container-refused", "manifest-missing"]
+
+
 def test_the_first_page_alone_has_an_ep_that_runs(tmp_path, monkeypatch):
     first = files(STEPS[0])["acme.py"]
     names = {"__name__": "first_step"}

@@ -198,6 +198,32 @@ def test_an_ep_is_put_before_those_that_the_program_names(program):
     ]
 
 
+def test_the_lengths_of_open_dimensions_are_set_as_the_warnings_say(program, tmp_path):
+    graph = onnx.parser.parse_graph(
+        "g (float[batch, height] x) => (float[batch, height] y) { y = Relu(x) }"
+    )
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8),
+        tmp_path / "open.onnx",
+    )
+
+    told = program(
+        """
+        import json
+        import onnxruntime
+        sessions = map(onnxruntime.InferenceSession, ("open.onnx", "model.onnx"))
+        print(json.dumps([session.get_inputs()[0].shape for session in sessions]))
+        """,
+        launcher=(
+            *("-m", "epctx_onnxruntime", "--ep=QNN"),
+            *("--free-dimension", "batch=1", "--free-dimension=height=7"),
+        ),
+    )
+
+    assert told[0] == [1, 7]
+
+
 def test_without_a_program_the_command_says_how_it_is_used(tmp_path):
     command = [sys.executable, "-m", "epctx_onnxruntime"]
 
@@ -215,6 +241,14 @@ def test_without_a_program_the_command_says_how_it_is_used(tmp_path):
     assert "no script and no module" in nothing.stderr
     assert missing.returncode == 2
     assert "there is no script" in missing.stderr
+    wrong = subprocess.run(
+        [*command, "--free-dimension", "height", "program.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert wrong.returncode == 2
+    assert "'height' is not of the form NAME=LENGTH" in wrong.stderr
 
 
 def test_the_command_refuses_an_ep_that_is_not_installed_before_it_runs_the_program(

@@ -16,6 +16,7 @@ from epctx_blobs import Blobs, write_blobs
 from isolation.harness import options_for, registry_of
 
 import epctx_core as epctx
+from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition, EPContextNode, hookimpl
 
 FOOT = struct.Struct("<Q32s8s")
@@ -101,6 +102,18 @@ def with_table(change):
         + text
         + FOOT.pack(len(text), hashlib.sha256(text).digest(), magic)
     )
+
+
+def test_a_newer_version_of_the_container_is_named_and_not_called_damaged():
+    content = bytes(written().content)
+    newer = Memory(content[:-1] + b"2")
+
+    with pytest.raises(InvalidGraph, match="version 2 of its format") as caught:
+        Blobs(newer)
+
+    assert "reads version 1" in caught.value.message
+    assert "damaged" not in caught.value.message
+    assert "epctx-blobs" in caught.value.hint
 
 
 def test_blobs_of_partitions_are_compiled_and_loaded(tmp_path):
@@ -273,15 +286,17 @@ def test_facts_about_no_blob_are_refused():
         write_blobs(Memory(), {"a": b""}, {"c": {}})
 
 
-def test_a_container_of_another_kind_is_refused():
+def test_a_container_of_another_kind_or_version_is_refused_and_not_called_damaged():
     payload = Memory()
     write_blobs(payload, {"a": b"first"}, kind="ACME0002")
 
     assert len(Blobs(payload, kind="ACME0002")) == 1
     with pytest.raises(
-        epctx.InvalidGraph, match="it is of the kind 'ACME0002', and read as 'ACME0001'"
-    ):
+        InvalidGraph, match="is of the kind 'ACME0002', and this EP reads 'ACME0001'"
+    ) as caught:
         Blobs(payload, kind="ACME0001")
+    assert "damaged" not in caught.value.message
+    assert "version of the plugin" in caught.value.hint
 
 
 @pytest.mark.parametrize("table", [[], 7, None, {"a": 1}, {"a": {}}], ids=str)

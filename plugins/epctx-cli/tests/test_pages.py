@@ -75,6 +75,14 @@ def test_a_word_that_no_title_has_is_looked_for_in_headings(epctx):
     assert "serving" in names
 
 
+@pytest.mark.parametrize("word", ["docker", "gpu", "fallback", "driver", "quantised"])
+def test_a_word_that_no_heading_has_is_looked_for_in_the_text(epctx, word):
+    said = epctx("docs", word, "--json")
+
+    assert said.code == 0
+    assert said.json["pages"]
+
+
 def test_a_heading_of_several_pages_is_refused(epctx):
     said = epctx("docs", "cach#trust")
 

@@ -543,7 +543,8 @@ def test_vendors_own_files_are_shown_with_their_nodes():
     # The EP that is installed here is simulated; the one that wrote them was not.
     qnn = models["qnn_ctx0.onnx"]
     assert not any(ep["simulated"] for ep in qnn["eps"])
-    assert qnn["payloads"][0]["state"] == "refused, see what was found"
+    assert qnn["payloads"][0]["state"] == "without digests"
+    assert qnn["verdict"] == "not checked"
     (context,) = qnn["contexts"]
     facts = {fact["name"]: fact["value"] for fact in context["facts"]}
     assert facts["payload"] == "qnn_ctx0_qnn.bin"

@@ -91,6 +91,7 @@ def test_a_broken_plugin_is_told_with_the_reason_and_what_to_do(process, site):
     assert "broken" in said.out
     assert "No module named 'no_such_sdk'" in said.out
     assert "Fix or reinstall epctx-bad" in said.out
+    assert "plugins info" not in said.out + verbose.out
     assert "Traceback" not in said.out
     assert 'epctx_bad.py", line 1' in verbose.out
 

@@ -126,7 +126,7 @@ def test_inputs_made_from_a_seed_are_said_to_be_and_are_the_same_every_time(
         epctx("run", path, "--seed", "1"),
     )
 
-    assert "Inputs made from seed 0: x float32[1, 3]" in first.out
+    assert "Inputs made from seed 0: x float32[N=1, 3]" in first.out
     assert table_of(first) == table_of(again) != table_of(other)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from install_commands import pip_install
 
 REAL = Path(__file__).parents[2] / "real"
 
@@ -30,7 +31,7 @@ def test_the_json_of_a_good_model(epctx, compiled):
     answer = epctx("verify", compiled, "--json").json
 
     assert answer["ok"] is True
-    assert answer["findings"] == []
+    assert (answer["verdict"], answer["findings"]) == ("ok", [])
     (payload,) = answer["payloads"]
     assert payload["digests_checked"] is True
     assert payload["looked_into_by"] == "epctx-sim-qnn 0.1.0"
@@ -46,7 +47,7 @@ def test_a_flipped_bit_anywhere_fails_the_check(epctx, compiled):
     assert said.code == 1
     assert "error digest-mismatch" in said.out
     assert "not ok: 1 error" in said.out
-    assert answer["ok"] is False
+    assert (answer["ok"], answer["verdict"]) == (False, "not-ok")
     assert [f["code"] for f in answer["findings"]] == ["digest-mismatch"]
     assert answer["findings"][0]["severity"] == "error"
 
@@ -54,15 +55,22 @@ def test_a_flipped_bit_anywhere_fails_the_check(epctx, compiled):
 @pytest.mark.parametrize(
     "name", ["qnn_ctx0", "qnn_ctx1", "share1_ctx", "share2_ctx", "ov_ctx0"]
 )
-def test_a_vendors_model_is_not_ok_for_a_simulated_ep_which_says_whose_its_payload_is(
+def test_a_vendors_model_is_not_checked_where_its_ep_is_simulated_and_the_line_to_install_is_said(
     epctx, name
 ):
-    said = epctx("verify", REAL / f"{name}.onnx", "--json")
+    package = "epctx-openvino" if name.startswith("ov") else "epctx-onnxruntime[qnn]"
 
-    assert said.code == 1
-    (error,) = [f for f in said.json["findings"] if f["severity"] == "error"]
-    assert error["code"] == "container-refused"
-    assert "written by the real" in error["message"]
+    said = epctx("verify", REAL / f"{name}.onnx")
+    answer = epctx("verify", REAL / f"{name}.onnx", "--json").json
+
+    assert said.code == 0
+    assert said.out.splitlines()[-1] == "not checked: 3 notes"
+    assert (answer["ok"], answer["verdict"]) == (True, "not-checked")
+    assert [payload["looked_into_by"] for payload in answer["payloads"]] == [None]
+    found = {finding["code"]: finding for finding in answer["findings"]}
+    assert "written by the real" in found["container-not-checked"]["message"]
+    assert "simulated" in found["container-not-checked"]["message"]
+    assert found["not-checked"]["hint"].startswith(pip_install(package))
 
 
 def test_a_model_of_which_no_payload_byte_was_judged_ends_with_not_checked_and_strict_makes_that_exit_1(

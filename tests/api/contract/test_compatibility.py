@@ -27,9 +27,10 @@ from epctx_core.errors import (
     InvalidGraph,
     InvalidProtobuf,
     NoSuchFile,
+    NotImplementedByProvider,
     PluginError,
 )
-from epctx_core.plugin import Compatibility
+from epctx_core.plugin import Availability, Compatibility, Purpose
 
 NOT_APPLICABLE, OPTIMAL, RECOMPILE, NO = Compatibility
 PREFIX = "ep_compatibility_info."
@@ -173,6 +174,80 @@ def test_a_model_that_is_not_supported_is_an_invalid_graph_whatever_the_option_s
     assert (caught.value.ep, bool(caught.value.hint)) == (
         "ValidatingExecutionProvider",
         True,
+    )
+
+
+BECAUSE = "installed is driver 2"
+
+
+def test_the_reason_of_a_verdict_is_in_the_error_of_a_load_and_in_a_verification(
+    source,
+):
+    ep = validating(NO.because(BECAUSE))
+    model = compiled(source, ep)
+
+    with pytest.raises(InvalidGraph, match=rf"for '{INFO}'; {BECAUSE}\.") as caught:
+        runs(model, ep)
+    report = epctx.verify_model(model, options_with(ep), registry=registry_with(ep))
+
+    finding = report.findings[0]
+    assert (finding.code, finding.message) == (
+        "compatibility-unsupported",
+        caught.value.message,
+    )
+    found = epctx.get_model_compatibility(model, ep.name, registry=registry_with(ep))
+    assert found is NO
+
+
+def test_the_reason_of_a_verdict_is_in_the_warning(source, caplog):
+    ep = validating(RECOMPILE.because(BECAUSE))
+    model = compiled(source, ep)
+
+    with caplog.at_level(logging.WARNING, "epctx"):
+        runs(model, ep)
+    report = epctx.verify_model(model, options_with(ep), registry=registry_with(ep))
+
+    assert caplog.messages[0].endswith(f"for {INFO!r}; {BECAUSE}.")
+    finding = report.findings[0]
+    assert (finding.code, finding.message) == (
+        "compatibility-outdated",
+        caplog.messages[0],
+    )
+
+
+def test_a_verdict_with_a_reason_is_equal_to_the_verdict():
+    assert NO.because(BECAUSE) == NO
+    assert (NO.because(BECAUSE).reason, NO.reason) == (BECAUSE, "")
+    assert isinstance(NO.because(BECAUSE), Compatibility)
+
+
+@pytest.mark.parametrize("verdict", [NO, OSError("no handle")])
+def test_an_absent_driver_is_said_as_declared_and_is_no_fault_of_the_model(
+    source, verdict
+):
+    def availability(purpose):
+        return Availability(
+            purpose is not Purpose.LOAD,
+            reason="no Acme driver found",
+            hint="Install driver 3.",
+        )
+
+    ep = validating(verdict, availability=staticmethod(availability))
+    model = compiled(source, ep)
+
+    with pytest.raises(
+        NotImplementedByProvider, match=r"cannot load .*: no Acme driver found"
+    ) as caught:
+        runs(model, ep)
+    report = epctx.verify_model(model, options_with(ep), registry=registry_with(ep))
+
+    assert caught.value.hint == "Install driver 3."
+    assert report.ok
+    finding = report.findings[0]
+    assert (finding.code, finding.message, finding.hint) == (
+        "plugin-missing",
+        caught.value.message,
+        "Install driver 3.",
     )
 
 

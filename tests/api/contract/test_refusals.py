@@ -107,7 +107,7 @@ def test_without_the_flag_the_plain_model_is_written_with_a_warning(
 
 
 def test_the_warning_gives_the_reason_for_the_most_nodes(tmp_path, caplog):
-    rows = [onnx.helper.make_tensor_value_info(n, 1, ["N", 4]) for n in "xy"]
+    rows = [onnx.helper.make_tensor_value_info(n, 1, ["N", "width"]) for n in "xy"]
     length = onnx.helper.make_tensor_value_info("length", onnx.TensorProto.INT64, [2])
     nodes = [
         onnx.helper.make_node("Shape", ["x"], ["length"]),
@@ -124,7 +124,8 @@ def test_the_warning_gives_the_reason_for_the_most_nodes(tmp_path, caplog):
     (warning,) = caplog.records
     assert "Relu: a dimension is open" in warning.message
     assert "Dimensions of the model's inputs are open" in warning.message
-    assert "`--free-dimension N=1`" in warning.message
+    assert "the lengths that you use" in warning.message
+    assert "`--free-dimension N=… --free-dimension width=…`" in warning.message
 
 
 def test_open_dimensions_are_no_matter_where_other_nodes_are_refused(tmp_path, caplog):

@@ -81,6 +81,18 @@ def test_no_simulated_ep_takes_any_of_them(real, name, ep):
     assert "vendor's own EP is installed" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_where_no_ep_is_installed_none_is_checked_and_the_line_to_install_is_said(name):
+    report = epctx.verify_model(
+        REAL / f"{name}.onnx", registry=epctx.Registry(entry_points=False)
+    )
+
+    (finding,) = [f for f in report.findings if f.code == "not-checked"]
+    assert (report.ok, report.verdict) == (True, "not-checked")
+    assert "pip install" in finding.hint
+    assert "over" in finding.hint
+
+
 def test_a_payload_of_the_kind_dlc_is_named(real):
     path = real / "qnn_ctx1.onnx"
     model = onnx.load(path)
@@ -94,7 +106,7 @@ def test_a_payload_of_the_kind_dlc_is_named(real):
     ):
         epctx.InferenceSession(path)
 
-    (finding,) = [
-        f for f in epctx.verify_model(path).findings if f.code == "container-refused"
-    ]
+    report = epctx.verify_model(path)
+    (finding,) = [f for f in report.findings if f.code == "container-not-checked"]
+    assert report.verdict == "not-checked"
     assert "of kind ep_context_type=dlc" in finding.message

@@ -108,6 +108,13 @@ class Blobs(Mapping[str, memoryview]):
     def _read(self, kind: str) -> _Table:
         is_short = len(self._view) < FOOTER.size
         mark = bytes(self._view[-len(MAGIC) :])
+        is_other = mark[:-1] == MAGIC[:-1] and mark[-1:].isdigit()
+        if is_other and mark != MAGIC:
+            raise InvalidGraph(
+                f"the payload {self._name} has version {mark[-1:].decode()} of its "
+                f"format, and this epctx-blobs reads version {MAGIC[-1:].decode()}.",
+                hint="Upgrade epctx-blobs, or compile the model again.",
+            )
         if is_short or mark != MAGIC:
             raise self._make_error("it does not end as a container of blobs does")
 
@@ -123,8 +130,11 @@ class Blobs(Mapping[str, memoryview]):
 
         content = json.loads(text)
         if content["kind"] != kind:
-            raise self._make_error(
-                f"it is of the kind {content['kind']!r:.80}, and read as {kind!r}"
+            raise InvalidGraph(
+                f"the payload {self._name} is of the kind {content['kind']!r:.80}, and "
+                f"this EP reads {kind!r}.",
+                hint="Install the version of the plugin that made it, or compile the "
+                "model again.",
             )
         table: _Table = content["blobs"]
         _check_entries(table, end - length)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
 
+from epctx_cli import text
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, PluginError
 from epctx_core.ext import check_folder
 
@@ -28,26 +30,26 @@ _MOST_MADE = 1 << 27
 _REAL = ("FLOAT", "BFLOAT16", "DOUBLE")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """Time stamp of every entry of a written file: equal arrays give equal bytes."""
+Lengths: TypeAlias = Mapping[str, Sequence[int | str | None]]
+"""Lengths of each input; those that are open by name, None without one."""
 
 
 def make_inputs(
-    arguments: Sequence[NodeArg], seed: int, others: Sequence[NodeArg] = ()
+    arguments: Sequence[NodeArg], lengths: Lengths, seed: int
 ) -> dict[str, np.ndarray]:
     """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers
     0 or 1, booleans; open dimensions are 1.
 
     Args:
         arguments: the model's inputs.
+        lengths: see `merge_lengths`.
         seed: the seed.
-        others: the inputs of another model, for both: what the first leaves open has
-            the length that it has there.
 
     Raises:
         InvalidArgument: an input has a type or a size for which there are no random
             values.
     """
     generator = np.random.default_rng(seed)
-    lengths = _merge_lengths(arguments, others)
     return {
         argument.name: _random_values(
             argument,
@@ -58,10 +60,12 @@ def make_inputs(
     }
 
 
-def _merge_lengths(
-    arguments: Sequence[NodeArg], others: Sequence[NodeArg]
-) -> dict[str, tuple[int | str | None, ...]]:
-    """Return the lengths of each input, of `others` where `arguments` have none."""
+def merge_lengths(
+    arguments: Sequence[NodeArg], others: Sequence[NodeArg] = ()
+) -> Lengths:
+    """Return the lengths of each input; what a model leaves open is as long as in
+    `others`, the inputs of another one.
+    """
     known = {other.name: other.tensor_type.shape or () for other in others}
     merged = {}
     for argument in arguments:
@@ -74,29 +78,57 @@ def _merge_lengths(
     return merged
 
 
+def describe_inputs(inputs: Mapping[str, Any], lengths: Lengths, seed: int) -> str:
+    """Return a sentence about random inputs, with the names of the lengths that were
+    made up.
+    """
+    shapes = {
+        name: ", ".join(
+            str(d) if isinstance(d, int) else f"{text.cut(d or '?')}=1"
+            for d in lengths[name]
+        )
+        for name in inputs
+    }
+    shown = ", ".join(
+        f"{text.cut(name)} {array.dtype}[{shapes[name]}]"
+        for name, array in inputs.items()
+    )
+    return f"Inputs made from seed {seed}: {shown or 'none'} (no --input)."
+
+
+_OF_SHAPES = re.compile(
+    r"\b([Dd]im(ension)?s?|shapes?|broadcast|ax[ie]s|bounds|rank)\b"
+)
+"""Words of errors about shapes; names of operators begin with a capital letter."""
+
+
 @contextmanager
-def explain_made_lengths(
-    arguments: Sequence[NodeArg], others: Sequence[NodeArg] = ()
-) -> Iterator[None]:
-    """Say in an error of a run that `make_inputs` made up lengths."""
+def explain_made_lengths(lengths: Lengths) -> Iterator[None]:
+    """Replace an error about shapes by one that says which lengths `make_inputs` made
+    up.
+
+    Raises:
+        Fail: the model does not run with them.
+    """
     try:
         yield
-    except PluginError:
-        raise
     except EpctxError as error:
-        merged = _merge_lengths(arguments, others)
-        lengths = [length for own in merged.values() for length in own]
-        names = [d for d in dict.fromkeys(lengths) if isinstance(d, str)]
-        words = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-        if not all(isinstance(length, int) for length in lengths):
-            given = "others by --free-dimension NAME=LENGTH, or " if names else ""
-            made = (
-                f"The lengths {words or 'without a name'} of its inputs are open, and "
-                f"were made up: 1. Give {given}arrays by --input FILE.npz of epctx run "
-                "and epctx compare."
-            )
-            error.hint = f"{made} {error.hint or ''}".rstrip()
-        raise
+        made = dict.fromkeys(
+            text.cut(d or "?")
+            for own in lengths.values()
+            for d in own
+            if not isinstance(d, int)
+        )
+        is_of_plugin = isinstance(error, PluginError)
+        if not made or is_of_plugin or not _OF_SHAPES.search(error.message):
+            raise
+        raise Fail(
+            f"there are no inputs for the model: its lengths {', '.join(made)} are "
+            "open, and it does not run with 1 for each of them.",
+            hint="Give those that you use by --free-dimension NAME=LENGTH, or arrays "
+            "by --input FILE.npz of epctx run and epctx compare (`-v` shows the "
+            "model's own error).",
+        ) from error
 
 
 def _random_values(

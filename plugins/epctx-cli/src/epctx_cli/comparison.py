@@ -7,7 +7,7 @@ A context model keeps the names of the values between its partitions. Prints not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 
-from epctx_cli.arrays import explain_made_lengths, load_inputs, make_inputs
+from epctx_cli.arrays import (
+    Lengths,
+    describe_inputs,
+    explain_made_lengths,
+    load_inputs,
+    make_inputs,
+    merge_lengths,
+)
 from epctx_cli.node_counts import NodeCounts, count_nodes
 from epctx_core import InferenceSession
 
 if TYPE_CHECKING:
-    from epctx_core import NodeArg, SessionOptions
+    from epctx_core import SessionOptions
 
 _TINY = 1e-6
 """Keeps the relative difference finite where the reference is zero."""
@@ -220,6 +227,7 @@ def compare_models(
     b: Model,
     *,
     tolerance: Tolerance,
+    note: Callable[[str], object],
     input_path: str | None = None,
     seed: int = 0,
 ) -> Comparison:
@@ -228,6 +236,7 @@ def compare_models(
     Args:
         a, b: the models.
         tolerance: the largest differences of equal outputs.
+        note: gets a sentence about inputs that were made, before a model is run.
         input_path: a `.npz` file, or None to make inputs for both from the seed.
         seed: see `make_inputs`.
 
@@ -236,12 +245,11 @@ def compare_models(
     """
     results: list[dict[str, Any]] = []
     nodes: list[NodeCounts] = []
-    made: Sequence[NodeArg] = ()
-    others: Sequence[NodeArg] = ()
+    lengths: Lengths = {}
 
     def run(session: InferenceSession) -> None:
         names = [output.name for output in session.get_outputs()]
-        with explain_made_lengths(made, others):
+        with explain_made_lengths(lengths):
             results.append(dict(zip(names, session.run(None, inputs), strict=True)))
         nodes.append(count_nodes(session))
 
@@ -250,12 +258,13 @@ def compare_models(
         if input_path is not None:
             inputs = load_inputs(input_path, expected)
         else:
-            made = expected
-            if not all(each.tensor_type.is_static for each in made):
+            lengths = merge_lengths(expected)
+            if not all(each.tensor_type.is_static for each in expected):
                 # A length that is open here may be fixed there.
                 with InferenceSession(*b) as other:
-                    others = other.get_inputs()
-            inputs = make_inputs(made, seed, others)
+                    lengths = merge_lengths(expected, other.get_inputs())
+            inputs = make_inputs(expected, lengths, seed)
+            note(describe_inputs(inputs, lengths, seed))
         run(session)
     # Models are large, and a device may take one session only.
     with InferenceSession(*b) as session:

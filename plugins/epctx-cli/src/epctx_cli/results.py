@@ -395,6 +395,7 @@ class VerifyResult:
     Attributes:
         model: the model as it was named.
         ok: true if there is no error.
+        verdict: `not-checked` where nobody here could check a payload.
         findings: errors first.
         nodes: number of EPContext nodes.
         payloads: those that could be read.
@@ -402,6 +403,7 @@ class VerifyResult:
 
     model: str
     ok: bool
+    verdict: Literal["ok", "not-checked", "not-ok"]
     findings: list[FindingFacts]
     nodes: int
     payloads: list[PayloadFacts]

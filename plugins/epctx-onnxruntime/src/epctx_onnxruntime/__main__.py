@@ -18,7 +18,8 @@ def main() -> None:
     """Run the program that the command line names."""
     parser = argparse.ArgumentParser(
         prog="python -m epctx_onnxruntime",
-        usage="%(prog)s [--ep NAME ...] (SCRIPT.py | -m MODULE) [ARGUMENT ...]",
+        usage="%(prog)s [--ep NAME ...] [--free-dimension NAME=LENGTH ...] "
+        "(SCRIPT.py | -m MODULE) [ARGUMENT ...]",
         description=_PURPOSE,
     )
     parser.add_argument(
@@ -28,6 +29,15 @@ def main() -> None:
         metavar="NAME",
         help="put an EP before those that the program names for its sessions; most "
         "name the CPU alone, which loads no context model (`epctx plugins list`)",
+    )
+    parser.add_argument(
+        "--free-dimension",
+        action="append",
+        default=[],
+        type=_read_dimension,
+        metavar="NAME=LENGTH",
+        help="the length of an open dimension, such as batch=1, for each model whose "
+        "inputs have it; most compilers take static shapes only",
     )
     parser.add_argument(
         "-m", nargs=argparse.REMAINDER, dest="module", help="run a module by its name"
@@ -43,7 +53,7 @@ def main() -> None:
     from epctx_onnxruntime.drop_in.substitution import install
 
     try:
-        install(arguments.ep)
+        install(arguments.ep, dict(arguments.free_dimension))
     except EpctxError as error:
         parser.error(str(error))
     sys.argv = program
@@ -53,6 +63,14 @@ def main() -> None:
     else:
         sys.path[0] = str(Path(program[0]).resolve().parent)
         runpy.run_path(program[0], run_name="__main__")
+
+
+def _read_dimension(text: str) -> tuple[str, int]:
+    """Return name and length of `NAME=LENGTH`; a name may contain `=`."""
+    name, _, length = text.rpartition("=")
+    if not name or not length.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=LENGTH")
+    return name, int(length)
 
 
 if __name__ == "__main__":

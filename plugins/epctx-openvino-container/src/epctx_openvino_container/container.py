@@ -123,11 +123,7 @@ def decode_table(content: memoryview, name: str) -> Table:
         not isinstance(version, str)
         or version.partition(".")[0] != TABLE_VERSION.partition(".")[0]
     ):
-        raise make_error(
-            name,
-            f"its table has version {version!r:.80}, and versions like "
-            f"{TABLE_VERSION} are read",
-        )
+        raise _make_version_error(name, f"{version!r:.80}", f"like {TABLE_VERSION}")
     entries = fields.pop(_BLOBS, None)
     if not isinstance(entries, dict):
         raise make_error(name, "its table has no blobs")
@@ -141,11 +137,10 @@ def _decode_fields(content: memoryview, name: str) -> dict[str, Any]:
             name, f"it does not begin with {_MAGIC.decode()}, as those of OpenVINO do"
         )
     _, version, header, offset, size = _HEADER.unpack(content[: _HEADER.size])
-    if (version, header) != (_VERSION, _HEADER.size):
-        raise make_error(
-            name,
-            f"it has version {version} and a header of {header} bytes, not 1 and 40",
-        )
+    if version != _VERSION:
+        raise _make_version_error(name, str(version), str(_VERSION))
+    if header != _HEADER.size:
+        raise make_error(name, f"its header has {header} bytes, not {_HEADER.size}")
     if (
         not _HEADER.size <= offset <= offset + size <= len(content)
         or size > _LONGEST_TABLE
@@ -183,6 +178,15 @@ def _check_places(entries: Mapping[str, Any], length: int, name: str) -> None:
         if offset < last:
             raise make_error(name, f"two of its blobs overlap at byte {offset:,}")
         last = offset + size
+
+
+def _make_version_error(name: str, found: str, read: str) -> InvalidGraph:
+    """Return the error for a container in a version of the format that is not read."""
+    return InvalidGraph(
+        f"the payload {name} has version {found} of OpenVINO's container, and versions "
+        f"{read} are read.",
+        hint="Upgrade epctx-openvino-container, or compile the model again.",
+    )
 
 
 def make_error(name: str, fault: str) -> InvalidGraph:

@@ -206,9 +206,6 @@ def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
         return {"payloads": [], "verdict": None, "findings": []}
 
     report = verify_model(info.path, options)
-    verdict = "not ok"
-    if report.ok:
-        verdict = "ok" if report.checked else "not checked"
     return {
         "payloads": [
             {
@@ -221,7 +218,7 @@ def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
             for node in info.ep_contexts
             if node.main_context
         ],
-        "verdict": verdict,
+        "verdict": report.verdict.replace("-", " "),
         "findings": [
             {
                 "severity": finding.severity.value,

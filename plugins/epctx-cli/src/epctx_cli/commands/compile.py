@@ -305,6 +305,7 @@ def _check(
                     (str(report.output), compiled),
                     (arguments.model, plain),
                     tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
+                    note=console.note if level == levels.ORT_DISABLE_ALL else str,
                 )
             except EpctxError as error:
                 error.hint = (

@@ -26,8 +26,8 @@ def add_arguments(parser: CommandParser) -> None:
         nargs="?",
         help=(
             "the page, such as errors, or a part of it, such as errors#pluginerror; "
-            "another word lists the pages that have it in their title, or else in a "
-            "heading (default: list all)"
+            "another word lists the pages that have it in their title, or else in "
+            "their text (default: list all)"
         ),
     )
     parser.list_further = lambda: {(): pages.read_pages()}
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _find(all_pages: Mapping[str, Page], word: str) -> list[Page]:
     """Return the page of a name, or else all that have the beginning of a word in their
-    name or title, or else in their summary or a heading.
+    name or title, or else in their text.
 
     Raises:
         InvalidArgument: there is none.
@@ -77,15 +77,9 @@ def _find(all_pages: Mapping[str, Page], word: str) -> list[Page]:
     if word in all_pages:
         return [all_pages[word]]
     begins = re.compile(rf"(?<!\w){re.escape(word)}", re.IGNORECASE)
-    found = [
-        page
-        for page in all_pages.values()
-        if begins.search(f"{page.name}\n{page.title}")
-    ] or [
-        page
-        for page in all_pages.values()
-        if begins.search(page.summary)
-        or any(begins.search(heading.words) for heading in page.list_headings())
+    every = all_pages.values()
+    found = [p for p in every if begins.search(f"{p.name}\n{p.title}")] or [
+        page for page in every if begins.search(page.text)
     ]
     if not found:
         raise InvalidArgument(
@@ -115,7 +109,7 @@ def _print_list(listed: Sequence[Page], console: Console) -> None:
     more = "" if console.verbose else " -v says what each is about."
     console.say(
         "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it, and "
-        f"`epctx docs WORD` lists those that have a word in a heading.{more}"
+        f"`epctx docs WORD` lists those that have a word.{more}"
     )
     if pages.SITE:
         console.say(f"All pages with a search: {pages.SITE}")

@@ -418,9 +418,7 @@ def _print_verify(model: str, report: VerifyReport, console: Console) -> None:
         for kind, word in _LABELS.items()
         if counts[kind]
     )
-    verdict = "not ok"
-    if report.ok:
-        verdict = "ok" if report.checked else "not checked"
+    verdict = report.verdict.replace("-", " ")
     console.say(f"\n{verdict}: {summary or 'nothing found'}")
 
 
@@ -644,13 +642,13 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
         # Parts of a command to paste, which foreign text may not change.
         usable = [n for n in names if n.isprintable() and text.cut(n) == n]
         fixes = [
-            f"--free-dimension {shlex.quote(f'{name}=1')}"
+            f"--free-dimension {shlex.quote(name)}=…"
             for name in (usable or ["NAME"])[:_SHOWN_LENGTHS]
         ]
-        end = " …" if len(names) > _SHOWN_LENGTHS else "."
+        end = " and so on" if len(names) > _SHOWN_LENGTHS else ""
         console.say(
             f"\nOpen dimensions of inputs: {shown}. For EPs that take static shapes "
-            f"only, fix them, as in {' '.join(fixes)}{end}"
+            f"only, fix them at the lengths that you use: {' '.join(fixes)}{end}"
         )
     if lines and unnamed:
         console.say(

@@ -37,6 +37,7 @@ from epctx_cli.results import (
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
+    from epctx_cli.arrays import Lengths
     from epctx_cli.comparison import Comparison, Difference
     from epctx_cli.console import Console
     from epctx_cli.node_counts import NodeCounts
@@ -82,11 +83,10 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
         start = time.perf_counter()
         with InferenceSession(arguments.model, session_settings) as session:
             loaded = time.perf_counter()
-            inputs = _inputs(arguments, session, console)
+            inputs, lengths = _inputs(arguments, session, console)
             names = [output.name for output in session.get_outputs()]
             begun = time.perf_counter()
-            made = session.get_inputs() if arguments.input is None else ()
-            with explain_made_lengths(made):
+            with explain_made_lengths(lengths):
                 results = dict(zip(names, session.run(None, inputs), strict=True))
             seconds = Durations(load=loaded - start, run=time.perf_counter() - begun)
             outputs = [
@@ -125,24 +125,22 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _inputs(
     arguments: argparse.Namespace, session: InferenceSession, console: Console
-) -> Mapping[str, Any]:
-    from epctx_cli.arrays import load_inputs, make_inputs
+) -> tuple[Mapping[str, Any], Lengths]:
+    """Return the inputs, and the lengths of those that were made."""
+    from epctx_cli.arrays import (
+        describe_inputs,
+        load_inputs,
+        make_inputs,
+        merge_lengths,
+    )
 
     expected = session.get_inputs()
     if arguments.input is not None:
-        return load_inputs(arguments.input, expected)
-    inputs = make_inputs(expected, arguments.seed)
-    console.note(describe_inputs(inputs, arguments.seed))
-    return inputs
-
-
-def describe_inputs(inputs: Mapping[str, Any], seed: int) -> str:
-    """Return a sentence about random inputs."""
-    shapes = ", ".join(
-        f"{text.cut(name)} {array.dtype}{list(array.shape)}"
-        for name, array in inputs.items()
-    )
-    return f"Inputs made from seed {seed}: {shapes or 'none'} (no --input)."
+        return load_inputs(arguments.input, expected), {}
+    lengths = merge_lengths(expected)
+    inputs = make_inputs(expected, lengths, arguments.seed)
+    console.note(describe_inputs(inputs, lengths, arguments.seed))
+    return inputs, lengths
 
 
 def _describe_output(output: NodeArg, value: Any) -> OutputFacts:
@@ -232,7 +230,12 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     with console.progress() as progress:
         progress.watch(a[1], b[1])
         comparison = compare_models(
-            a, b, tolerance=tolerance, input_path=arguments.input, seed=arguments.seed
+            a,
+            b,
+            tolerance=tolerance,
+            note=console.note,
+            input_path=arguments.input,
+            seed=arguments.seed,
         )
         equal = all(d.equal for d in comparison.differences)
         if not equal:
@@ -303,8 +306,6 @@ def _print_compare(
         "AB", (arguments.model, arguments.reference), comparison.nodes, strict=True
     ):
         console.say(f"{label}: {model}, {nodes}")
-    if arguments.input is None:
-        console.note(describe_inputs(comparison.inputs, arguments.seed))
     wrong = print_differences(comparison.differences, console)
     if not wrong:
         console.say(

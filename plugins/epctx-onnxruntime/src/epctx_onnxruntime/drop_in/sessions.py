@@ -30,6 +30,7 @@ from epctx_onnxruntime.versions import CPU_EP
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import ModelProto
 
 Providers = Sequence[Any]
 _NO_FALLBACK = "a session never changes its EPs by itself"
@@ -48,6 +49,8 @@ _OF_OPTIMISED_MODELS = (
 
 first_providers: list[str] = []
 """EPs that `install` puts before those of each session."""
+free_dimensions: dict[str, int] = {}
+"""Lengths that `install` sets for sessions of models whose inputs have them open."""
 
 
 class InferenceSession(epctx_core.InferenceSession):
@@ -98,6 +101,8 @@ class InferenceSession(epctx_core.InferenceSession):
             options, providers, provider_options = _put_first(
                 options, providers, provider_options
             )
+        if free_dimensions and isinstance(options, epctx_core.SessionOptions):
+            options = _fix_lengths(options, path_or_bytes)
         start = time.monotonic_ns()
         super().__init__(
             path_or_bytes, options, providers, provider_options, registry=registry
@@ -350,14 +355,35 @@ def _choose(options: Any, model: str | PathLike[str] | bytes) -> Any:
     return chosen
 
 
-def _read_metadata(model: str | PathLike[str] | bytes) -> Mapping[str, str]:
+def _fix_lengths(
+    options: epctx_core.SessionOptions, model: str | PathLike[str] | bytes
+) -> epctx_core.SessionOptions:
+    """Return session options with those lengths of `install` that a model's inputs have
+    open.
+    """
+    fixed = options.copy()
+    open_names = {
+        length.dim_param
+        for value in _read_proto(model).graph.input
+        for length in value.type.tensor_type.shape.dim
+    }
+    for name in open_names & free_dimensions.keys():
+        fixed.add_free_dimension_override_by_name(name, free_dimensions[name])
+    return fixed
+
+
+def _read_proto(model: str | PathLike[str] | bytes) -> ModelProto:
     import onnx
 
-    proto = (
+    return (
         onnx.load_from_string(model)
         if isinstance(model, bytes)
         else onnx.load(fspath(model), load_external_data=False)
     )
+
+
+def _read_metadata(model: str | PathLike[str] | bytes) -> Mapping[str, str]:
+    proto = _read_proto(model)
     return {
         "doc_string": proto.doc_string,
         "domain": proto.domain,

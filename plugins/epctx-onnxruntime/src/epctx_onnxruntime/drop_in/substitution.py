@@ -17,7 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from epctx_core import default_registry
+from epctx_core import SessionOptions, default_registry
 from epctx_core.errors import InvalidArgument
 from epctx_onnxruntime.real import onnxruntime
 
@@ -91,7 +91,9 @@ def _import_within(
     return parent
 
 
-def install(providers: Sequence[str] = ()) -> ModuleType:
+def install(
+    providers: Sequence[str] = (), free_dimensions: Mapping[str, int] | None = None
+) -> ModuleType:
     """Put the drop-in in the place of onnxruntime in this process; return it.
 
     Modules that have imported onnxruntime before keep it.
@@ -100,9 +102,12 @@ def install(providers: Sequence[str] = ()) -> ModuleType:
         providers: EPs that sessions use before those that the program names: most
             programs name the CPU alone, which loads no context model. Those of the last
             call count.
+        free_dimensions: lengths of open dimensions by name, such as `{"height": 224}`,
+            for sessions of all models whose inputs have them; of the last call, too.
 
     Raises:
-        InvalidArgument: no such EP is installed, or the EPs are not a list.
+        InvalidArgument: no such EP is installed, the EPs are not a list, or a length is
+            not a whole number.
         PluginError: the plugin of an EP cannot be used.
     """
     from epctx_onnxruntime.drop_in import sessions
@@ -119,7 +124,13 @@ def install(providers: Sequence[str] = ()) -> ModuleType:
         # A session would raise the same, but somewhere within the program.
         default_registry.resolve(name)
 
+    lengths = dict(free_dimensions or {})
+    for name, length in lengths.items():
+        SessionOptions().add_free_dimension_override_by_name(name, length)
+
     sessions.first_providers[:] = names
+    sessions.free_dimensions.clear()
+    sessions.free_dimensions.update(lengths)
     with _LOCK:
         drop_in = sys.modules[_PACKAGE]
         if sys.modules.get(_NAME) is drop_in:
@@ -139,6 +150,7 @@ def uninstall() -> None:
     from epctx_onnxruntime.drop_in import sessions
 
     sessions.first_providers.clear()
+    sessions.free_dimensions.clear()
     with _LOCK:
         sys.modules.update(_REAL)
         onnxruntime.capi.onnxruntime_inference_collection = _REAL[_COLLECTION]
