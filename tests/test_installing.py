@@ -82,12 +82,17 @@ def test_a_package_comes_from_the_repository_with_those_that_it_needs(
 
 def test_extras_and_a_path_with_a_space_are_quoted(core_from, tmp_path):
     repository = make_projects(
-        tmp_path / "a clone", "epctx-blobs", "epctx-isolation", "epctx-onnxruntime"
+        tmp_path / "a clone",
+        "epctx-blobs",
+        "epctx-kernels",
+        "epctx-isolation",
+        "epctx-onnxruntime",
     )
     core_from(repository.as_uri())
 
     assert install_command("epctx-onnxruntime[qnn]") == (
         f"pip install '{repository}/plugins/epctx-blobs' "
+        f"'{repository}/plugins/epctx-kernels' "
         f"'{repository}/plugins/epctx-isolation' "
         f"'{repository}/plugins/epctx-onnxruntime[qnn]'"
     )

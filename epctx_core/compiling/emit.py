@@ -215,7 +215,7 @@ def _place_nodes(
     proto = splice(
         work.model.source.proto,
         main.graph,
-        main.execution_order(),
+        main.written_order(),
         _make_replacements(main, nodes, existing),
     )
     for part in parts:
@@ -457,6 +457,6 @@ def _make_replacements(
         for name, subgraph in part.subgraphs[node].items():
             inner = _make_replacements(subgraph, nodes, existing)
             protos[name] = proto = GraphProto()
-            splice_graph(proto, subgraph.graph, subgraph.execution_order(), inner)
+            splice_graph(proto, subgraph.graph, subgraph.written_order(), inner)
         replacements[node] = replace_subgraphs(part.graph.nodes[node], protos)
     return replacements

@@ -96,6 +96,15 @@ class GraphAssignment:
             return [[node] for node in range(len(self.is_assigned))]
         return self.partitioner.execution_order()
 
+    def written_order(self) -> NodeGroups:
+        """Return the same with nodes that stay in the model on their own."""
+        kept = {partition.node_indices[0] for partition in self.kept}
+        return [
+            piece
+            for group in self.execution_order()
+            for piece in ([[i] for i in group] if group[0] in kept else [group])
+        ]
+
     def take(self, groups: NodeGroups) -> None:
         """Mark groups of nodes as assigned."""
         self._groups += groups

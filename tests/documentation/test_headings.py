@@ -88,7 +88,7 @@ def answer_in_words(hook):
 
 
 def overview_row(hook):
-    needed = hook.needed_for + (f", unless `{hook.unless}`" if hook.unless else "")
+    needed = hook.needed_for
     cells = [
         f"`{hook.name}`",
         answer_in_words(hook),

@@ -77,7 +77,7 @@ AREAS = {
             "control_flow/test_if.py",
             "contract/test_registration.py",
             "end_to_end/test_bad_eps.py",
-            "kernel_eps/test_kernels_in_sessions.py",
+            "contract_eps/test_kept_nodes.py",
         ),
     ),
     "routing": Area(
@@ -95,7 +95,7 @@ AREAS = {
             "contract/test_loading_sources.py",
             "contract/test_loading.py",
             "contract/test_callbacks.py",
-            "kernel_eps/test_left_over_nodes.py",
+            "contract_eps/test_kept_nodes.py",
             "registry/test_simulated.py",
             "verify/test_damages.py",
             "registry/test_host_registration.py",

@@ -37,9 +37,7 @@ def test_only_the_owner_is_called_and_its_one_result_returned(session):
     instances = session(ep("A"), ep("B"))
 
     assert instances.call("A", "compile", partitions=[1, 2]) == [("A", 1), ("A", 2)]
-    assert instances.call("B", "get_capability", graph="g", kernels=None) == [
-        Refusal("B", ["g"])
-    ]
+    assert instances.call("B", "get_capability", graph="g") == [Refusal("B", ["g"])]
 
 
 def test_an_ep_added_later_is_not_called_for_those_before_it(

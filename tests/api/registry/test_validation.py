@@ -20,7 +20,7 @@ class Valid(ExecutionProvider):
     options = (ProviderOption("level", int, default=1, doc="How hard to try."),)
 
     @hookimpl
-    def get_capability(self, ep, graph, kernels):
+    def get_capability(self, ep, graph):
         return []
 
     @hookimpl
