@@ -164,7 +164,7 @@ def add_manifest(
         custom_domains=_find_custom_domains(proto, work, old),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
-    for key, text in work.assignment.metadata.maps[0].items():
+    for key, text in work.assignment.metadata.items():
         set_metadata(proto, key, text)
     weightless = work.providers.weightless
     if weightless is not WeightlessMode.NONE:

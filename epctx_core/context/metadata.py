@@ -44,19 +44,6 @@ def get_text(model: ModelProto, key: str) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def read_texts(model: ModelProto, without: Collection[str]) -> dict[str, str]:
-    """Return all entries but some as texts, whatever their bytes; of several with one
-    key the first.
-    """
-    return {
-        entry.key: entry.value
-        if isinstance(entry.value, str)
-        else entry.value.decode(errors="replace")
-        for entry in reversed(model.metadata_props)
-        if isinstance(entry.key, str) and entry.key not in without
-    }
-
-
 def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:
     """Remove the metadata entries with these keys."""
     # It imports onnx, which readers of metadata do without.

@@ -8,19 +8,18 @@ which an EP or an engine takes whole.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import MANIFEST, SEALED
-from epctx_core.context.metadata import read_texts
 from epctx_core.errors import Fail, ModelRequiresCompilation
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import NodeGroups, Partitioner
@@ -184,13 +183,14 @@ class Assignment:
             subgraph stand where its node does.
         kept: likewise, those whose nodes stay in the model.
         refusals: in the order in which they were given, failures to compile first.
-        metadata: what EPs add to the model's, before those it has, but for its
-            manifest.
+        source: the model.
+        metadata: what EPs add to the model's.
         compiled: what EPs made of their partitions.
     """
 
     main: GraphAssignment
-    metadata: ChainMap[str, str] = field(default_factory=ChainMap)
+    source: ModelProto
+    metadata: dict[str, str] = field(default_factory=dict)
     partitions: list[GraphPartition] = field(default_factory=list)
     kept: list[GraphPartition] = field(default_factory=list)
     refusals: list[RefusalRecord] = field(default_factory=list)
@@ -243,9 +243,8 @@ def begin_assignment(model: OpenModel) -> Assignment:
     reserved: dict[SubgraphPath, list[int]] = {}
     for record in model.context_nodes:
         reserved.setdefault(record.path, []).append(record.index)
-    texts = read_texts(model.source.proto, {MANIFEST, SEALED})
     return Assignment(
-        main=GraphAssignment(model.graph, reserved), metadata=ChainMap({}, texts)
+        main=GraphAssignment(model.graph, reserved), source=model.source.proto
     )
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 import logging
 import string
 import sys
+from collections import ChainMap
 from collections.abc import (
     Callable,
     Collection,
     Iterable,
     Iterator,
     Mapping,
-    MutableMapping,
     Sequence,
 )
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.context.manifest import MANIFEST, SEALED
@@ -40,6 +39,8 @@ from epctx_core.registry.guard import blame, contract_error, to_plain
 from epctx_core.sessions.assignment import RefusalRecord
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from epctx_core.graph.partition import NodeGroups
     from epctx_core.options import SessionConfig
     from epctx_core.registry.records import PluginRecord
@@ -74,7 +75,7 @@ class Claims:
         part: GraphAssignment,
         record: PluginRecord,
         refusals: list[RefusalRecord],
-        metadata: MutableMapping[str, str],
+        metadata: dict[str, str],
         *,
         keeps_nodes: bool,
     ) -> None:
@@ -341,6 +342,7 @@ def ask_ep(
     instances = providers.instances
     record = instances.record(ep)
     hook = "get_capability"
+    metadata = ChainMap(assignment.metadata, _read_texts(assignment.source))
     for part, parent in _open_graphs(assignment.main):
         view = GraphSlice(
             part.graph,
@@ -349,7 +351,7 @@ def ask_ep(
             parent,
             assignment.main.graph,
         )
-        view.metadata = MappingProxyType(assignment.metadata)
+        view.metadata = metadata
         claims = Claims(
             part,
             record,
@@ -376,6 +378,19 @@ def ask_ep(
 
     apply_partition_limits(assignment, ep, providers.config)
     _trace_refusals([r for r in assignment.refusals if r.ep == ep])
+
+
+def _read_texts(model: ModelProto) -> dict[str, str]:
+    """Return a model's metadata but its manifest, as texts whatever their bytes; of
+    several entries with one key the first.
+    """
+    return {
+        entry.key: entry.value
+        if isinstance(entry.value, str)
+        else entry.value.decode(errors="replace")
+        for entry in reversed(model.metadata_props)
+        if isinstance(entry.key, str) and entry.key not in {MANIFEST, SEALED}
+    }
 
 
 def _trace_refusals(refusals: Sequence[RefusalRecord]) -> None:

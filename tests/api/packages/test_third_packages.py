@@ -40,7 +40,7 @@ def decode(data, path, count):
         raise InvalidProtobuf(f"{path} is damaged: {error}", path=path) from error
     for _ in proto.graph.node:
         count("nodes")
-    return proto, []
+    return proto
 '''
 ISOLATION = '''
 """Isolation that writes down what it was asked for, and changes nothing."""
@@ -216,7 +216,7 @@ def test_a_format_that_ends_the_process_at_import_hides_nothing_either(
 
 
 def test_a_format_that_gives_no_model_is_blamed(acme_format, site, python):
-    code = "def recognizes(data): return True\ndef decode(*_): return {}, []"
+    code = "def recognizes(data): return True\ndef decode(*_): return {}"
     site("odd-format", "odd_format", code, model_formats={"ODD": "odd_format"})
 
     said = python(LOAD, acme_format, "session.load_model_format=ODD")
