@@ -51,8 +51,8 @@ ONNXRUNTIME = "onnxruntime"
 
 _VARIABLE = "EPCTX_ENGINE"
 _LAYOUT = "epctx.cpu_layout"
-"""The metadata key of a model with an engine's private layouts; see
-`epctx_core.plugin.Engine.optimize`.
+"""The metadata key of a model with an engine's own operators, with the engine's name;
+see `epctx_core.plugin.Engine.optimize`.
 """
 
 _log = logging.getLogger("epctx.engines")
@@ -260,11 +260,6 @@ class CpuEngine:
         """See `epctx_core.plugin.BaseEngine`."""
         return self._engine.allocates
 
-    @property
-    def layout(self) -> str:
-        """See `epctx_core.plugin.Engine.layout`."""
-        return self._engine.layout
-
     def prepare(
         self,
         model: ModelProto,
@@ -277,10 +272,10 @@ class CpuEngine:
             (entry.value for entry in model.metadata_props if entry.key == _LAYOUT),
             None,
         )
-        if layout not in {None, self._engine.name} and layout != self.layout:
+        if layout not in {None, self._engine.name}:
             raise InvalidGraph(
                 f"a group of nodes was optimised for {layout}; the engine here is "
-                f"{self.layout or self._engine.name}.",
+                f"{self._engine.name}.",
                 hint="Compile the source model again on this machine.",
             )
 
@@ -325,14 +320,13 @@ class CpuEngine:
         weights: Mapping[str, TensorView],
         *,
         contrib: bool = False,
-        layouts: bool = False,
     ) -> OptimizedModel | None:
         """Return an equal, faster model; see `epctx_core.plugin.Engine.optimize`."""
         level = GraphOptimizationLevel.ORT_ENABLE_ALL
         try:
             with blame_engine(self.policy.engine):
                 return make_engine(self.policy).optimize_model(
-                    model, weights, level, contrib=contrib, layouts=layouts
+                    model, weights, level, contrib=contrib
                 )
         except NotImplementedByProvider as error:
             _log.info("a group of nodes is not optimised: %s.", error.message)

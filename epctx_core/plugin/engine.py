@@ -73,12 +73,6 @@ class Engine(Protocol):
     def name(self) -> str:
         """Engine and version, such as `onnxruntime 1.31.1`."""
 
-    @property
-    def layout(self) -> str:
-        """Entry `epctx.cpu_layout` of models that are optimised with `layouts` here;
-        empty if the engine has none.
-        """
-
     def prepare(
         self,
         model: onnx.ModelProto,
@@ -98,8 +92,8 @@ class Engine(Protocol):
 
         Raises:
             NotImplementedByProvider: an operator that the engine does not have.
-            InvalidGraph: the model is not valid, or was optimised with `layouts` for
-                another machine or engine.
+            InvalidGraph: the model is not valid, or was optimised with `contrib` for
+                another engine.
         """
 
     def optimize(
@@ -108,7 +102,6 @@ class Engine(Protocol):
         weights: Mapping[str, TensorView],
         *,
         contrib: bool = False,
-        layouts: bool = False,
     ) -> OptimizedModel | None:
         """Return an equal model that computes faster; None where there is none.
 
@@ -120,11 +113,7 @@ class Engine(Protocol):
             weights: views by initializer name; unchanged ones are not read.
             contrib: whether the result may also have the engine's own operators, some
                 of which are in ONNX's domain. Whoever keeps it sets the entry
-                `epctx.cpu_layout` of its `metadata_props` to the engine's name, unless
-                it has one.
-            layouts: whether it may also have arrangements of weights for this machine's
-                CPU, and the operators that need them; that entry is then the engine's
-                `layout`, and has to stay.
+                `epctx.cpu_layout` of its `metadata_props` to the engine's name.
 
         `prepare` refuses a model whose entry does not fit: an EP that keeps such a
         model in a payload must know a way back, or keep another form beside it.

@@ -147,13 +147,6 @@ class BaseEngine(ABC):
     def __init__(self, policy: EnginePolicy) -> None:
         self.policy = policy
 
-    @property
-    def layout(self) -> str:
-        """Text for `epctx.cpu_layout` in models optimised with private layouts; empty
-        if there are none.
-        """
-        return ""
-
     @abstractmethod
     def prepare(
         self,
@@ -208,7 +201,6 @@ class BaseEngine(ABC):
         level: GraphOptimizationLevel,  # noqa: ARG003
         *,
         contrib: bool = False,  # noqa: ARG003
-        layouts: bool = False,  # noqa: ARG003
     ) -> OptimizedModel:
         """Return an equal model that computes faster.
 
@@ -217,7 +209,6 @@ class BaseEngine(ABC):
             weights: views by initializer name.
             level: how far to go.
             contrib: whether operators of `com.microsoft` may be added.
-            layouts: see `Engine.optimize`.
 
         Raises:
             NotImplementedByProvider: there is none.

@@ -25,7 +25,6 @@ from epctx_onnxruntime.versions import (
     FATAL_ONLY,
     NAME,
     fit_versions,
-    layout_of_this_cpu,
     make_options,
     quiet_options,
 )
@@ -94,13 +93,6 @@ class OnnxRuntimeEngine(BaseEngine):
     def __init__(self, policy: EnginePolicy) -> None:
         super().__init__(policy)
         check_libraries(tuple(policy.custom_ops_libraries))
-
-    @property
-    def layout(self) -> str:
-        """See `BaseEngine.layout`; `onnxruntime 1.31.1 nchwc16` where blocks have 16
-        channels.
-        """
-        return layout_of_this_cpu()
 
     def prepare(
         self,
@@ -218,7 +210,6 @@ class OnnxRuntimeEngine(BaseEngine):
         level: GraphOptimizationLevel,
         *,
         contrib: bool = False,
-        layouts: bool = False,
     ) -> OptimizedModel:
         """Return an equivalent model that is faster; see
         `BaseEngine.optimize_model`.
@@ -229,11 +220,7 @@ class OnnxRuntimeEngine(BaseEngine):
             model,
             weights,
             level,
-            Allowed(
-                contrib=contrib,
-                layouts=layouts,
-                libraries=self.policy.custom_ops_libraries,
-            ),
+            Allowed(contrib=contrib, libraries=self.policy.custom_ops_libraries),
         )
 
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ from epctx_onnxruntime.graphs import (
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
 from epctx_onnxruntime.real import IS_OLD, onnxruntime
-from epctx_onnxruntime.versions import fit_versions, layout_of_this_cpu, quiet_options
+from epctx_onnxruntime.versions import fit_versions, quiet_options
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Extent, RunnableModel, TensorView
@@ -51,8 +51,6 @@ REWRITE_LIMIT = 512 << 20
 CONTRIB = "com.microsoft"
 _FREE_INITIALIZERS = 4
 """First IR version in which initializers need not be inputs."""
-_NCHWC = "com.microsoft.nchwc"
-_LAYOUT = "epctx.cpu_layout"
 _REWRITTEN = frozenset({"Conv", "ConvTranspose", "BatchNormalization"})
 _TO_CONTRIB = (
     "AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion",
@@ -88,15 +86,12 @@ class Allowed:
 
     Attributes:
         contrib: onnxruntime's own operators (`com.microsoft`).
-        layouts: the blocked layout of this CPU (`com.microsoft.nchwc`); the result is
-            marked.
         anything: all of onnxruntime, for a model that is run in this process and not
             written to a file.
         libraries: libraries of the source's custom operators.
     """
 
     contrib: bool = False
-    layouts: bool = False
     anything: bool = False
     libraries: Sequence[str] = ()
 
@@ -246,12 +241,11 @@ def _list_attempts(
     level: GraphOptimizationLevel, allowed: Allowed
 ) -> Iterator[tuple[GraphOptimizationLevel, Allowed]]:
     yield level, allowed
-    lower = replace(allowed, layouts=False)
     if level > GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
         level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        yield level, lower
+        yield level, allowed
     if level > GraphOptimizationLevel.ORT_ENABLE_BASIC:
-        yield GraphOptimizationLevel.ORT_ENABLE_BASIC, lower
+        yield GraphOptimizationLevel.ORT_ENABLE_BASIC, allowed
 
 
 def rewritten_bytes(model: ModelProto, weights: Mapping[str, TensorView]) -> int:
@@ -428,16 +422,13 @@ class _Optimisation:
         new_domains = (
             set() if self.allowed.anything else self._find_new_domains(optimised)
         )
-        blocked = _NCHWC in new_domains
-        if not (self._allows(new_domains) and (self.allowed.layouts or not blocked)):
+        if not self._allows(new_domains):
             raise NotImplementedByProvider(
                 "onnxruntime inserted operators that are not allowed here"
             )
         weights = self._collect_weights(optimised)
         model = _restore_frame(optimised, self.source)
         rename_apart(model.graph)
-        if blocked:
-            model.metadata_props.add(key=_LAYOUT, value=layout_of_this_cpu())
         return OptimizedModel(model, weights)
 
     def _allows(self, new_domains: set[str]) -> bool:
@@ -445,7 +436,7 @@ class _Optimisation:
         # A model that imports com.microsoft for one operator must not get others.
         imported = {opset.domain for opset in self.source.opset_import} - {CONTRIB}
         own = {CONTRIB} if self.allowed.contrib else set()
-        return new_domains <= {"", "ai.onnx", _NCHWC, *imported, *own}
+        return new_domains <= {"", "ai.onnx", *imported, *own}
 
     def _find_new_domains(self, optimised: ModelProto) -> set[str]:
         """Return the domains of the operators that the source does not have."""

@@ -1,15 +1,8 @@
-"""Properties of the installed onnxruntime: versions that it reads, and its layout on
-this CPU.
-"""
+"""Properties of the installed onnxruntime, such as the versions that it reads."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
-
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
 
 from epctx_onnxruntime.real import onnxruntime
 
@@ -67,51 +60,3 @@ def fit_versions(model: ModelProto) -> None:
         from epctx_onnxruntime.newest_versions import lower_versions
 
         lower_versions(model)
-
-
-@cache
-def block_size() -> int:
-    """Return the channels in a block of onnxruntime's layout on this CPU; 0 without
-    such a layout.
-    """
-    size = 0
-
-    def look(
-        _name: str, value: onnxruntime.OrtValue, _info: object
-    ) -> onnxruntime.OrtExternalInitializerInfo | None:
-        nonlocal size
-        shape = value.shape()
-        if len(shape) == 4:  # noqa: PLR2004 - that of a filter
-            size = shape[0] if shape[0] > 1 else 0
-        return None
-
-    weight = numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "w")
-    values = [
-        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 1, 2, 2])
-        for n in "xy"
-    ]
-    graph = helper.make_graph(
-        [helper.make_node("Conv", ["x", "w"], ["y"])],
-        "probe",
-        values[:1],
-        values[1:],
-        [weight],
-    )
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8
-    )
-    try:
-        onnxruntime.ModelCompiler(
-            quiet_options(),
-            model.SerializeToString(),
-            graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-            get_initializer_location_func=look,
-        ).compile_to_bytes()
-    except Exception:  # noqa: BLE001 - onnxruntime's exceptions have no base; without an answer there is no layout
-        return 0
-    return size
-
-
-def layout_of_this_cpu() -> str:
-    """Return the name of the layout on this CPU: engine and block size."""
-    return f"{NAME} nchwc{block_size()}"
