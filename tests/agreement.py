@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOLERANCE = 1e-4
+TOLERANCE = 2e-4
 """The largest relative error that counts as equal."""
 
 

@@ -115,9 +115,9 @@ def no_provider_error(
     )
 
 
-def accept(choice: ProviderChoice, info: str, registry: Registry) -> Fail | None:
-    """Return the error for a model of which an EP recommends to compile it again, by
-    its text about the model; None for another one that it supports.
+def accept(choice: ProviderChoice, info: str, registry: Registry) -> str:
+    """Return the reason for which an EP recommends to compile a model again, by its
+    text about the model; an empty text for another one that it supports.
 
     Raises:
         InvalidGraph: it does not support the model any more.
@@ -142,9 +142,10 @@ def accept(choice: ProviderChoice, info: str, registry: Registry) -> Fail | None
             hint=_UNSUPPORTED_HINT,
         )
     if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
-        return Fail(
-            f"{choice.name} runs this compiled model less well than a new one: {why}",
-            ep=choice.name,
-            hint="Compile the source model again.",
-        )
-    return None
+        return f"{choice.name} runs this compiled model less well than a new one: {why}"
+    return ""
+
+
+def outdated_error(choice: ProviderChoice, reason: str) -> Fail:
+    """Return the error for a reason of `accept`."""
+    return Fail(reason, ep=choice.name, hint="Compile the source model again.")

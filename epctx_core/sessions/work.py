@@ -31,6 +31,7 @@ from epctx_core.sessions.routing import (
     find_keeper,
     find_maker,
     no_provider_error,
+    outdated_error,
 )
 from epctx_core.sessions.source import open_state, read_one_state
 
@@ -327,12 +328,11 @@ class Work:
         with self.hint_at_others():
             for choice in self.choices:
                 for info in infos.get(choice.name, ()):
-                    error = accept(choice, info, self.registry)
-                    if error is None:
-                        continue
-                    if self.config.fail_on_suboptimal:
-                        raise error
-                    _log.warning("%s", error.message)
+                    reason = accept(choice, info, self.registry)
+                    if reason and self.config.fail_on_suboptimal:
+                        raise outdated_error(choice, reason)
+                    if reason:
+                        _log.warning("%s", reason)
 
     def find_contained(self) -> set[str]:
         """Return the EPs that get a process of their own because a payload without

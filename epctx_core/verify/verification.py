@@ -27,7 +27,7 @@ from epctx_core.sessions.compatibility import look_into
 from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import StepSpec
 from epctx_core.sessions.planner import Planner
-from epctx_core.sessions.routing import accept
+from epctx_core.sessions.routing import accept, outdated_error
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
 from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport, VerifyReport
@@ -246,8 +246,9 @@ def _validate(choice: ProviderChoice, info: str, subject: Subject) -> None:
         findings.collect("compatibility-unsupported"),
         work.hint_at_others(),
     ):
-        error = accept(choice, info, work.registry)
-        if error is not None:
+        reason = accept(choice, info, work.registry)
+        if reason:
+            error = outdated_error(choice, reason)
             findings.add_error("compatibility-outdated", error)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from epctx_cli.arrays import load_inputs, make_inputs
+from epctx_cli.arrays import load_inputs, make_inputs, merge_lengths
 from fuzz.cases import Case, Seed, case, read_seeds, unpacked
 from fuzz.one_operator import make_model
 from fuzz.seeds import KERNEL_EP, NPZ
@@ -121,7 +121,7 @@ def _run(session: epctx.InferenceSession, inputs: Any) -> None:
     )
     timer.start()
     try:
-        session.run(None, make_inputs(inputs, 0), options)
+        session.run(None, make_inputs(inputs, merge_lengths(inputs), 0), options)
     except epctx.RuntimeException as error:
         if options.terminate:
             raise Stopped(f"it was stopped after {_SECONDS_OF_A_RUN} s.") from error

@@ -251,7 +251,7 @@ def test_the_command_line_of_a_failure_reproduces_it(report, process, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "give NAME, or one of --ep"),
+        ([], "give NAME or --ep"),
         (["QNN", "--ep", "CPU"], "NAME and --ep do not go together"),
         (["QNN", "--html", "page.html"], "--html needs --ep"),
         (["QNN", "--cases", "os:getcwd"], "--cases needs --ep"),

@@ -251,7 +251,7 @@ def test_control_flow_stays_with_the_session_and_its_subgraphs_are_openvinos(har
     )
     x = np.array([-1, 2], np.float32)
 
-    assert explained(harness, model) == {"Relu": "", "Neg": ""}
+    assert explained(harness, model) == {"If": "", "Relu": "", "Neg": ""}
     for which in (True, False):
         inputs = {"which": np.array(which), "x": x}
         np.testing.assert_array_equal(

@@ -93,4 +93,4 @@ def test_a_long_name_is_cut_in_prose(epctx, hostile, command):
     said = epctx(*(hostile if word == "MODEL" else word for word in command.split()))
 
     (line,) = (line for line in said.out.splitlines() if "made from seed" in line)
-    assert len(line) < 300
+    assert len(line) < 320

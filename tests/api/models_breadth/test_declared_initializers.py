@@ -78,7 +78,8 @@ def body(name, output):
 def in_branches():
     return model(
         [
-            node("Constant", "", "c", value=helper.make_tensor("", BOOL, [], [True])),
+            node("ReduceMax", "x", "m", keepdims=0),
+            node("Cast", "m", "c", to=BOOL),
             node(
                 "If",
                 "c",

@@ -69,7 +69,7 @@ def test_text_of_a_verification_gives_the_verdict_of_the_command(compiled, tmp_p
     broken = epctx.verify_model(tmp_path / "m_ctx.onnx", with_eps(QNN))
 
     assert str(right).startswith("m_ctx.onnx: ok, EPContext nodes: 1\n")
-    assert str(broken).startswith("m_ctx.onnx: not ok, EPContext nodes: 1\n")
+    assert str(broken).startswith("m_ctx.onnx: not-ok, EPContext nodes: 1\n")
     finding = broken.findings[0]
     assert any(
         line[:3] == ["error", finding.code, finding.node]

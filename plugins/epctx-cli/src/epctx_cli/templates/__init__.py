@@ -24,7 +24,7 @@ _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 _OWN_NAMES = frozenset(
     {
         "batch", "bench", "blobs", "cache", "campaigns", "cli", "conformance", "files",
-        "isolation", "onnxruntime", "openvino-container", "report",
+        "isolation", "kernels", "onnxruntime", "openvino-container", "report",
     }
 )  # fmt: skip
 """Names of further packages of epctx; that of `openvino` is reserved for its vendor."""
