@@ -625,10 +625,12 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
     """List each reason once, in the order of the numbers of nodes; one that follows
     from another is counted there.
     """
+    from epctx_conformance.refusals import Refused
+
     from epctx_cli.model_facts import FIX_UNNAMED, list_open_dimensions
 
     lines = text.describe_refusals(
-        text.Refused(ep, reason, node.name, node.operator, node.follows.get(ep))
+        Refused(ep, reason, node.name, node.operator, node.follows.get(ep), node.inside)
         for node in explanation.nodes
         for ep, reason in node.refusals
     )
