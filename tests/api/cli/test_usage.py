@@ -261,6 +261,23 @@ def test_help_and_version_are_answers(epctx):
     assert "--require-compiled" in own.out
 
 
+def test_the_help_lists_commands_in_groups_with_a_line_for_each(epctx, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+    listed = epctx("--help").out.partition("commands:\n")[2]
+
+    groups = dict(re.findall(r"^(\w.*):\n((?:  .+\n)+)", listed, re.MULTILINE))
+    lines = {title: text.splitlines() for title, text in groups.items()}
+    names = [line.split()[0] for group in lines.values() for line in group]
+    assert all(re.match(r"  [a-z]+ +[a-z]", each) for g in lines.values() for each in g)
+    assert sorted(names) == sorted({each.split()[0] for each in list_commands(epctx)})
+    assert [line.split()[0] for line in lines["compile and run"]] == [
+        *("compile", "share", "run", "bench", "batch")
+    ]
+    assert [line.split()[0] for line in lines["caches"]] == ["cache"]
+    assert 5 <= len(groups) <= 8
+
+
 def test_the_installed_command_and_the_module_are_the_same(process):
     installed = subprocess.check_output(
         [Path(sys.executable).with_name("epctx"), "--version"], text=True, timeout=60
