@@ -236,7 +236,7 @@ def add_verbosity(parser: argparse.ArgumentParser, *, default: object) -> None:
     name.
     """
     more = "print more details, and the traceback of an error"
-    less = "show no progress, and print no notes"
+    less = "print nothing but errors, and what --json asks for"
     trace = "print the traceback of an error"
     for names, meaning in (
         (("-v", "--verbose"), more),
