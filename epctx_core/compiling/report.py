@@ -79,6 +79,8 @@ class RefusalReport:
         nodes, operators: names and operators, in the same order.
         follows: a constant, QuantizeLinear or DequantizeLinear among `nodes` that only
             serves nodes which the EP refused for another reason, to the first of those.
+        inside: each of `nodes` that has nodes inside, in subgraphs or the function that
+            it calls, to the number of those.
     """
 
     ep: str
@@ -86,6 +88,7 @@ class RefusalReport:
     nodes: tuple[str, ...]
     operators: tuple[str, ...] = ()
     follows: Mapping[str, str] = field(default_factory=dict, compare=False)
+    inside: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +236,19 @@ def describe_partition(partition: GraphPartition) -> PartitionReport:
 
 def describe_refusal(refusal: RefusalRecord) -> RefusalReport:
     """Return the report of a refusal."""
-    name = refusal.graph.get_node_name
+    graph = refusal.graph
+    name = graph.get_node_name
+    # Nodes in the subgraphs of a node within a subgraph are refused themselves.
+    counts = {
+        name(i): graph.count_inside([i])
+        for i in refusal.nodes
+        if not graph.path or i not in graph.subgraphs
+    }
     return RefusalReport(
         ep=refusal.ep,
         reason=refusal.reason,
         nodes=tuple(map(name, refusal.nodes)),
-        operators=tuple(map(refusal.graph.op_types.__getitem__, refusal.nodes)),
+        operators=tuple(map(graph.op_types.__getitem__, refusal.nodes)),
         follows={name(node): name(cause) for node, cause in refusal.follows.items()},
+        inside={node: count for node, count in counts.items() if count},
     )

@@ -24,7 +24,6 @@ from epctx_core.graph.walks import (
     find_used_functions,
     iter_subgraphs,
     shorten_domain,
-    walk_nodes,
 )
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
@@ -386,16 +385,7 @@ class GraphPartition(NodeGroup):
     @cached_property
     def node_count(self) -> int:
         """Number of its nodes, those inside subgraphs and functions included."""
-        graph = self.graph
-        holders = {*graph.holders}.intersection(self.node_indices)
-        nodes = [graph.nodes[i] for i in holders]
-        inside = sum(1 for _ in walk_nodes(nodes)) - len(nodes)
-        if graph.functions:
-            # Most models have none.
-            from epctx_core.graph.functions import measure_calls
-
-            inside += measure_calls(nodes, graph.functions)[0]
-        return len(self.node_indices) + inside
+        return len(self.node_indices) + self.graph.count_inside(self.node_indices)
 
     @cached_property
     def digest(self) -> str:

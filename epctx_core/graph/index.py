@@ -30,6 +30,7 @@ from epctx_core.graph.walks import (
     iter_named_subgraphs,
     read_opset_imports,
     shorten_domain,
+    walk_nodes,
 )
 from epctx_core.graph.weights import Weight, is_detached
 from epctx_core.graph.wire import decode_name
@@ -259,6 +260,19 @@ class GraphIndex:
             for i, o in enumerate(zip(self.domains, self.op_types, strict=True))
             if o in kinds
         ]
+
+    def count_inside(self, indices: Iterable[int]) -> int:
+        """Return the number of nodes inside the subgraphs of some nodes, and inside
+        the functions that they call.
+        """
+        nodes = [self.nodes[i] for i in {*self.holders}.intersection(indices)]
+        inside = sum(1 for _ in walk_nodes(nodes)) - len(nodes)
+        if self.functions:
+            # Most models have none.
+            from epctx_core.graph.functions import measure_calls
+
+            inside += measure_calls(nodes, self.functions)[0]
+        return inside
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
         """Return the index of a subgraph inside, or None if it is in a node that a

@@ -624,8 +624,9 @@ def explain_unused_eps(
     assignment: Assignment, model: OpenModel, eps: Collection[str]
 ) -> str:
     """Return why some EPs take no node, in sentences after a space: a reason for all
-    nodes, or else the one for the most, where those left out because of others do not
-    count; then the model's open dimensions, if refused nodes have one.
+    nodes, or else the one for the most, where those inside count and those left out
+    because of others do not; then the model's open dimensions, if refused nodes have
+    one.
     """
     refusals = sorted(
         (refusal for refusal in assignment.refusals if refusal.ep in eps),
@@ -634,10 +635,16 @@ def explain_unused_eps(
             refusal.reason == _IDLE,
             # A node of the main graph is refused with all of its bodies.
             bool(refusal.graph.path),
-            len(refusal.follows) - (len(refusal.nodes) or sys.maxsize),
+            len(refusal.follows)
+            - refusal.graph.count_inside(refusal.nodes)
+            - (len(refusal.nodes) or sys.maxsize),
         ),
     )
-    why = [f" {r.ep} says: {r.reason.rstrip('.')}." for r in refusals[:1]]
+    why = []
+    for refusal in refusals[:1]:
+        inside = refusal.graph.count_inside(refusal.nodes)
+        more = f" ({inside:,} nodes inside)" if inside else ""
+        why.append(f" {refusal.ep} says: {refusal.reason.rstrip('.')}{more}.")
 
     # Most compilers need static shapes, and few say how to get them.
     is_open = any(

@@ -15,7 +15,8 @@ def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
             [
                 library("onnx", version="1.20", fits=False),
                 library("pluggy"),
-                library("no-such-library", extra="ort"),
+                library("no-such-library", user="epctx-onnxruntime", extra="ort"),
+                library("no-such-package", extra="openvino"),
             ]
         )
     )
@@ -32,7 +33,9 @@ def test_a_folder_that_pip_left_of_a_library_does_not_provide_it(tmp_path, monke
     (tmp_path / "no_such_library" / "stray.txt").touch()
     monkeypatch.syspath_prepend(tmp_path)
 
-    (remark,) = check_libraries([library("no-such-library", extra="ort")])
+    (remark,) = check_libraries(
+        [library("no-such-library", user="epctx-onnxruntime", extra="ort")]
+    )
 
     assert remark.message == "no-such-library is not installed (fast CPU kernels)."
 
@@ -61,10 +64,10 @@ def test_versions_are_compared_as_pip_does(version, bounds, verdict):
     assert within(version, SpecifierSet(bounds)) is verdict
 
 
-def library(name, *, version=None, fits=None, extra=None):
+def library(name, *, user="epctx-core", version=None, fits=None, extra=None):
     return Library(
         name=name,
-        user="epctx-core",
+        user=user,
         required=">=1.23",
         extra=extra,
         version=version,

@@ -75,12 +75,46 @@ def test_a_node_is_not_taken_for_an_unnamed_one_whose_output_has_its_name(tmp_pa
     assert list_names(diff(first, second)) == [("node", "a (a)")]
 
 
+def test_renamed_nodes_are_paired_by_what_they_do(tmp_path):
+    text = "g (float[2] x) => (float[2] y) {{ [{}] a = Exp(x)  [{}] y = {}(a) }}"
+    first = write(tmp_path / "a.onnx", text.format("first", "second", "Abs"))
+    renamed = write(tmp_path / "b.onnx", text.format("one", "two", "Abs"))
+    changed = write(tmp_path / "c.onnx", text.format("one", "two", "Neg"))
+
+    found = diff(first, renamed).differences
+
+    assert [(each.name, each.first, each.second) for each in found] == [
+        ("first -> one", "named first", "named one"),
+        ("second -> two", "named second", "named two"),
+    ]
+    assert list_names(diff(first, changed)) == [
+        ("node", "first -> one"),
+        ("node", "second"),
+        ("node", "two"),
+    ]
+
+
+def test_an_unnamed_node_is_paired_by_its_operator_and_inputs(tmp_path):
+    text = "g (float[2] x) => (float[2] y) {{ {0} = Exp(x)  [n] y = Abs({0}) }}"
+    first = write(tmp_path / "a.onnx", text.format("before"))
+    second = write(tmp_path / "b.onnx", text.format("after"))
+
+    node, reader = diff(first, second).differences
+
+    assert (node.name, node.first, node.second) == (
+        "before -> after",
+        "Exp(x) -> before",
+        "Exp(x) -> after",
+    )
+    assert reader.name == "n"
+
+
 def test_a_node_is_the_same_where_only_one_model_has_another_of_its_name(tmp_path):
     text = "g (float[2] x) => (float[2] y) {{ [n] a = Exp(x)  {} y = Abs(a) }}"
     first = write(tmp_path / "a.onnx", text.format("[n]"))
     second = write(tmp_path / "b.onnx", text.format("[m]"))
 
-    assert list_names(diff(first, second)) == [("node", "n (y)"), ("node", "m")]
+    assert list_names(diff(first, second)) == [("node", "n (y) -> m")]
 
 
 def test_nodes_that_nothing_tells_apart_are_compared_together(tmp_path):

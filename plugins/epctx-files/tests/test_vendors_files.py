@@ -115,12 +115,34 @@ def test_payloads_without_digests_are_told_apart(tmp_path):
     content[-1] ^= 1
     binary.write_bytes(content)
 
-    unread = diff(folder / "qnn_ctx0.onnx", changed / "qnn_ctx0.onnx")
-    read = diff(folder / "qnn_ctx0.onnx", changed / "qnn_ctx0.onnx", weights=True)
+    report = diff(folder / "qnn_ctx0.onnx", changed / "qnn_ctx0.onnx")
 
-    assert not unread.differences
-    assert "1 payload" in unread.notes[0]
-    assert [each.part for each in read.differences] == ["payload"]
+    (difference,) = report.differences
+    assert (difference.part, difference.name) == ("payload", binary.name)
+    assert difference.first.startswith(f"{len(content):,} bytes, data ")
+    assert not report.notes
+
+
+def test_a_payload_in_a_file_of_another_name_is_paired_by_its_digest(tmp_path):
+    folder = shutil.copytree(REAL, tmp_path / "real")
+    renamed = shutil.copytree(REAL, tmp_path / "renamed")
+    (renamed / "qnn_ctx0_qnn.bin").rename(renamed / "other.bin")
+    model = onnx.load(renamed / "qnn_ctx0.onnx", load_external_data=False)
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "ep_cache_context":
+            attribute.s = b"other.bin"
+    onnx.save(model, renamed / "qnn_ctx0.onnx")
+
+    report = diff(folder / "qnn_ctx0.onnx", renamed / "qnn_ctx0.onnx")
+
+    assert [each.as_dict() for each in report.differences] == [
+        {
+            "part": "payload",
+            "name": "qnn_ctx0_qnn.bin -> other.bin",
+            "first": "named qnn_ctx0_qnn.bin",
+            "second": "named other.bin",
+        }
+    ]
 
 
 def test_embedded_payloads_without_digests_are_compared(tmp_path):

@@ -385,9 +385,7 @@ def test_a_refusal_that_follows_from_another_is_counted_there(epctx, model):
     said = epctx("compile", path, "--ep", "QNN")
     answer = epctx("compile", path, "--ep", "QNN", "--json").json
 
-    assert "(1 node, such as 'mod', and 1 constant that only such nodes read)" in (
-        said.out
-    )
+    assert "(1 node, such as 'mod', and 1 that only serves such nodes)" in (said.out)
     assert "Constant: no node" not in said.out
     assert {
         tuple(refusal["nodes"]): (refusal["operators"], refusal["follows"])

@@ -116,7 +116,7 @@ def test_constants_are_counted_with_the_refused_nodes_that_read_them(epctx, mode
 
     assert said.out.split("Refused:")[1].strip().splitlines()[0] == (
         "QNNExecutionProvider: Mod: QNN does not take float here "
-        "(2 nodes, such as 'mod1', and 2 constants that only such nodes read)"
+        "(2 nodes, such as 'mod1', and 2 that only serve such nodes)"
     )
     assert "Constant: no node" not in said.out
 
@@ -244,7 +244,7 @@ def test_the_quantization_around_a_refused_operator_is_counted_with_it(epctx, mo
 
     refused = said.out.split("Refused:")[1].strip().splitlines()
     assert refused[0].endswith(
-        "(1 node, such as 'mod', and 2 nodes of the quantisation around them)"
+        "(1 node, such as 'mod', and 2 that only serve such nodes)"
     )
     assert not refused[1]
 
@@ -342,6 +342,27 @@ def test_fail_on_cpu_counts_the_nodes_inside_subgraphs(epctx, model, option, cod
     assert f"{path}: {counts}, 22 left to the CPU EP" in said.out
     assert said.code == code
     assert f"{path}: {counts}, no EPContext node" in epctx("inspect", path).out
+
+
+def test_a_refused_if_is_told_with_the_number_of_nodes_inside(epctx, model):
+    path = model(nest_conditions(3))
+    page = path.with_suffix(".html")
+
+    explained = epctx("explain", path, "--ep", "QNN")
+    compiled = epctx("compile", path, "--ep", "QNN", "--allow-uncompiled")
+    reported = epctx("report", path, "--ep", "QNN", "-o", page)
+    answer = epctx("explain", path, "--ep", "QNN", "--json").json
+
+    line = "If: QNN has no control flow (1 node with 20 inside, such as 'If_1')"
+    for said in (explained, compiled):
+        assert said.out.split("Refused:\n")[1].splitlines()[0].endswith(line)
+    assert "this is in a subgraph of If (20 nodes, such as " in compiled.out
+    assert "If: QNN has no control flow (20 nodes inside)." in compiled.err
+    leaves = (
+        "QNN leaves 21 nodes, 20 of them inside subgraphs and functions, to the CPU"
+    )
+    assert f"{leaves}: If: QNN has no control flow" in reported.out
+    assert [node["inside"] for node in answer["nodes"]] == [0, 20]
 
 
 def test_folded_nodes_are_counted_and_said_to_be_folded(epctx, model):

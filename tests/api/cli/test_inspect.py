@@ -83,6 +83,43 @@ def test_who_compiled_a_model_with_and_for_what_is_shown(epctx, compiled):
     assert answer["options"] in detailed.out
 
 
+@pytest.mark.parametrize(
+    ("producer", "maker"),
+    [("spox", "epctx from a model of spox 1.0"), ("", "epctx")],
+)
+def test_a_context_model_is_told_to_be_of_epctx_and_its_source_of_its_producer(
+    epctx, resnet, tmp_path, producer, maker
+):
+    source = onnx.load(resnet.path)
+    source.producer_name, source.producer_version = producer, "1.0" if producer else ""
+    path = tmp_path / "m.onnx"
+    onnx.save(source, path)
+    epctx("compile", path, "--ep", "QNN")
+
+    model, context = epctx("inspect", path), epctx("inspect", tmp_path / "m_ctx.onnx")
+
+    first = context.out.splitlines()[0]
+    assert first.endswith(f", written by {maker}")
+    plain = f", written by {producer} 1.0" if producer else ", no EPContext node"
+    assert model.out.splitlines()[0].endswith(plain)
+
+
+def test_a_context_model_of_another_compiler_names_that_one_also_if_it_is_sealed(
+    epctx, tmp_path
+):
+    model = onnx.load(REAL / "qnn_ctx1.onnx")
+    model.producer_name = "a-compiler"
+    path = tmp_path / "theirs.onnx"
+    onnx.save(model, path)
+
+    before = epctx("inspect", path).out.splitlines()[0]
+    epctx("seal", path, "-o", tmp_path / "sealed.onnx")
+    after = epctx("inspect", tmp_path / "sealed.onnx").out.splitlines()[0]
+
+    assert before.endswith(", written by a-compiler")
+    assert after.endswith(", written by a-compiler")
+
+
 def test_a_manifest_that_does_not_say_with_what_it_was_compiled_is_shown_all_the_same(
     epctx, compiled
 ):

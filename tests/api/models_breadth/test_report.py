@@ -121,7 +121,8 @@ def test_an_if_around_an_eps_work_is_explained_as_the_sessions(divided):
     )
 
     session = [node for node in explained.nodes if node.session]
-    assert [(node.name, node.ep) for node in session] == [("if", CPU)]
+    # Those inside are explained themselves.
+    assert [(node.name, node.ep, node.inside) for node in session] == [("if", CPU, 0)]
     assert len(explained.nodes) + 1 == explained.as_dict()["total_nodes"]
 
 

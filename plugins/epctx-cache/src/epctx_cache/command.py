@@ -255,7 +255,7 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"{name} is not in {settings.folder} {why}{elsewhere}.")
         if nearest is not None:
             _print_nearest(nearest, console)
-    if unreadable and not (is_hit or fault or console.quiet):
+    if unreadable and not (is_hit or fault):
         are = "is" if unreadable == 1 else "are"
         console.say()
         console.note(

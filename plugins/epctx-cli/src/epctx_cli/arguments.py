@@ -72,6 +72,7 @@ class CommandParser(argparse.ArgumentParser):
             options: as for `add_subparsers`.
         """
         choices = self.add_subparsers(**options)
+        groups: dict[str, argparse._ArgumentGroup] = {}
         for command in commands:
             parser = choices.add_parser(
                 command.name.rpartition(" ")[2],
@@ -79,6 +80,13 @@ class CommandParser(argparse.ArgumentParser):
                 description=f"{command.summary[0].upper()}{command.summary[1:]}.",
             )
             parser.command = command
+            if " " in command.name:
+                continue
+            # argparse lists all choices below one title.
+            if command.group not in groups:
+                groups[command.group] = self.add_argument_group(command.group)
+            line = choices._choices_actions.pop()  # noqa: SLF001
+            groups[command.group]._group_actions.append(line)  # noqa: SLF001
 
     def list_words(self, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Words]:
         """Return the words that may follow this command and each one below it, by the
@@ -228,7 +236,7 @@ def add_verbosity(parser: argparse.ArgumentParser, *, default: object) -> None:
     name.
     """
     more = "print more details, and the traceback of an error"
-    less = "show no progress, and print no notes"
+    less = "print nothing but errors, and what --json asks for"
     trace = "print the traceback of an error"
     for names, meaning in (
         (("-v", "--verbose"), more),

@@ -34,6 +34,7 @@ class Command(NamedTuple):
         package: the distribution that contains it.
         version: that of the distribution, for another package's command; None for
             epctx's own.
+        group: the title above it in `epctx --help`; an action has that of its group.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Command(NamedTuple):
     target: str = ""
     package: str = "epctx-cli"
     version: str | None = None
+    group: str = "from other packages"
 
     @property
     def can_be_typed(self) -> bool:
@@ -106,204 +108,199 @@ class Command(NamedTuple):
         )
 
 
-OWN = (
-    Command(
-        "compile",
-        "compile a model into a context model",
-        "epctx_cli.commands.compile:add_compile_arguments",
-    ),
-    Command(
-        "share",
-        (
-            "compile several models that share weights into "
-            "context models with one binary"
+_GROUPS = {
+    "compile and run": (
+        Command(
+            "compile",
+            "compile a model into a context model",
+            "epctx_cli.commands.compile:add_compile_arguments",
         ),
-        "epctx_cli.commands.compile:add_share_arguments",
-    ),
-    Command(
-        "run",
-        "run a model, plain or compiled, and describe its outputs",
-        "epctx_cli.commands.run:add_run_arguments",
-    ),
-    Command(
-        "inspect",
-        "show what is in a model, plain or compiled, without loading it",
-        "epctx_cli.commands.inspect:add_inspect_arguments",
-    ),
-    Command(
-        "verify",
-        "check a context model and its payloads without a device",
-        "epctx_cli.commands.inspect:add_verify_arguments",
-    ),
-    Command(
-        "seal",
-        (
-            "give a context model that another tool wrote digests, "
-            "so that damage is found"
+        Command(
+            "share",
+            "compile several models that share weights, with one binary",
+            "epctx_cli.commands.compile:add_share_arguments",
         ),
-        "epctx_files.commands:add_seal_arguments",
-        "epctx-files",
+        Command(
+            "run",
+            "run a model, plain or compiled, and describe its outputs",
+            "epctx_cli.commands.run:add_run_arguments",
+        ),
+        Command(
+            "bench",
+            "measure how long compiling, loading and running models take",
+            "epctx_bench.command:add_arguments",
+        ),
+        Command(
+            "batch",
+            "compile many models for many targets, as a file lists them",
+            "epctx_batch.command:add_arguments",
+        ),
     ),
-    Command(
-        "explain",
-        ("show which EP would take each node, and why the others refuse it"),
-        "epctx_cli.commands.inspect:add_explain_arguments",
+    "look at models": (
+        Command(
+            "inspect",
+            "show what is in a model, plain or compiled; load nothing",
+            "epctx_cli.commands.inspect:add_inspect_arguments",
+        ),
+        Command(
+            "explain",
+            "show which EP would take each node, and why others refuse it",
+            "epctx_cli.commands.inspect:add_explain_arguments",
+        ),
+        Command(
+            "verify",
+            "check a context model and its payloads without a device",
+            "epctx_cli.commands.inspect:add_verify_arguments",
+        ),
+        Command(
+            "compare",
+            "run two models on the same inputs and show where they differ",
+            "epctx_cli.commands.run:add_compare_arguments",
+        ),
+        Command(
+            "diff",
+            "show in which nodes, weights, payloads and EPs models differ",
+            "epctx_files.commands:add_diff_arguments",
+        ),
+        Command(
+            "report",
+            "write a page: how a model is cut, and what is worth a look",
+            "epctx_report.command:add_arguments",
+        ),
     ),
-    Command(
-        "compare",
-        "run two models on the same inputs and show where they differ",
-        "epctx_cli.commands.run:add_compare_arguments",
+    "files": (
+        Command(
+            "seal",
+            "give digests to a context model that another tool wrote",
+            "epctx_files.commands:add_seal_arguments",
+        ),
+        Command(
+            "convert",
+            "convert a model to ONNX Runtime's format (.ort), or back",
+            "epctx_cli.commands.convert:add_arguments",
+        ),
+        Command(
+            "merge",
+            "make one model of several, where one goes on from another",
+            "epctx_files.commands:add_merge_arguments",
+        ),
+        Command(
+            "extract",
+            "write a part of a model as a model, such as an EPContext node",
+            "epctx_files.commands:add_extract_arguments",
+        ),
+        Command(
+            "embed",
+            "put context binaries and external weights into the model",
+            "epctx_files.commands:add_embed_arguments",
+        ),
+        Command(
+            "externalize",
+            "put payloads and weights of a model into files beside it",
+            "epctx_files.commands:add_externalize_arguments",
+        ),
     ),
-    Command(
-        "convert",
-        ("convert a model to ONNX Runtime's own format (.ort), or back to ONNX"),
-        "epctx_cli.commands.convert:add_arguments",
+    "caches": (
+        Command("cache", "list, count, check and exchange what load_or_compile keeps"),
+        Command(
+            "cache ls",
+            "list the entries, the last used one first",
+            "epctx_cache.command:add_ls_arguments",
+        ),
+        Command(
+            "cache stats",
+            "show hits, misses, and the time that hits saved, by EP",
+            "epctx_cache.command:add_stats_arguments",
+        ),
+        Command(
+            "cache lookup",
+            "print the path of a model's entry; exit with 1 if there is none",
+            "epctx_cache.command:add_lookup_arguments",
+        ),
+        Command(
+            "cache why",
+            "show why a model is not in the cache: how the nearest entry's key differs",
+            "epctx_cache.command:add_why_arguments",
+        ),
+        Command(
+            "cache export",
+            "write entries into a tar file",
+            "epctx_cache.command:add_export_arguments",
+        ),
+        Command(
+            "cache import",
+            "add the entries of a tar file, each after a check of every byte",
+            "epctx_cache.command:add_import_arguments",
+        ),
+        Command(
+            "cache verify",
+            "check every byte of all entries; remove damaged ones",
+            "epctx_cache.command:add_verify_arguments",
+        ),
+        Command(
+            "cache gc",
+            "remove the entries used longest ago until the others fit the limit",
+            "epctx_cache.command:add_gc_arguments",
+        ),
+        Command(
+            "cache clear",
+            "remove all entries",
+            "epctx_cache.command:add_clear_arguments",
+        ),
     ),
-    Command(
-        "merge",
-        "make one model of several, joined where one goes on from the other",
-        "epctx_files.commands:add_merge_arguments",
-        "epctx-files",
+    "plugins and environment": (
+        Command("plugins", "list, describe and check plugins, or start a new one"),
+        Command(
+            "plugins list",
+            "list the installed plugins",
+            "epctx_cli.commands.plugins:add_list_arguments",
+        ),
+        Command(
+            "plugins info",
+            "describe one plugin",
+            "epctx_cli.commands.plugins:add_info_arguments",
+        ),
+        Command(
+            "plugins check",
+            "run the conformance kit against one plugin",
+            "epctx_conformance.command:add_arguments",
+        ),
+        Command(
+            "plugins new",
+            "start a new plugin",
+            "epctx_cli.commands.plugins:add_new_arguments",
+        ),
+        Command(
+            "doctor",
+            "check environment and plugins, or where a model would run",
+            "epctx_cli.commands.doctor:add_arguments",
+        ),
     ),
-    Command(
-        "extract",
-        "write a part of a model as a model of its own, such as one EPContext node",
-        "epctx_files.commands:add_extract_arguments",
-        "epctx-files",
+    "documentation and shell": (
+        Command(
+            "docs",
+            "list the pages of the documentation, or print one",
+            "epctx_cli.commands.docs:add_arguments",
+        ),
+        Command(
+            "schema",
+            "print the JSON Schema of what a command prints with --json",
+            "epctx_cli.commands.schema:add_arguments",
+        ),
+        Command(
+            "completion",
+            "print a script that completes commands and options in a shell",
+            "epctx_cli.commands.completion:add_arguments",
+        ),
     ),
-    Command(
-        "embed",
-        "put context binaries and external weights into the model",
-        "epctx_files.commands:add_embed_arguments",
-        "epctx-files",
-    ),
-    Command(
-        "externalize",
-        "put payloads and weights of a model into files beside it",
-        "epctx_files.commands:add_externalize_arguments",
-        "epctx-files",
-    ),
-    Command(
-        "diff",
-        "show in which nodes, weights, payloads and EPs two models differ",
-        "epctx_files.commands:add_diff_arguments",
-        "epctx-files",
-    ),
-    Command(
-        "report",
-        "write a page that shows how a model is cut, and what is worth a look",
-        "epctx_report.command:add_arguments",
-        "epctx-report",
-    ),
-    Command(
-        "bench",
-        "measure how long compiling, loading and running models take",
-        "epctx_bench.command:add_arguments",
-        "epctx-bench",
-    ),
-    Command(
-        "batch",
-        "compile many models for many targets, as a file lists them",
-        "epctx_batch.command:add_arguments",
-        "epctx-batch",
-    ),
-    Command("cache", "list, count, check and exchange what load_or_compile keeps"),
-    Command(
-        "cache ls",
-        "list the entries, the last used one first",
-        "epctx_cache.command:add_ls_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache stats",
-        "show hits, misses, and the time that hits saved, by EP",
-        "epctx_cache.command:add_stats_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache lookup",
-        "print the path of a model's entry; exit with 1 if there is none",
-        "epctx_cache.command:add_lookup_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache why",
-        "show why a model is not in the cache: how the nearest entry's key differs",
-        "epctx_cache.command:add_why_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache export",
-        "write entries into a tar file",
-        "epctx_cache.command:add_export_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache import",
-        "add the entries of a tar file, each after a check of every byte",
-        "epctx_cache.command:add_import_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache verify",
-        "check every byte of all entries; remove damaged ones",
-        "epctx_cache.command:add_verify_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache gc",
-        ("remove the entries used longest ago until the others fit the limit"),
-        "epctx_cache.command:add_gc_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache clear",
-        "remove all entries",
-        "epctx_cache.command:add_clear_arguments",
-        "epctx-cache",
-    ),
-    Command("plugins", "list, describe and check plugins, or start a new one"),
-    Command(
-        "plugins list",
-        "list the installed plugins",
-        "epctx_cli.commands.plugins:add_list_arguments",
-    ),
-    Command(
-        "plugins info",
-        "describe one plugin",
-        "epctx_cli.commands.plugins:add_info_arguments",
-    ),
-    Command(
-        "plugins check",
-        "run the conformance kit against one plugin",
-        "epctx_conformance.command:add_arguments",
-        "epctx-conformance",
-    ),
-    Command(
-        "plugins new",
-        "start a new plugin",
-        "epctx_cli.commands.plugins:add_new_arguments",
-    ),
-    Command(
-        "doctor",
-        "check the environment and the plugins, or where a model would run",
-        "epctx_cli.commands.doctor:add_arguments",
-    ),
-    Command(
-        "docs",
-        "list the pages of the documentation, or print one",
-        "epctx_cli.commands.docs:add_arguments",
-    ),
-    Command(
-        "schema",
-        "print the JSON Schema of what a command prints with --json",
-        "epctx_cli.commands.schema:add_arguments",
-    ),
-    Command(
-        "completion",
-        "print a script that completes commands and options in a shell",
-        "epctx_cli.commands.completion:add_arguments",
-    ),
+}
+OWN = tuple(
+    command._replace(
+        group=group,
+        package=command.target.partition(".")[0].replace("_", "-") or command.package,
+    )
+    for group, commands in _GROUPS.items()
+    for command in commands
 )
 """epctx's own commands, in the order of `epctx --help`."""
 

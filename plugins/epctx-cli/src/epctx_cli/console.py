@@ -60,6 +60,7 @@ class Console:
         self.verbose = verbose
         self.tracebacks = tracebacks or verbose
         self.quiet = quiet
+        self._is_silent = as_json or quiet
         self._out = sys.stdout
         self._err = sys.stderr
         self._begun = False
@@ -78,13 +79,13 @@ class Console:
         return _width(self._out)
 
     def say(self, line: str = "", *, wrap: bool = True) -> None:
-        """Write a line of the report; nothing with `--json`.
+        """Write a line of the report; nothing with `--json` and `-q`.
 
         Args:
             line: prose, wrapped on a terminal; it may contain line breaks.
             wrap: False for a command, a script or a traceback, to be copied.
         """
-        if not self.as_json:
+        if not self._is_silent:
             shown = text.printable(line)
             self._report(f"{_wrap(shown, self.width, hang=2) if wrap else shown}\n")
 
@@ -117,7 +118,7 @@ class Console:
         is_shown = _is_terminal(self._out) and "utf" in encoding.lower()
         if not is_shown or self.width is None:
             self.say(words, wrap=False)
-        elif not self.as_json:
+        elif not self._is_silent:
             from rich.markdown import Markdown
 
             # Addresses are written out: not every terminal shows hyperlinks.
@@ -141,7 +142,7 @@ class Console:
             rows: a cell for each column.
             title: a line above it.
         """
-        if self.as_json or not rows:
+        if self._is_silent or not rows:
             return
         from epctx_cli import layout
 
@@ -196,7 +197,7 @@ class Console:
         """Write a folder after an empty line, and its files: the name of each and its
         size.
         """
-        if self.as_json:
+        if self._is_silent:
             return
         from epctx_cli import layout
 
@@ -219,8 +220,9 @@ class Console:
             self.say(f"{line} {name}{gap}  {size}", wrap=False)
 
     def warn(self, message: str) -> None:
-        """Write a warning to standard error."""
-        self._block("warning", message)
+        """Write a warning to standard error; nothing with `-q`."""
+        if not self.quiet:
+            self._block("warning", message)
 
     def error(self, message: str, *, traceback: str = "") -> None:
         """Write an error to standard error: one block, further lines indented.

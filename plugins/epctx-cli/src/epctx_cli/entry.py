@@ -35,6 +35,7 @@ from epctx_core.errors import (
 _DESCRIPTION = (
     "Compile ONNX models into context models; inspect, verify, run and compare them."
 )
+_OWN = {command.name: command for command in OWN if " " not in command.name}
 
 
 def run(argv: list[str]) -> int:
@@ -88,7 +89,7 @@ def _run_command(argv: list[str], console: Console) -> int:
 
 def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
     """Return the parsed arguments, or an exit code if there is nothing to run."""
-    commands = {command.name: command for command in OWN if " " not in command.name}
+    commands = _OWN.copy()
     name = next((argument for argument in argv if not argument.startswith("-")), None)
     if name not in commands:
         added = [command for command in added_commands() if command.can_be_typed]
@@ -98,9 +99,7 @@ def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
                 f"the command {name!r} is ambiguous: {' and '.join(rivals)} have it.",
                 hint="Uninstall all but one of them.",
             )
-        commands |= {
-            command.name: command for command in added if command.name not in commands
-        }
+        commands |= {command.name: command for command in added} | commands
     if name is not None and name not in commands:
         raise InvalidArgument(
             f"unknown command {name!r}.{suggestion(name, commands)}",
@@ -156,11 +155,8 @@ def _print_start(console: Console) -> None:
 
 def make_parser() -> CommandParser:
     """Return the parser of all commands, those of other packages too."""
-    commands = {command.name: command for command in OWN if " " not in command.name}
-    for command in added_commands():
-        if command.can_be_typed:
-            commands.setdefault(command.name, command)
-    return _make_parser(commands.values())
+    added = {each.name: each for each in added_commands() if each.can_be_typed}
+    return _make_parser((_OWN | added | _OWN).values())
 
 
 def _make_parser(commands: Iterable[Command]) -> CommandParser:
@@ -174,7 +170,13 @@ def _make_parser(commands: Iterable[Command]) -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
     add_verbosity(parser, default=False)
-    parser.add_commands(commands, title="commands", metavar="COMMAND", required=False)
+    parser.add_commands(
+        commands,
+        title="commands",
+        metavar="COMMAND",
+        required=False,
+        help="one of these; `epctx COMMAND --help` lists its options",
+    )
     return parser
 
 

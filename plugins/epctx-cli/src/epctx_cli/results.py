@@ -99,6 +99,8 @@ class RefusalFacts:
         operators: their operators, in the same order.
         follows: by name of a constant or a node of the quantisation around others: the
             first of the nodes because of which it is refused.
+        inside: by name of a node, the number of those inside its subgraphs, and the
+            function that it calls.
     """
 
     ep: str
@@ -106,6 +108,7 @@ class RefusalFacts:
     nodes: list[str]
     operators: list[str]
     follows: dict[str, str]
+    inside: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,6 +443,8 @@ class NodeFacts:
         session: true for an If, Loop or Scan around an EP's work, which the session
             itself runs.
         refusals: EPs that were asked before `ep`, and their reasons.
+        inside: number of the nodes inside its subgraphs, and the function that it
+            calls.
     """
 
     name: str
@@ -452,6 +457,7 @@ class NodeFacts:
     compiled: bool
     session: bool
     refusals: list[NodeRefusal]
+    inside: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import one_line
+
+if TYPE_CHECKING:
+    from epctx_conformance.refusals import Refused
 
 Cell: TypeAlias = "str | int"
 """Numbers are aligned to the right of their column."""
@@ -81,75 +84,30 @@ def operators(names: Iterable[str] | Mapping[str, int], shown: int) -> str:
     return ", ".join(parts)
 
 
-_SHOWN_OPERATORS = 6
-"""Operators that the line of a reason names."""
-
-
-class Refused(NamedTuple):
-    """Refusal of one node by an EP.
-
-    Attributes:
-        ep, reason: the EP and what it says.
-        node, operator: the node's name and operator.
-        follows: name of the node without whose refusal this one would not be; None if
-            it is one of its own.
-    """
-
-    ep: str
-    reason: str
-    node: str
-    operator: str
-    follows: str | None = None
-
-
 def describe_refusals(refusals: Iterable[Refused]) -> list[str]:
-    """Return a line for each reason, those of the most nodes first.
-
-    A refusal that follows from another one is counted there. Many EPs begin a reason
-    with the operator, as in "Conv: a dimension is open": the operators of one reason
-    are listed on its line.
+    """Return a line for each reason, those of the most nodes first; see
+    `group_refusals`.
     """
-    refusals = tuple(refusals)
-    causes: dict[tuple[str, str], Refused] = {}
-    for each in refusals:
-        causes.setdefault((each.ep, each.node), each)
+    from epctx_conformance.refusals import group_refusals
 
-    groups: dict[tuple[str, str], list[Refused]] = {}
-    operators: dict[tuple[str, str], dict[str, None]] = {}
-    for each in refusals:
-        cause = causes.get((each.ep, each.follows or each.node), each)
-        opening = f"{cause.operator}: "
-        reason = cause.reason.removeprefix(opening)
-        groups.setdefault((each.ep, reason), []).append(each)
-        if reason != cause.reason:
-            operators.setdefault((each.ep, reason), {})[cause.operator] = None
-
-    lines = []
-    for key, group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        ep, reason = key
-        names = list(operators.get(key, ()))
-        of = ", ".join(names[:_SHOWN_OPERATORS])
-        of += ", …" if len(names) > _SHOWN_OPERATORS else ""
-        words = f"{of}: {reason}" if names else reason
-        lines.append(f"{ep}: {one_line(words.rstrip('.'))} ({_describe_nodes(group)})")
-    return lines
+    return [
+        f"{ep}: {one_line(reason.rstrip('.'))} ({_describe_nodes(nodes)})"
+        for ep, reason, nodes in group_refusals(refusals)
+    ]
 
 
 def _describe_nodes(group: Sequence[Refused]) -> str:
-    names = list(dict.fromkeys(each.node for each in group if not each.follows))
-    if not names:
-        # In a subgraph, a node may have the name of another one outside.
-        names = [each.follows for each in group[:1] if each.follows]
-    words = f"{counted(len(names), 'node')}, such as {names[0]!r}"
-
-    serving = {each.node: each.operator for each in group if each.follows}
-    if not serving:
-        return words
-    if set(serving.values()) == {"Constant"}:
-        constants = counted(len(serving), "constant")
-        return f"{words}, and {constants} that only such nodes read"
-    nodes = counted(len(serving), "node")
-    return f"{words}, and {nodes} of the quantisation around them"
+    own = [each for each in group if not each.follows]
+    # Where only nodes that serve others are listed, the first of the others is named.
+    first = own[0].node if own else group[0].follows
+    inside = sum(each.inside for each in group)
+    words = counted(len(own) or 1, "node")
+    if inside:
+        words += f" with {inside:,} inside"
+    words += f", such as {first!r}"
+    serving = len(group) - len(own)
+    verb = "serves" if serving == 1 else "serve"
+    return f"{words}, and {serving:,} that only {verb} such nodes" if serving else words
 
 
 def cut(name: object) -> str:

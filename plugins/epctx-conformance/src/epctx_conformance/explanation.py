@@ -48,6 +48,8 @@ class NodeExplanation:
         refusals: EP and reason, for each EP asked before `ep`.
         follows: for a constant, QuantizeLinear or DequantizeLinear that only serves
             nodes which an EP refused, too: the EP, and the name of the first of those.
+        inside: number of the nodes inside its subgraphs, and the function that it
+            calls, which have no explanation.
     """
 
     name: str
@@ -61,6 +63,7 @@ class NodeExplanation:
     session: bool = False
     refusals: tuple[tuple[str, str], ...] = ()
     follows: Mapping[str, str] = field(default_factory=dict, compare=False)
+    inside: int = field(default=0, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
@@ -225,4 +228,5 @@ def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
                 session=index in part.executed,
                 refusals=tuple(reasons),
                 follows={ep: cause for (ep, _), cause in reasons.items() if cause},
+                inside=graph.count_inside({index} - part.executed),
             )

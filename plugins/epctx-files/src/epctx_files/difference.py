@@ -55,6 +55,8 @@ _FIRST_CHARACTERS = 64
 """Longest lists and texts in attributes that are shown whole, and how much is shown of
 longer ones.
 """
+_RENAMED = frozenset({"node", "payload"})
+"""Parts of which names say nothing to a session, and texts say all."""
 _ORDERED = frozenset({"input", "output"})
 """Parts that a session gives by number as well."""
 
@@ -117,12 +119,14 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
     """Return the differences of two models: versions, inputs and outputs, nodes by
     name, weights, payloads by their digests, EPs, metadata.
 
+    Nodes and payloads that are equal but for their names are one difference.
+
     Args:
         first, second: plain models or context models.
         weights: True to compare the bytes of initializers as well of which at least one
-            lies in a file, and of payloads without digests, which reads them; otherwise
-            their types, shapes and lengths are compared. Tensors within nodes, such as
-            weights of subgraphs, are read and compared wherever they lie.
+            lies in a file, which reads them; otherwise their types and shapes are
+            compared. Tensors within nodes, such as weights of subgraphs, and payloads
+            without digests are read and compared wherever they lie.
 
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model, or a file of it, is missing
@@ -147,23 +151,19 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         for part, mine in tables[0].items()
         for difference in _compare(part, mine, tables[1][part])
     ]
-    unread: Counter[str] = Counter()
-    pairs = chain(_pair_weights(one, other, outside), _pair_payloads(one, other))
-    for part, name, mine, theirs in pairs:
-        if _are_same_bytes(mine, theirs):
+    unread = 0
+    for name, mine_data, theirs_data in _pair_weights(one, other, outside):
+        if _are_same_bytes(mine_data, theirs_data):
             continue
         if not weights:
-            unread[part] += 1
-        elif not _have_equal_bytes(mine, theirs):
+            unread += 1
+        elif not _have_equal_bytes(mine_data, theirs_data):
             found.append(
-                Difference(part=part, name=name, first="its bytes", second="others")
+                Difference(part="weight", name=name, first="its bytes", second="others")
             )
-    notes = [
-        f"the bytes of {count} {part}{'s' if count > 1 else ''} in files were not "
-        "compared"
-        for part, count in unread.items()
-    ]
-    return DiffReport(differences=tuple(found), notes=tuple(notes))
+    noun = "weight" if unread == 1 else "weights"
+    note = f"the bytes of {unread} {noun} in files were not compared"
+    return DiffReport(differences=tuple(found), notes=(note,) if unread else ())
 
 
 def _describe(
@@ -242,15 +242,15 @@ def _find_repeated(nodes: Iterable[NodeProto]) -> set[str]:
 
 
 def _describe_payloads(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield each payload with its digest, or with its length where the manifest has no
-    digest and it lies in a file.
+    """Yield each payload with its digest; a file that the manifest has no digest of is
+    read.
     """
     for each in bundle.manifest.get("payloads", ()):
         root = each.get("root")
         yield each["name"], f"{each.get('bytes')} bytes, digest {root}"
     yield from (
-        (name, f"{length:,} bytes")
-        for name, (_, _, length) in _list_undigested(bundle).items()
+        (name, f"{data[2]:,} bytes, data {_digest(data)[:12]}")
+        for name, data in _list_undigested(bundle).items()
     )
     payloads = index_payloads(bundle.manifest)
     for node in bundle.parts.contexts:
@@ -281,9 +281,17 @@ def _compare(part: str, mine: Facts, theirs: Facts) -> Iterator[Difference]:
     """Yield the names under which two tables have different texts, and the orders of
     the names that both have, if a host sees them.
     """
+    renamed = _pair_renamed(mine, theirs) if part in _RENAMED else {}
+    found = {*renamed.values()}
     for name in dict.fromkeys(chain(mine, theirs)):
         one, other = mine.get(name), theirs.get(name)
-        if one != other:
+        if name in renamed:
+            other = theirs[renamed[name]]
+            pair = f"{name} -> {renamed[name]}"
+            if one == other:
+                one, other = f"named {name}", f"named {renamed[name]}"
+            yield Difference(part=part, name=pair, first=one, second=other)
+        elif one != other and name not in found:
             yield Difference(part=part, name=name, first=one, second=other)
 
     if part in _ORDERED:
@@ -292,6 +300,21 @@ def _compare(part: str, mine: Facts, theirs: Facts) -> Iterator[Difference]:
         if orders[0] != orders[1]:
             first, second = map(", ".join, orders)
             yield Difference(part=part, name="(order)", first=first, second=second)
+
+
+def _pair_renamed(mine: Facts, theirs: Facts) -> dict[str, str]:
+    """Return the names that one table alone has, each to the name of the other one
+    under which it has the same text but for the name.
+    """
+    lost: dict[str, list[str]] = {}
+    for name, text in mine.items():
+        if name not in theirs:
+            lost.setdefault(text.replace(name, "*"), []).append(name)
+    pairs = {}
+    for name, text in theirs.items():
+        if name not in mine and (names := lost.get(text.replace(name, "*"))):
+            pairs[names.pop(0)] = name
+    return pairs
 
 
 def _identify(node: NodeProto) -> str:
@@ -450,20 +473,9 @@ def _digest(data: Data) -> str:
     return digest.hexdigest()
 
 
-def _pair_payloads(
-    one: Bundle, other: Bundle
-) -> Iterator[tuple[str, str, Range, Range]]:
-    """Yield the binaries without digests that both models have."""
-    theirs = _list_undigested(other)
-    for name, mine in _list_undigested(one).items():
-        match = theirs.get(name)
-        if match is not None and match[2] == mine[2]:
-            yield "payload", name, mine, match
-
-
 def _pair_weights(
     one: Bundle, other: Bundle, outside: Collection[str]
-) -> Iterator[tuple[str, str, Data, Data]]:
+) -> Iterator[tuple[str, Data, Data]]:
     """Yield the weights that both models have with one type and shape, and at least one
     of them in a file, with their data.
     """
@@ -476,7 +488,6 @@ def _pair_weights(
             and _spell_form(tensor) == _spell_form(match)
         ):
             yield (
-                "weight",
                 tensor.name,
                 _get_data(one, tensor),
                 _get_data(other, match),

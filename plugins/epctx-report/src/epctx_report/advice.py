@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from epctx_cli.command import byte_size, counted
+from epctx_cli.command import byte_size, count_nodes, counted
 
 from epctx_report.cut import CPU_EP, SESSION
 
@@ -166,16 +166,19 @@ def _find_costly_refusals(
     for refusal in refusals:
         left = [node for node in refusal.nodes if cut.nodes[node].ep == CPU_EP]
         seconds = sum(node_seconds.get(node, 0.0) for node in left)
+        known = (cut.nodes[node].explanation for node in left)
+        inside = sum(each.inside for each in known if each is not None)
         if left:
-            costs.append((seconds, len(left), refusal, left))
+            costs.append((seconds, len(left) + inside, inside, refusal, left))
 
     costs.sort(key=lambda cost: (-cost[0], -cost[1]))
-    for seconds, count, refusal, left in costs[:_MOST_OF_A_KIND]:
+    for seconds, count, inside, refusal, left in costs[:_MOST_OF_A_KIND]:
         ep = refusal.ep.removesuffix(_SUFFIX)
         reason = refusal.reason.rstrip(".")
         time = f", {seconds * 1e3:.3g} ms of a run" if seconds else ""
+        leaves = f"{ep} leaves {count_nodes(count, inside)}{',' if inside else ''}"
         yield Advice(
-            title=f"{ep} leaves {counted(count, 'node')} to the CPU{time}: {reason}",
+            title=f"{leaves} to the CPU{time}: {reason}",
             text=(
                 "If the model had another operator there, or the EP took it, these "
                 "nodes could run with their neighbours."

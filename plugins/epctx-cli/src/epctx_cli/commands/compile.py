@@ -246,13 +246,16 @@ def _print_assignments(report: CompileReport, console: Console) -> None:
 
 
 def _print_refusals(report: CompileReport, console: Console) -> None:
+    from epctx_conformance.refusals import Refused
+
     refusals = [
-        text.Refused(
+        Refused(
             ep=refusal.ep,
             reason=refusal.reason,
             node=node,
             operator=operator,
             follows=refusal.follows.get(node),
+            inside=refusal.inside.get(node, 0),
         )
         for refusal in report.refusals
         for node, operator in zip(refusal.nodes, refusal.operators, strict=True)

@@ -311,6 +311,11 @@ def _print_plugins(
     console.table(
         ("library of an EP", "installed", "needed", "for", "usable"), packages
     )
+    missing = [each.install for each in vendors if each.extra and not each.version]
+    if missing:
+        console.say("\nTo install what is missing, if you want those EPs:")
+    for command in dict.fromkeys(missing):
+        console.say(f"  {command}", wrap=False)
 
 
 def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None:
@@ -351,24 +356,18 @@ def _facts() -> dict[str, str]:
 
 
 def _check_environment() -> Iterator[DoctorFinding]:
-    if sys.platform != "linux":
-        yield _note(f"epctx is tested on Linux; this is {platform.system()}.")
     # The commonest reason why an installed plugin is not found.
     pip = shutil.which("pip")
     if pip is None or Path(pip).parent.resolve().is_relative_to(
         Path(sys.prefix).resolve()
     ):
         return
-    pip_here = f"{sys.executable} -m pip"
-    other = f"`pip` on the PATH ({pip}) installs into another environment"
     if plugins := sorted(_plugins_under(Path(pip).parent.parent)):
         yield _problem(
-            f"{other}, which has plugins that are not installed here: "
-            f"{', '.join(plugins)}.",
-            install_command(*plugins, pip=pip_here),
+            f"`pip` on the PATH ({pip}) installs into another environment, which has "
+            f"plugins that are not installed here: {', '.join(plugins)}.",
+            install_command(*plugins, pip=f"{sys.executable} -m pip"),
         )
-    else:
-        yield _note(f"{other}.", f"For this environment: {pip_here} install …")
 
 
 def _plugins_under(prefix: Path) -> Iterator[str]:
@@ -408,7 +407,8 @@ def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFi
                 f"{library.required}.",
                 install,
             )
-        elif library.version is not None:
+        # What nobody asked for is in the table alone.
+        elif library.version is not None or (library.extra and library.user == CORE):
             continue
         elif not library.extra:
             yield _problem(
@@ -459,7 +459,9 @@ def _check_builds(requirements: Sequence[Library] | None) -> Iterator[DoctorFind
 def _check_libraries_of_eps(
     requirements: Sequence[EpLibrary],
 ) -> Iterator[DoctorFinding]:
-    """Yield a finding for each vendor's package that is missing or too old."""
+    """Yield a finding for each vendor's package that is missing or too old; what an
+    extra would install is named below the table.
+    """
     for library in requirements:
         if library.fits is False:
             message = (
@@ -467,9 +469,9 @@ def _check_libraries_of_eps(
                 f"needs {library.required}."
             )
             yield _problem(message, library.install)
-        elif library.version is None:
+        elif library.version is None and not library.extra:
             message = f"{library.name}, which {library.label} needs, is not installed."
-            yield (_note if library.extra else _problem)(message, library.install)
+            yield _problem(message, library.install)
 
 
 def _list_libraries_of_eps(

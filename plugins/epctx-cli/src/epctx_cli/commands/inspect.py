@@ -112,7 +112,11 @@ def _list_files(info: ModelInfo) -> list[RequiredFile]:
 def _print_inspect(
     model: str, info: ModelInfo, files: Sequence[RequiredFile], console: Console
 ) -> None:
-    made_by = f", written by {text.cut(info.producer)}" if info.producer else ""
+    maker = text.cut(info.producer)
+    if info.manifest is not None and info.manifest.sealed is None:
+        # A context model has the producer of its source.
+        maker = f"epctx from a model of {maker}" if maker else "epctx"
+    made_by = f", written by {maker}" if maker else ""
     count = text.count_nodes(info.other_nodes, info.inside_nodes)
     nodes = f"{count}, no EPContext node"
     if contexts := len(info.ep_contexts):
@@ -625,10 +629,12 @@ def _print_reasons(explanation: Explanation, console: Console) -> None:
     """List each reason once, in the order of the numbers of nodes; one that follows
     from another is counted there.
     """
+    from epctx_conformance.refusals import Refused
+
     from epctx_cli.model_facts import FIX_UNNAMED, list_open_dimensions
 
     lines = text.describe_refusals(
-        text.Refused(ep, reason, node.name, node.operator, node.follows.get(ep))
+        Refused(ep, reason, node.name, node.operator, node.follows.get(ep), node.inside)
         for node in explanation.nodes
         for ep, reason in node.refusals
     )
