@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from epctx_cli.streams import UnwritableError
@@ -207,7 +208,7 @@ OWN = (
         "epctx_batch.command:add_arguments",
         "epctx-batch",
     ),
-    Command("cache", "list, count, check and exchange what load_or_compile keeps"),
+    Command("cache", "list, count, check and clear what load_or_compile keeps"),
     Command(
         "cache ls",
         "list the entries, the last used one first",
@@ -230,18 +231,6 @@ OWN = (
         "cache why",
         "show why a model is not in the cache: how the nearest entry's key differs",
         "epctx_cache.command:add_why_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache export",
-        "write entries into a tar file",
-        "epctx_cache.command:add_export_arguments",
-        "epctx-cache",
-    ),
-    Command(
-        "cache import",
-        "add the entries of a tar file, each after a check of every byte",
-        "epctx_cache.command:add_import_arguments",
         "epctx-cache",
     ),
     Command(
@@ -306,6 +295,15 @@ OWN = (
     ),
 )
 """epctx's own commands, in the order of `epctx --help`."""
+
+REMOVED = MappingProxyType(
+    dict.fromkeys(
+        ("cache export", "cache import"),
+        "Machines exchange entries through a shared cache, also one in a folder: set "
+        "EPCTX_CACHE_SHARED. See `epctx docs shared-cache`.",
+    )
+)
+"""Commands that earlier versions had, and what to use in place of each."""
 
 
 def added_commands() -> list[Command]:
