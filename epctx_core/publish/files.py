@@ -381,6 +381,10 @@ def remove_tree(folder: Path) -> None:
     Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a
     RecursionError.
     """
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
+
     pending = [folder]
     seen = []
     while pending:
