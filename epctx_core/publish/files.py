@@ -294,6 +294,7 @@ def keep_copy(final: Path, kept: Path) -> None:
     except OSError as error:
         if error.errno not in NO_HARD_LINKS:
             raise
+        kept.touch(0o600, exist_ok=False)  # it may be a file that only this user reads
         shutil.copyfile(content, kept)
         shutil.copymode(content, kept)
         sync(kept)
@@ -340,11 +341,11 @@ def is_same_file(one: Path, other: Path) -> bool:
         return False
 
 
-def make_folders(root: Path, name: str) -> None:
+def make_folders(root: Path, name: str, mode: int = 0o777) -> None:
     """Create the sub-folders of `root` that a name lies in."""
     for folder in list_parents(name):
         with suppress(FileExistsError):
-            (root / folder).mkdir()
+            (root / folder).mkdir(mode)
 
 
 def sync(path: Path) -> None:
@@ -380,6 +381,10 @@ def remove_tree(folder: Path) -> None:
     Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a
     RecursionError.
     """
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
+
     pending = [folder]
     seen = []
     while pending:

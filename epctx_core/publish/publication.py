@@ -24,6 +24,7 @@ from epctx_core.context.paths import (
     list_staging_folders,
     resolve_without_links,
 )
+from epctx_core.context.scratch import describe_distrust, is_own
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.file_names import STAGING_PREFIX, list_parents, normalise_path
 from epctx_core.publish import files
@@ -35,6 +36,11 @@ _log = logging.getLogger("epctx.publish")
 
 COMMITTED = "journal.json"
 UNDO = "undo.json"
+_DRAFT = "journal.tmp"
+_PARTS = {NEW, OLD, COMMITTED, UNDO, _DRAFT}
+"""Names that a staging folder may hold."""
+_STAGING_MODE = 0o755
+"""Mode of the folders in staging: what others could write there is never followed."""
 _MAX_BYTES = 16 << 20
 
 Journal: TypeAlias = dict[str, bool]
@@ -54,7 +60,7 @@ def write_journal(folder: Path, staging: Path, journal: Journal) -> None:
     Raises:
         Fail, OSError: the disk is full or broken.
     """
-    draft = staging / "journal.tmp"
+    draft = staging / _DRAFT
     with files.StagedFile(draft, folder) as file:
         file.write(json.dumps(journal).encode("ascii"))
     files.sync(draft)
@@ -96,10 +102,12 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
 
 
 def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
-    """Return whether no name lies in another, and no step would pass through a link or
-    move anything but a regular file.
+    """Return whether no name lies in another, no step would pass through a link or
+    move anything but a regular file, and the journal of another user names nothing in
+    sub-folders that are not that user's.
     """
-    if not {sub for name in names for sub in list_parents(name)}.isdisjoint(names):
+    subs = {sub for name in names for sub in list_parents(name)}
+    if not subs.isdisjoint(names):
         return False
     for name in names:
         final = resolve_without_links(folder, name)
@@ -109,7 +117,10 @@ def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
             path = resolve_without_links(staging, f"{side}/{name}")
             if path is None or not (is_file(path) or get_mode(path) is None):
                 return False
-    return True
+
+    status = staging.lstat()
+    there = [folder / sub for sub in subs if get_mode(folder / sub) is not None]
+    return is_own(status) or all(sub.lstat().st_uid == status.st_uid for sub in there)
 
 
 def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
@@ -186,13 +197,23 @@ def settle_interrupted(folder: Path) -> None:
     """Finish or discard killed publications in a folder, for a caller that holds its
     lock.
 
+    Another user who may write into the folder can put any order there, which would be
+    carried out with the rights of this user. So it is settled only if it belongs to
+    this user, or to root or the folder's owner, and nobody else may write into it.
+
     Raises:
         Fail: the system refused a step; nothing else is changed.
     """
+    left = []
     with files.report_errors(
         "finishing what an interrupted compile left there", folder
     ):
+        owner = folder.stat().st_uid
         for staging in list_staging_folders(folder):
+            if reason := _find_distrust(staging, owner):
+                left.append(f"{staging.name!r} {reason}")
+                continue
+
             if undo := read_journal(folder, staging, UNDO):
                 roll_back(folder, staging, undo)
             elif committed := read_journal(folder, staging, COMMITTED):
@@ -202,6 +223,34 @@ def settle_interrupted(folder: Path) -> None:
                     # Another model took the name since the kill; it stays.
                     withdraw(folder, staging, committed)
             discard(staging)
+
+    if left:
+        _log.warning(
+            "what interrupted compiles left in %s was not settled: %s%s. The next "
+            "compile there by its own user settles it; remove it if it is nobody's.",
+            folder,
+            left[0],
+            f", and {len(left) - 1} more" if left[1:] else "",
+        )
+
+
+def _find_distrust(staging: Path, owner: int) -> str:
+    """Return why a staging folder must not be settled, in words that follow its name;
+    empty if it may.
+    """
+    try:
+        if reason := describe_distrust(staging.lstat(), 0, owner):
+            return reason
+        names = {path.name for path in staging.iterdir()}
+    except FileNotFoundError:
+        return "was removed meanwhile"
+
+    # Who may write into the folder can give a folder of this user such a name.
+    return (
+        ""
+        if _PARTS.issuperset(names)
+        else "holds other files than an interrupted compile leaves"
+    )
 
 
 class Publication:
@@ -253,7 +302,7 @@ class Publication:
             stack.callback(self._discard)
             with files.report_errors("creating a staging folder in it", self.folder):
                 for path in (self._staging, self._staging / NEW, self._staging / OLD):
-                    path.mkdir()
+                    path.mkdir(_STAGING_MODE)
             self._stack = stack.pop_all()
         return self
 
@@ -327,7 +376,7 @@ class Publication:
             files.require_free(self.folder / key)
         if get_mode(self.folder / key) is None:
             self._free[key] = replace
-        files.make_folders(self._staging / NEW, key)
+        files.make_folders(self._staging / NEW, key, _STAGING_MODE)
         return key
 
     def commit(self, models: Sequence[str]) -> dict[str, os.stat_result]:
@@ -458,7 +507,7 @@ class Publication:
 
         with files.report_errors("keeping what will be replaced", folder):
             for name, existed in journal.items():
-                files.make_folders(staging / OLD, name)
+                files.make_folders(staging / OLD, name, _STAGING_MODE)
                 if existed:
                     files.keep_copy(folder / name, staging / OLD / name)
             files.sync_folders(staging / OLD, journal)

@@ -150,8 +150,8 @@ def test_a_journal_that_is_no_file_is_discarded(
     elif kind == "folder":
         path.mkdir()
     else:
-        (folder / STAGING / "real.json").write_text(json.dumps(journal))
-        path.symlink_to("real.json")
+        (folder / STAGING / "journal.tmp").write_text(json.dumps(journal))
+        path.symlink_to("journal.tmp")
 
     assert_discarded(harness, folder)
 
@@ -175,7 +175,7 @@ def test_a_file_is_not_taken_through_a_link_in_staging(
     harness: ModuleType, folder: Path, side: str, file: str
 ) -> None:
     commit(folder, plant(folder, "a", "victim", existed=True), file)
-    (folder / STAGING / side).rename(folder / STAGING / "aside")
+    (folder / STAGING / side).rename(folder.parent / "aside")
     (folder / STAGING / side).symlink_to(folder.parent / "outside")
 
     assert side not in {
@@ -235,8 +235,8 @@ def test_links_in_staging_are_removed_and_not_what_they_lead_to(
 def test_a_staging_folder_nested_deeper_than_the_stack_is_removed(
     harness: ModuleType, folder: Path
 ) -> None:
-    deep = folder / STAGING
-    deep.mkdir()
+    deep = folder / STAGING / "new"
+    deep.mkdir(parents=True)
     for _ in range(1500):
         deep /= "d"
         deep.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -249,6 +250,57 @@ def test_the_folder_of_a_task_that_fails_has_no_earlier_context_model(folder):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are counted in /proc")
+def planted(folder, tmp_path_factory):
+    """Return the folder of the batch's first task, made, and a folder of the user."""
+    task = Path(read_fleet(folder / "fleet.toml").tasks[0].folder)
+    task.mkdir(parents=True)
+    private = tmp_path_factory.mktemp("private")
+    for name in ("result.json", "report.html", "precious"):
+        (private / name).write_text("precious")
+    return task, private
+
+
+def test_a_link_in_place_of_a_task_s_folder_fails_the_task_and_is_not_followed(
+    folder, tmp_path_factory
+):
+    """Others may be able to write where the results go."""
+    task, private = planted(folder, tmp_path_factory)
+    task.rmdir()
+    task.symlink_to(private)
+
+    result = run_batch(folder / "fleet.toml")
+
+    assert [each.state for each in result.tasks] == ["failed", *["done"] * 3]
+    assert f"{task} is a link" in result.tasks[0].error.message
+    assert {path.read_text() for path in private.iterdir()} == {"precious"}
+    assert len(list(private.iterdir())) == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
+def test_a_task_s_folder_that_another_user_made_fails_the_task(
+    folder, tmp_path_factory
+):
+    task, _ = planted(folder, tmp_path_factory)
+    (task / "precious").touch()
+    os.chown(task, 4711, 4711)
+
+    result = run_batch(folder / "fleet.toml")
+
+    assert [each.state for each in result.tasks] == ["failed", *["done"] * 3]
+    assert f"{task} belongs to another user" in result.tasks[0].error.message
+    assert [path.name for path in task.iterdir()] == ["precious"]
+
+
+def test_a_link_in_place_of_a_log_is_replaced(folder, tmp_path_factory):
+    task, private = planted(folder, tmp_path_factory)
+    (task / "log.txt").symlink_to(private / "precious")
+
+    assert run_batch(folder / "fleet.toml").ok
+
+    assert (private / "precious").read_text() == "precious"
+    assert not (task / "log.txt").is_symlink()
+
+
 def test_a_process_without_a_task_for_long_ends_and_another_takes_its_place(
     folder, monkeypatch
 ):

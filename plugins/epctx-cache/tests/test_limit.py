@@ -244,3 +244,19 @@ def test_the_environment_says_where_the_cache_is(monkeypatch, model, tmp_path):
     monkeypatch.setenv("EPCTX_CACHE_DIR", str(tmp_path / "named"))
 
     assert epctx.compile_cached(model).is_relative_to(tmp_path / "named")
+
+
+def test_a_link_among_what_was_removed_is_removed_and_not_what_it_leads_to(
+    cache, model, tmp_path
+):
+    """Others may be able to write into a cache's folder."""
+    cache.path(model)
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "precious").touch()
+    link = cache.folder / "v1" / "staging" / "removed-0123456789abcdef"
+    link.symlink_to(tmp_path / "private")
+
+    cache.store.sweep()
+
+    assert not link.is_symlink()
+    assert (tmp_path / "private" / "precious").exists()

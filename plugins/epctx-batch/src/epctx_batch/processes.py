@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from epctx_isolation.process_group import ProcessGroup
 
-from epctx_batch.work import RESULT, make_failed, parse_result, read_result
+from epctx_batch.work import (
+    RESULT,
+    make_failed,
+    make_task_folder,
+    parse_result,
+    read_result,
+)
 
 if TYPE_CHECKING:
     from epctx_batch.fleet import Fleet, Task
@@ -76,6 +82,7 @@ class Processes:
         folder = Path(task.folder)
         # What an earlier batch left says nothing about this one.
         with suppress(OSError):  # working on the task says so
+            make_task_folder(folder)
             (folder / RESULT).unlink(missing_ok=True)
 
         ending = ""

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ def run_task(task: Task) -> TaskResult:
     folder = Path(task.folder)
     start = time.monotonic()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_task_folder(folder)
         (folder / PAGE).unlink(missing_ok=True)
         with _logged(folder / LOG) as warnings:
             _write_json(folder / TASK, _hide_secrets(task))
@@ -71,6 +72,22 @@ def run_task(task: Task) -> TaskResult:
     except OSError as error:
         return make_failed(task, "FAIL", f"its folder cannot be written: {error}.")
     return result
+
+
+def make_task_folder(folder: Path) -> None:
+    """Make the folder of a task, in which files are replaced and removed; one that is
+    there has to be this user's, root's, or that of the owner of the results' folder.
+
+    Raises:
+        OSError: it is a link, it belongs to another user, or it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(f"{folder} is a link")
+    trusted = {0, folder.parent.stat().st_uid}
+    if hasattr(os, "geteuid") and status.st_uid not in {os.geteuid(), *trusted}:
+        raise OSError(f"{folder} belongs to another user")
 
 
 def make_failed(task: Task, code: str, message: str, hint: str = "") -> TaskResult:
@@ -97,7 +114,7 @@ def store_failure(folder: Path, result: TaskResult) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_task_folder(folder)
     for path in folder.iterdir():
         if path.name not in {TASK, LOG, RESULT} and path.is_file():
             path.unlink()
@@ -286,7 +303,8 @@ def _logged(path: Path) -> Iterator[list[str]]:
     handler = logging.StreamHandler()
     handler.addFilter(keep_warning)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    with path.open("w", encoding="utf-8") as file:
+    path.unlink(missing_ok=True)  # it may be a link
+    with path.open("x", encoding="utf-8") as file:
         handler.setStream(file)
         logger.addHandler(handler)
         sys.stdout.flush()

@@ -1,5 +1,5 @@
-"""`epctx cache`: list, count, check, exchange and clear the entries of
-`load_or_compile`, and find the one of a model.
+"""`epctx cache`: list, count, check and clear the entries of `load_or_compile`, and
+find the one of a model.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -43,7 +43,7 @@ from epctx_cache.store import (
     is_key,
     verify,
 )
-from epctx_core.errors import EpctxError, Fail, InvalidArgument, one_line
+from epctx_core.errors import EpctxError, Fail, one_line
 
 if TYPE_CHECKING:
     from epctx_cache.differences import Nearest
@@ -86,25 +86,6 @@ def _add_model_arguments(
         ep_help="an EP of the entry; may be repeated, in order of priority",
     )
     _add_arguments(parser, run=run)
-
-
-def add_export_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache export`."""
-    parser.add_argument("file", metavar="FILE.tar", help="the tar file to write")
-    parser.add_argument(
-        "entries",
-        metavar="ENTRY",
-        nargs="*",
-        help="a key, or its first digits as `epctx cache ls` shows them (default: all)",
-    )
-    _add_arguments(parser, run=run_export)
-
-
-def add_import_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache import`."""
-    meaning = "a tar file that `epctx cache export` wrote"
-    parser.add_argument("file", metavar="FILE.tar", help=meaning)
-    _add_arguments(parser, run=run_import)
 
 
 def add_gc_arguments(parser: CommandParser) -> None:
@@ -405,128 +386,6 @@ def _make_request(
     )
 
 
-def run_export(arguments: argparse.Namespace, console: Console) -> int:
-    """Write entries into a tar file; 1 if one was left out, or none is there."""
-    from epctx_cache.exchange import export_entries
-
-    settings, store = _open_store(arguments)
-    file = Path(arguments.file)
-    keys = _try(settings, lambda: [entry.key for entry in store.entries()])
-    if arguments.entries:
-        keys = [_find_key(text, keys) for text in dict.fromkeys(arguments.entries)]
-    try:
-        with console.progress() as progress:
-            exchanged = export_entries(store, file, sorted(set(keys)), progress)
-    except EpctxError:
-        raise  # some are an OSError, too
-    except OSError as error:
-        why = error.strerror or error
-        raise Fail(f"{str(file)!r} cannot be written: {why}.", path=file) from error
-
-    faults = _print_faults(exchanged, console)
-    done = [result for result in exchanged if not result.fault]
-    if done:
-        console.say(
-            f"{file}: {_count_entries(len(done))}, "
-            f"{byte_size(sum(result.bytes for result in done))}"
-        )
-    else:
-        why = "no entry was exported" if exchanged else "the cache is empty"
-        console.say(f"{file} is not written: {why}.")
-    is_whole = bool(done) and not faults
-    console.result(
-        results.ExportResult(
-            cache=str(settings.folder),
-            file=str(file),
-            ok=is_whole,
-            entries=exchanged,
-        )
-    )
-    return ExitCode.DONE if is_whole else ExitCode.FAILED
-
-
-def _find_key(text: str, keys: Sequence[str]) -> str:
-    """Return the key that begins with the digits of an argument."""
-    found = [key for key in keys if text and key.startswith(text.lower())]
-    if len(found) == 1:
-        return found[0]
-    number = f"{len(found)} entries have" if found else "no entry has"
-    raise InvalidArgument(
-        f"{number} a key that begins with {text!r:.80}.",
-        hint="Give more digits; `epctx cache ls --json` shows all of them."
-        if found
-        else "See `epctx cache ls`.",
-    )
-
-
-def run_import(arguments: argparse.Namespace, console: Console) -> int:
-    """Add the entries of a tar file to the cache; 1 if one was refused."""
-    from epctx_cache.exchange import import_entries
-
-    settings, store = _open_store(arguments)
-    file = Path(arguments.file)
-    exchanged: list[results.ExchangedEntry] = []
-    with console.progress() as progress:
-        try:
-            for result in import_entries(store, file, settings.size, progress):
-                exchanged.append(result)  # noqa: PERF402 - those before an error count
-        except EpctxError:
-            raise  # some are an OSError, too
-        except OSError as error:
-            number = _count_entries(len(_list_new(exchanged)))
-            raise _unusable(
-                settings, error, done=f"{number} imported before"
-            ) from error
-        collected = _try(settings, lambda: collect(store, settings.size))
-
-    faults = _print_faults(exchanged, console, archive=file.name)
-    existed = sum(result.existed for result in exchanged)
-    new = _list_new(exchanged)
-    console.say(
-        f"{settings.folder}: {_count_entries(len(new))} imported, "
-        f"{byte_size(sum(result.bytes for result in new))}; {existed} existed, "
-        f"{faults} refused"
-    )
-    is_whole = not any(result.fault for result in exchanged)
-    if collected.removed:
-        console.note(
-            f"{_count_entries(len(collected.removed))} removed to keep the limit of "
-            f"{byte_size(settings.size)}; EPCTX_CACHE_SIZE sets another one."
-        )
-    console.result(
-        results.ImportResult(
-            cache=str(settings.folder),
-            file=str(file),
-            ok=is_whole,
-            entries=exchanged,
-            removed=collected.removed,
-        )
-    )
-    return ExitCode.DONE if is_whole else ExitCode.FAILED
-
-
-def _list_new(
-    exchanged: Sequence[results.ExchangedEntry],
-) -> list[results.ExchangedEntry]:
-    return [result for result in exchanged if not (result.fault or result.existed)]
-
-
-def _print_faults(
-    exchanged: Sequence[results.ExchangedEntry], console: Console, *, archive: str = ""
-) -> int:
-    """Show what was left out, and a fault of the archive itself; return the number of
-    the former.
-    """
-    faults = [(each.key, one_line(each.fault)) for each in exchanged if each.fault]
-    for key, fault in faults:
-        if key == archive:
-            console.say(f"{_cut(archive)} may have had more entries: {fault}")
-        else:
-            name = key[:_SHORT] if is_key(key) else repr(_cut(key))
-            console.say(f"{name} is left out: {fault}")
-    return sum(key != archive for key, _ in faults)
-
-
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the entries; 1 if one was damaged."""
     settings, store = _open_store(arguments)
@@ -607,12 +466,11 @@ def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
         raise _unusable(settings, error) from error
 
 
-def _unusable(settings: CacheSettings, error: OSError, *, done: str = "") -> Fail:
-    """Return the error for a cache that cannot be used, and what was done before."""
+def _unusable(settings: CacheSettings, error: OSError) -> Fail:
+    """Return the error for a cache that cannot be used."""
     why = error.strerror or str(error)
     return Fail(
-        f"the cache in {str(settings.folder)!r} cannot be used: {why}"
-        f"{done and f'; {done}'}.",
+        f"the cache in {str(settings.folder)!r} cannot be used: {why}.",
         path=settings.folder,
         hint=(
             f"Set --cache-dir or {FOLDER_VARIABLE} to a folder that you can read and "

@@ -1,4 +1,4 @@
-"""Checks of entries that were made elsewhere: in an archive or in a shared cache.
+"""Checks of entries of a shared cache, which were made elsewhere.
 
 They are taken for hostile, and published only when every byte was checked.
 """

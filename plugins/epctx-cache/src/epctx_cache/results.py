@@ -179,52 +179,6 @@ class WhyResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExchangedEntry:
-    """Entry of an archive.
-
-    Attributes:
-        key: its key; the name of a member of the archive that belongs to none.
-        bytes: bytes of its files.
-        fault: why it was left out; null if it was not.
-        existed: true if the cache had it before.
-    """
-
-    key: str
-    bytes: int = 0
-    fault: str | None
-    existed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportResult:
-    """Result of `epctx cache export`.
-
-    Attributes:
-        cache: folder of the cache.
-        file: the archive.
-        ok: true if no entry was left out; false, too, if there was none to export.
-        entries: each entry.
-    """
-
-    cache: str
-    file: str
-    ok: bool
-    entries: list[ExchangedEntry]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportResult(ExportResult):
-    """Result of `epctx cache import`.
-
-    Attributes:
-        ok: true if no entry was refused, and the archive has its end.
-        removed: keys of entries that were removed to keep the limit.
-    """
-
-    removed: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class VerifiedEntry:
     """Entry that was checked.
 
@@ -277,8 +231,6 @@ RESULTS = MappingProxyType(
         "cache stats": StatisticsResult,
         "cache lookup": LookupResult,
         "cache why": WhyResult,
-        "cache export": ExportResult,
-        "cache import": ImportResult,
         "cache verify": VerifyResult,
         "cache gc": CollectionResult,
         "cache clear": CollectionResult,

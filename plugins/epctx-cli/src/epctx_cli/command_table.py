@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from epctx_cli.streams import UnwritableError
@@ -201,7 +202,7 @@ _GROUPS = {
         ),
     ),
     "caches": (
-        Command("cache", "list, count, check and exchange what load_or_compile keeps"),
+        Command("cache", "list, count, check and clear what load_or_compile keeps"),
         Command(
             "cache ls",
             "list the entries, the last used one first",
@@ -221,16 +222,6 @@ _GROUPS = {
             "cache why",
             "show why a model is not in the cache: how the nearest entry's key differs",
             "epctx_cache.command:add_why_arguments",
-        ),
-        Command(
-            "cache export",
-            "write entries into a tar file",
-            "epctx_cache.command:add_export_arguments",
-        ),
-        Command(
-            "cache import",
-            "add the entries of a tar file, each after a check of every byte",
-            "epctx_cache.command:add_import_arguments",
         ),
         Command(
             "cache verify",
@@ -303,6 +294,15 @@ OWN = tuple(
     for command in commands
 )
 """epctx's own commands, in the order of `epctx --help`."""
+
+REMOVED = MappingProxyType(
+    dict.fromkeys(
+        ("cache export", "cache import"),
+        "Machines exchange entries through a shared cache, also one in a folder: set "
+        "EPCTX_CACHE_SHARED. See `epctx docs shared-cache`.",
+    )
+)
+"""Commands that earlier versions had, and what to use in place of each."""
 
 
 def added_commands() -> list[Command]:
