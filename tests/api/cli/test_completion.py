@@ -63,7 +63,6 @@ def script():
         (["epctx", "bench", "m.onnx", "--ep", "Q"], {"QNN"}),
         (["epctx", "compile", "m.onnx", "-o", "out"], set()),
         (["epctx", "completion", "f"], {"fish"}),
-        (["epctx", "plugins", "new", "acme", "--kind", "eng"], {"engine"}),
         (["epctx", "compile", "m.onnx", "-p", "Q"], {"QNN."}),
         (["epctx", "schema", "ca"], {"cache"}),
         (["epctx", "schema", "cache", "st"], {"stats"}),
