@@ -257,9 +257,10 @@ def _blame(choice: ProviderChoice, error: EpctxError, node: str) -> PluginError:
     """Return the error for an EP; a local of the frame that raises it would be a cycle
     around the weights there.
     """
+    label = choice.record.label
     fault = plugin_error(
-        f"{choice.record.label} cannot read back what it wrote for {node}: "
-        f"{error.message}",
+        f"{label} cannot read back what it wrote for {node}: "
+        f"{error.message.removeprefix(f'{label} ')}",
         choice.record,
         hook="load_context" if choice.cls.loads_without_device else LOOK,
         hint=(

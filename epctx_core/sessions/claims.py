@@ -147,7 +147,8 @@ class Claims:
         self._refusals.append(
             RefusalRecord(
                 ep=self.ep,
-                reason=reason,
+                # Whoever shows a reason names the EP.
+                reason=reason.removeprefix(f"{self.ep}: "),
                 graph=self._graph,
                 nodes=tuple(nodes),
                 of_group=of_group,

@@ -187,6 +187,21 @@ def test_what_an_ep_cannot_read_back_is_published_nowhere(way, ep, tmp_path):
     assert snapshot(folder) == before
 
 
+def test_what_an_ep_raises_while_it_reads_back_names_it_once(tmp_path):
+    class Raising(Whole):
+        @hookimpl
+        def load_context(self, nodes, reader):
+            raise ValueError("no room")
+
+    with pytest.raises(epctx.PluginError) as caught:
+        to_file(fresh(Raising), source(tmp_path))
+
+    message = caught.value.message
+    assert (
+        f"{caught.value.node}: failed in load_context: ValueError: no room" in message
+    )
+
+
 @pytest.mark.parametrize(
     "kind", [epctx.InvalidArgument, PackageMissing, NotFound, NoSuchFile]
 )

@@ -669,3 +669,18 @@ def test_a_callback_that_compiles_with_the_same_compiler_is_told_so(source):
 
     with refused(Fail, "already in progress", folder=source.parent):
         made.compile_to_stream(lambda _chunk: made.compile_to_bytes())
+
+
+def test_a_reason_that_begins_with_the_eps_name_is_told_without_it(tmp_path):
+    class Prefixed(Alpha):
+        @hookimpl
+        def get_capability(self, ep, graph):
+            return [Refusal(f"{ep}: it is too hot", graph.nodes)]
+
+    model = saved(chain(["Relu"]), tmp_path / "m.onnx")
+
+    report = epctx.ModelCompiler(
+        options_with(Prefixed), model, registry=registry_with(Prefixed)
+    ).compile_to_file(tmp_path / "m_ctx.onnx")
+
+    assert [refusal.reason for refusal in report.refusals] == ["it is too hot"]
