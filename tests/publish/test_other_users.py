@@ -6,6 +6,7 @@ Only root can become another user, so most of this runs where the suite runs as 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -263,3 +264,25 @@ def test_a_report_written_beside_a_planted_journal_changes_no_other_file(
     after = harness.snapshot(folder)
     assert after.pop("page.html")
     assert after == before
+
+
+def test_a_copy_of_a_private_file_that_is_replaced_is_private_while_it_is_written(
+    harness: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "kept").chmod(0o600)
+    original, modes = shutil.copyfile, []
+
+    def copy(source: Path, target: Path) -> Path:
+        copied = original(source, target)
+        modes.append(target.stat().st_mode & 0o777)
+        return copied
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    harness.put(folder, {"kept": b"new"})
+
+    assert modes == [0o600]
+    assert (folder / "kept").read_bytes() == b"new"
