@@ -47,8 +47,6 @@ def script():
                 "stats",
                 "lookup",
                 "why",
-                "export",
-                "import",
                 "verify",
                 "gc",
                 "clear",
