@@ -50,20 +50,16 @@ def make_private_folder(folder: Path) -> str:
     return describe_distrust(folder.stat())
 
 
-def describe_distrust(status: os.stat_result, *owners: int) -> str:
+def describe_distrust(status: os.stat_result) -> str:
     """Return why other users may have written into a folder, in words that follow its
     name; empty if they cannot.
 
     A link to a folder counts as one where the status is that of what it leads to
     (`stat`), not its own (`lstat`).
-
-    Args:
-        status: of the folder.
-        owners: ids of users who are trusted beside this one.
     """
     if not stat.S_ISDIR(status.st_mode):
         return "is not a folder"
-    if not is_own(status) and status.st_uid not in owners:
+    if not is_own(status):
         return "belongs to another user"
     if hasattr(os, "geteuid") and status.st_mode & _WRITABLE_BY_OTHERS:
         return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o})"

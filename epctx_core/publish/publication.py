@@ -24,7 +24,7 @@ from epctx_core.context.paths import (
     list_staging_folders,
     resolve_without_links,
 )
-from epctx_core.context.scratch import describe_distrust, is_own
+from epctx_core.context.scratch import describe_distrust
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.file_names import STAGING_PREFIX, list_parents, normalise_path
 from epctx_core.publish import files
@@ -102,9 +102,8 @@ def read_journal(folder: Path, staging: Path, file_name: str) -> Journal | None:
 
 
 def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
-    """Return whether no name lies in another, no step would pass through a link or
-    move anything but a regular file, and the journal of another user names nothing in
-    sub-folders that are not that user's.
+    """Return whether no name lies in another, and no step would pass through a link or
+    move anything but a regular file.
     """
     subs = {sub for name in names for sub in list_parents(name)}
     if not subs.isdisjoint(names):
@@ -117,10 +116,7 @@ def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
             path = resolve_without_links(staging, f"{side}/{name}")
             if path is None or not (is_file(path) or get_mode(path) is None):
                 return False
-
-    status = staging.lstat()
-    there = [folder / sub for sub in subs if get_mode(folder / sub) is not None]
-    return is_own(status) or all(sub.lstat().st_uid == status.st_uid for sub in there)
+    return True
 
 
 def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
@@ -199,7 +195,8 @@ def settle_interrupted(folder: Path) -> None:
 
     Another user who may write into the folder can put any order there, which would be
     carried out with the rights of this user. So it is settled only if it belongs to
-    this user, or to root or the folder's owner, and nobody else may write into it.
+    this user, and nobody else may write into it; that of others waits for their own
+    next compile.
 
     Raises:
         Fail: the system refused a step; nothing else is changed.
@@ -208,9 +205,8 @@ def settle_interrupted(folder: Path) -> None:
     with files.report_errors(
         "finishing what an interrupted compile left there", folder
     ):
-        owner = folder.stat().st_uid
         for staging in list_staging_folders(folder):
-            if reason := _find_distrust(staging, owner):
+            if reason := _find_distrust(staging):
                 left.append(f"{staging.name!r} {reason}")
                 continue
 
@@ -226,20 +222,21 @@ def settle_interrupted(folder: Path) -> None:
 
     if left:
         _log.warning(
-            "what interrupted compiles left in %s was not settled: %s%s. The next "
-            "compile there by its own user settles it; remove it if it is nobody's.",
+            "what interrupted compiles left in %s was not settled: %s%s. A "
+            "compile there by its own user settles it if nobody else can write into "
+            "it; else remove it.",
             folder,
             left[0],
             f", and {len(left) - 1} more" if left[1:] else "",
         )
 
 
-def _find_distrust(staging: Path, owner: int) -> str:
+def _find_distrust(staging: Path) -> str:
     """Return why a staging folder must not be settled, in words that follow its name;
     empty if it may.
     """
     try:
-        if reason := describe_distrust(staging.lstat(), 0, owner):
+        if reason := describe_distrust(staging.lstat()):
             return reason
         names = {path.name for path in staging.iterdir()}
     except FileNotFoundError:

@@ -24,6 +24,11 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from epctx_core.context.manifest import MANIFEST, SEALED
+from epctx_core.context.metadata import (
+    COMPATIBILITY_PREFIX,
+    EARLIER_PREFIX,
+    INITIALIZERS,
+)
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.extraction import GraphPartition, GraphSlice
@@ -56,6 +61,8 @@ _IDLE = (
     "a partition that only moves, casts or makes data costs more than it saves; "
     "ep.partition_without_computation=keep has it compiled"
 )
+_OWN = (MANIFEST, SEALED, INITIALIZERS, COMPATIBILITY_PREFIX, EARLIER_PREFIX)
+"""Keys of a model's metadata that are the core's, or how they begin."""
 _SERVING = frozenset({"Constant", "DequantizeLinear"})
 
 
@@ -231,7 +238,7 @@ class Claims:
 def _are_entries(metadata: Any) -> bool:
     """Return whether an EP may add something to a model's metadata."""
     return isinstance(metadata, Mapping) and all(
-        isinstance(key, str) and isinstance(text, str) and key not in {MANIFEST, SEALED}
+        isinstance(key, str) and isinstance(text, str) and not key.startswith(_OWN)
         for key, text in metadata.items()
     )
 

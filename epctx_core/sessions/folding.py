@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.engines.cpu_engine import blame_engine
 from epctx_core.errors import EpctxError
@@ -24,6 +24,8 @@ from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     OVERRIDABLE_SINCE,
     copy_message,
+    find_outer_names,
+    iter_subgraphs,
     keep_messages,
     list_given_names,
     walk_graphs,
@@ -31,12 +33,13 @@ from epctx_core.graph.walks import (
 from epctx_core.graph.weights import INLINE_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
 
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.graph.walks import SubgraphPath
     from epctx_core.sessions.source import OpenModel
 
 LARGEST_RESULT = 1 << 18
@@ -107,8 +110,8 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
     if model.graph.ir_version < OVERRIDABLE_SINCE:
         return None  # Each initializer would have to be an input, too.
     budget = _BUDGET
-    found: list[tuple[_Foldable, dict[str, np.ndarray]]] = []
-    decided = {}
+    found: dict[SubgraphPath, tuple[_Foldable, dict[str, np.ndarray]]] = {}
+    decided: dict[SubgraphPath, Mapping[str, str]] = {}
     for graph in model.graph.walk():
         if branches := _find_decided(graph):
             decided[graph.path] = branches
@@ -117,18 +120,24 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
             continue
         # What fails here fails in each run, which has the input to blame for it.
         with suppress(EpctxError):
-            found.append((foldable, foldable.compute(engine)))
+            found[graph.path] = foldable, foldable.compute(engine)
     if not found and not decided:
         return None
 
     proto: ModelProto = copy_message(model.source.proto)
     graphs = dict(walk_graphs(proto.graph))
+    # Few models have an If, fewer one that is decided.
+    prefix = _choose_prefix(graphs.values()) if decided else ""
+    read = {path: _list_reads(each) for path, each in graphs.items() if decided}
     # Subgraphs come before the graphs around them, whose nodes are copied.
-    for foldable, values in found:
-        _replace(graphs[foldable.graph.path], foldable, values)
-    names = _list_names(proto.graph)
-    for path, branches in decided.items():
-        _splice_branches(graphs[path], branches, names)
+    for number, graph in enumerate(model.graph.walk()):
+        path = graph.path
+        if path in found:
+            _replace(graphs[path], *found[path])
+        if path in decided:
+            _splice_branches(graphs[path], decided[path], f"{prefix}{number}/")
+        if decided:
+            _remove_unread(graphs[path], read[path])
     return proto
 
 
@@ -138,19 +147,25 @@ def _find_decided(graph: GraphIndex) -> dict[str, str]:
     """
     decided = {}
     for i, subgraphs in graph.subgraphs.items():
-        condition = graph.weights.get(graph.inputs[i][0])
+        name = graph.inputs[i][0]
+        condition = graph.weights.get(name) if name in graph.constants else None
         if (
             graph.op_types[i] != "If"
-            or not graph.outputs[i][0]
-            or graph.inputs[i][0] not in graph.constants
             or condition is None
+            or condition.elem_type != TensorProto.BOOL
             or condition.array().size != 1
         ):
             continue
         branch = "then_branch" if condition.array().item() else "else_branch"
         subgraph = subgraphs[branch]
-        # No name may mean one value inside and another one around it.
-        if _list_names(subgraph.graph).isdisjoint(subgraph.captured):
+        # What is wrong stays, and has its error; so does a subgraph in which a name
+        # means another value than around it.
+        if (
+            graph.outputs[i][0]
+            and not subgraph.graph.input
+            and len(subgraph.graph.output) == len(graph.outputs[i])
+            and _list_names(subgraph.graph).isdisjoint(subgraph.captured)
+        ):
             decided[graph.outputs[i][0]] = branch
     return decided
 
@@ -164,24 +179,46 @@ def _list_names(graph: GraphProto) -> set[str]:
     }
 
 
+def _list_reads(graph: GraphProto) -> set[str]:
+    """Return the names that a graph's nodes, their subgraphs, and its results read."""
+    return {
+        *(value.name for value in graph.output),
+        *chain.from_iterable(node.input for node in graph.node),
+        *chain.from_iterable(find_outer_names(node) for node in graph.node),
+    }
+
+
+def _choose_prefix(graphs: Iterable[GraphProto]) -> str:
+    """Return a short beginning that no name of a value or a node has."""
+    heads = {
+        name.partition("/")[0]
+        for graph in graphs
+        for name in chain(
+            list_given_names(graph),
+            *((node.name, *node.output) for node in graph.node),
+        )
+    }
+    return next(f"if{i}/" for i in count() if f"if{i}" not in heads)
+
+
 def _splice_branches(
-    graph: GraphProto, branches: Mapping[str, str], names: set[str]
+    graph: GraphProto, branches: Mapping[str, str], prefix: str
 ) -> None:
     """Replace If nodes by the nodes of the subgraphs that run, in place.
 
     Args:
         graph: the graph.
         branches: as `_find_decided` returns them.
-        names: those of all values of the model; gets the new ones.
+        prefix: begins no name of the model.
     """
     nodes: list[NodeProto] = []
-    for node in graph.node:
+    for number, node in enumerate(graph.node):
         branch = branches.get(node.output[0]) if node.output else None
         if branch is None:
             nodes.append(node)
             continue
         subgraph = next(a.g for a in node.attribute if a.name == branch)
-        nodes += _rename_branch(subgraph, node.output, names)
+        nodes += _rename_branch(subgraph, node.output, f"{prefix}{number}/")
         graph.initializer.extend(subgraph.initializer)
         graph.sparse_initializer.extend(subgraph.sparse_initializer)
         graph.value_info.extend(subgraph.value_info)
@@ -190,18 +227,12 @@ def _splice_branches(
 
 
 def _rename_branch(
-    branch: GraphProto, results: Sequence[str], names: set[str]
+    branch: GraphProto, results: Sequence[str], prefix: str
 ) -> list[NodeProto]:
-    """Give all values of a subgraph names that no others have, in place; return its
-    nodes, and those that give the results of the If their names.
+    """Put a prefix before the names of a subgraph's values and nodes, in place; return
+    its nodes, and those that give the results of the If their names.
     """
-    prefix = f"{results[0]}/"
-    inner = _list_names(branch)
-    while not names.isdisjoint(prefix + name for name in inner):
-        prefix += "/"
-    names.update(prefix + name for name in inner)
-
-    new_names = {name: prefix + name for name in inner - {""}}
+    new_names = {name: prefix + name for name in _list_names(branch) - {""}}
     made = {name for node in branch.node for name in node.output}
     copied = []
     for output, result in zip(branch.output, results, strict=True):
@@ -231,11 +262,45 @@ def _rename_branch(
     ]
 
 
+def _remove_unread(graph: GraphProto, before: set[str]) -> None:
+    """Remove nodes and initializers that nothing reads any more, in place.
+
+    Args:
+        graph: the graph.
+        before: the names that were read in it.
+    """
+    read = {value.name for value in graph.output}
+    kept: list[NodeProto] = []
+    for node in reversed(graph.node):
+        if read.isdisjoint(node.output) and not before.isdisjoint(node.output):
+            continue
+        read.update(node.input, find_outer_names(node))
+        kept.append(node)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(reversed(kept))
+
+    # One without its default would be an input that each run has to give.
+    stay = {*read, *(value.name for value in graph.input)}
+    keep_messages(
+        graph.initializer,
+        lambda tensor: tensor.name in stay or tensor.name not in before,
+    )
+
+
 def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:
     """Return the nodes of a graph that can be folded, and what is left of a budget of
     bytes.
     """
     holders = {*graph.holders}
+    # An initializer is there from the beginning, and would hide or be hidden by a
+    # value of that name in a subgraph before.
+    inner = {
+        name
+        for i in holders
+        for subgraph in iter_subgraphs(graph.nodes[i])
+        for name in _list_names(subgraph)
+    }
     known = {*graph.constants}.difference(graph.special_tensors)
     shapes: dict[str, np.ndarray] = {}
     nodes = []
@@ -251,6 +316,7 @@ def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:
             or operator in _KEPT
             or i in holders
             or not graph.results.isdisjoint(outputs)
+            or not inner.isdisjoint(outputs)
         ):
             continue
         if is_of_shape:

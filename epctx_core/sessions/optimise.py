@@ -177,7 +177,8 @@ def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
         source = replace(model.source, proto=folded)
         source.weights = _collect_weights(folded.graph, source.weights, Fail)
         model = _index_again(source, model)
-    model.folded = before - model.node_count
+    # A branch that gives weights becomes a node for each.
+    model.folded = max(0, before - model.node_count)
     model.folded_outside = outside - len(model.graph.nodes)
     return model
 

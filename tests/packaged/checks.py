@@ -23,6 +23,7 @@ from packaged.distributions import (
     ENGINE,
     FILES,
     ISOLATION,
+    KERNELS,
     KIT,
     REPORT,
     SDK,
@@ -68,6 +69,10 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     BLOBS: (
         "from epctx_core.plugin import Blobs, write_blobs",
         "pip install epctx-blobs",
+    ),
+    KERNELS: (
+        "from epctx_core.plugin import KernelRegistry",
+        "pip install epctx-kernels",
     ),
     CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),

@@ -18,6 +18,7 @@ ROOT: Final = Path(__file__).parents[2]
 CORE: Final = "epctx-core"
 SDK: Final = "epctx-sim-sdk"
 BLOBS: Final = "epctx-blobs"
+KERNELS: Final = "epctx-kernels"
 KIT: Final = "epctx-conformance"
 CAMPAIGNS: Final = "epctx-campaigns"
 COMMANDS: Final = "epctx-cli"

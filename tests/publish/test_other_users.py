@@ -154,25 +154,8 @@ def test_a_user_s_own_journal_is_followed(
 
 
 @as_root
-def test_root_follows_the_journal_of_the_folder_s_owner(
-    harness: ModuleType, folder: Path
-) -> None:
-    os.chown(folder, NOBODY, NOBODY)
-    with acting_as(NOBODY):
-        plant(folder, {"sub/x": False}, "journal.json", "new/sub/x")
-        (folder / "sub").mkdir()
-
-    harness.finish_interrupted(folder)
-
-    assert harness.snapshot(folder) == {**BEFORE, "sub": None, "sub/x": b"planted"}
-    assert harness.list_staging(folder) == []
-
-
-@as_root
-@pytest.mark.parametrize(
-    "attack", [attack for attack in ATTACKS if "private" in attack]
-)
-def test_the_journal_of_the_folder_s_owner_changes_nothing_in_folders_of_others(
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_journal_of_the_folder_s_owner_is_left_to_its_own_next_compile(
     harness: ModuleType, folder: Path, attack: str
 ) -> None:
     os.chown(folder, NOBODY, NOBODY)

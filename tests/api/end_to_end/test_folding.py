@@ -363,3 +363,133 @@ def test_a_branch_that_returns_one_value_twice_or_a_weight_keeps_its_results(see
         results = opened.run(None, {"x": x})
 
     assert [list(result) for result in results] == [[1, -2], [1, -2], [1, 2]]
+
+
+def branch(name, nodes, results, **arguments):
+    """Return a subgraph of nodes, with results of floats."""
+    values = [
+        onnx.helper.make_tensor_value_info(result, onnx.TensorProto.FLOAT, [2])
+        for result in results
+    ]
+    return onnx.helper.make_graph(nodes, name, [], values, **arguments)
+
+
+def choosing(then, other, *results, condition=True, before=()):
+    """Return a model of an If with a constant condition, after some nodes."""
+    x, *outputs = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2])
+        for name in ("x", *results)
+    )
+    node = onnx.helper.make_node(
+        "If", ["c"], list(results), then_branch=then, else_branch=other
+    )
+    graph = onnx.helper.make_graph(
+        [*before, node],
+        "g",
+        [x],
+        outputs,
+        [numpy_helper.from_array(np.asarray(condition), "c")],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def neg(source, result, name=""):
+    return onnx.helper.make_node("Neg", [source], [result], name)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        choosing(
+            branch("t", [neg("x", "a"), neg("a", "b")], ["b"]),
+            branch("e", [neg("x", "a")], ["a"]),
+            "y",
+            "z",
+        ),
+        choosing(
+            branch("t", [neg("x", "a"), neg("a", "b")], ["a", "b"]),
+            branch("e", [neg("x", "a")], ["a"]),
+            "y",
+        ),
+        choosing(
+            branch("t", [neg("x", "a")], ["a"]),
+            branch("e", [neg("x", "a")], ["a"]),
+            "y",
+            condition=np.array(1, np.int64),
+        ),
+    ],
+    ids=["fewer results", "more results", "a number as the condition"],
+)
+def test_an_if_that_is_wrong_has_the_error_that_it_has_without_folding(model):
+    errors = []
+    for level in (LEVEL.ORT_ENABLE_ALL, LEVEL.ORT_DISABLE_ALL):
+        options = options_with(Onlooker)
+        options.graph_optimization_level = level
+        with pytest.raises(epctx.InvalidGraph) as caught:
+            epctx.InferenceSession(
+                model.SerializeToString(), options, registry=registry_with(Onlooker)
+            )
+        errors.append(str(caught.value))
+
+    assert errors[0] == errors[1]
+
+
+def test_long_names_of_results_are_not_repeated_for_each_value_of_a_branch():
+    name = "y" * 10_000
+    nodes = [neg("x", "v0"), *(neg(f"v{i}", f"v{i + 1}") for i in range(500))]
+    model = choosing(
+        branch("t", nodes, ["v500"]), branch("e", [neg("x", "v0")], ["v0"]), name
+    )
+
+    made = compiled(model.SerializeToString())
+
+    assert len(made) < 5 * len(name) + 200 * len(nodes)
+
+
+def test_nodes_of_a_branch_get_names_that_no_other_node_has():
+    model = choosing(
+        branch("t", [neg("x", "a", "n1"), neg("a", "b", "n2")], ["b"]),
+        branch("e", [neg("x", "a", "n1")], ["a"]),
+        "y",
+        before=[neg("x", "p", "if0/1/1/n1"), neg("p", "q", "y/n1")],
+    )
+
+    names = [
+        node.name for node in proto_of(compiled(model.SerializeToString())).graph.node
+    ]
+
+    assert len({*names}) == len(names) > 3
+
+
+def test_what_only_the_branch_read_that_does_not_run_is_removed(seen):
+    weight = numpy_helper.from_array(np.ones((2, 1000), np.float32), "large")
+    unread = onnx.helper.make_node("ReduceSum", ["large"], ["sum"])
+    model = choosing(
+        branch("t", [neg("x", "a")], ["a"]),
+        branch("e", [onnx.helper.make_node("Add", ["x", "sum"], ["a"])], ["a"]),
+        "y",
+        before=[unread],
+    )
+    model.graph.initializer.append(weight)
+
+    made = proto_of(compiled(model.SerializeToString()))
+
+    assert seen == [["Neg"]]
+    assert list(made.graph.initializer) == []
+
+
+def test_a_value_that_a_subgraph_before_it_defines_too_is_not_folded():
+    model = parsed(
+        "g (float[2] x, bool f) => (float[2] y, float[2] z) {"
+        "y = If (f) <then_branch = t () => (float[2] a) {a = Neg (x)},"
+        "else_branch = e () => (float[2] a) {a = Relu (x)}>"
+        "a = Add (k, k)  z = Mul (x, a) }",
+        k=np.array([1, 2], np.float32),
+    )
+
+    made = compiled(model)
+
+    with epctx.InferenceSession(made, registry=registry_with(Onlooker)) as opened:
+        _, z = opened.run(None, {"x": np.ones(2, np.float32), "f": np.array(True)})
+    assert list(z) == [2, 4]

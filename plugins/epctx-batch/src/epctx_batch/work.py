@@ -76,7 +76,7 @@ def run_task(task: Task) -> TaskResult:
 
 def make_task_folder(folder: Path) -> None:
     """Make the folder of a task, in which files are replaced and removed; one that is
-    there has to be this user's, root's, or that of the owner of the results' folder.
+    there has to be this user's.
 
     Raises:
         OSError: it is a link, it belongs to another user, or it cannot be made.
@@ -85,8 +85,7 @@ def make_task_folder(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder} is a link")
-    trusted = {0, folder.parent.stat().st_uid}
-    if hasattr(os, "geteuid") and status.st_uid not in {os.geteuid(), *trusted}:
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise OSError(f"{folder} belongs to another user")
 
 

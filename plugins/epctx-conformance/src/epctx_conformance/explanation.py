@@ -85,7 +85,7 @@ class Explanation:
         eps: the EPs asked, in order of priority.
         nodes: of the main graph, then of each subgraph that a session runs itself.
         model: the model as the EPs saw it, which graph and index of each node refer to:
-            calls of functions are inlined, graph transformers have changed it, and it
+            calls of functions are inlined, host plugins have changed it, and it
             has no large weights.
         placement: numbers of nodes and bytes of weights by EP, those inside subgraphs
             and functions included. EPContext nodes are counted by source, or for

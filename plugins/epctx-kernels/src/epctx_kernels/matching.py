@@ -22,10 +22,13 @@ from epctx_kernels.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
+    from typing import TypeAlias
 
     from epctx_core.plugin import GraphView, NodeView
     from epctx_kernels.definitions import KernelDef, KernelRegistry
+
+    _Tables: TypeAlias = dict[tuple[str, str], list[OperatorTypes]]
 
 
 _TYPE_NAMES = {
@@ -48,8 +51,9 @@ class KernelLookup:
     def __init__(self, registry: KernelRegistry, graph: GraphView) -> None:
         self._registry = registry
         self._graph = graph
-        self._carried = read_operator_types(graph.metadata.get(OPERATOR_TYPES))
-        self._described = self._carried
+        self._described = read_operator_types(graph.metadata.get(OPERATOR_TYPES))
+        self._carried = _group(self._described)
+        self._own = _group(registry.operators)
 
     def lookup(self, node: NodeView) -> KernelDef | None:
         """Return the first kernel that fits the node, or None."""
@@ -104,9 +108,7 @@ class KernelLookup:
 
     def _find_description(self, node: NodeView) -> OperatorTypes | None:
         """Return the plugin's table of a node's operator, or else the model's."""
-        return _find_newest(self._registry.operators, node) or _find_newest(
-            self._carried, node
-        )
+        return _find_newest(self._own, node) or _find_newest(self._carried, node)
 
     def _find(self, node: NodeView) -> tuple[KernelDef | None, list[str]]:
         """Return the first kernel that fits a node, or None; and why those before it do
@@ -163,7 +165,7 @@ class KernelLookup:
                 for i, other in enumerate(names)
                 if other == name
             ]
-            if not indices and any(table is carried for carried in self._carried):
+            if not indices and table is _find_newest(self._carried, node):
                 return (
                     f"{kernel}: the model's metadata does not say which values "
                     f"{name!r} is"
@@ -194,15 +196,22 @@ class KernelLookup:
         return None
 
 
-def _find_newest(
-    operators: Sequence[OperatorTypes], node: NodeView
-) -> OperatorTypes | None:
+def _group(operators: Iterable[OperatorTypes]) -> _Tables:
+    """Return tables of operators by domain and operator: a model may have many nodes,
+    and a file many tables.
+    """
+    tables: _Tables = {}
+    for each in operators:
+        tables.setdefault((each.domain, each.op_type), []).append(each)
+    return tables
+
+
+def _find_newest(operators: _Tables, node: NodeView) -> OperatorTypes | None:
     """Return the newest version of a node's operator that the model's opset has."""
     candidates = [
         operator
-        for operator in operators
-        if (operator.op_type, operator.domain) == (node.op_type, node.domain)
-        and operator.since_version <= node.opset_version
+        for operator in operators.get((node.domain, node.op_type), ())
+        if operator.since_version <= node.opset_version
     ]
     return max(candidates, key=lambda operator: operator.since_version, default=None)
 
