@@ -56,11 +56,18 @@ class Cluster:
         for resources in ("NPU=1", "other=1"):
             self.begin_worker(resources)
 
-        assert wait_for(self.file.exists, seconds=60)
-        self.address = json.loads(self.file.read_text())["address"]
+        assert wait_for(self.read_address, seconds=60)
+        self.address = self.read_address()
         self.client = distributed.Client(self.address, set_as_default=False)
         held.callback(self.client.close)
         self.client.wait_for_workers(2, timeout=60)
+
+    def read_address(self):
+        """Return the scheduler's address, None until its file is written to the end."""
+        try:
+            return json.loads(self.file.read_text())["address"]
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
 
     def begin_worker(self, resources):
         self.begin("worker", "--nthreads", "1", "--resources", resources)
