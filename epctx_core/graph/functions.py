@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FunctionId = tuple[str, str]
 """Domain and name of a function."""
+FunctionSizes = dict[tuple[str, str, str], tuple[int, int]]
+"""Domain, name and overload of functions, to the nodes and bytes of a call."""
 
 MOST_NODES = 1 << 18
 """Nodes that inlined functions may have.
@@ -119,21 +121,24 @@ def measure_calls(
     nodes: Iterable[NodeProto], functions: Sequence[FunctionProto]
 ) -> tuple[int, int]:
     """Return the number of nodes and bytes that calls become when all functions are
-    inlined.
+    inlined; see `measure_functions` and `add_calls`.
+    """
+    return add_calls(nodes, measure_functions(functions))
+
+
+def measure_functions(functions: Sequence[FunctionProto]) -> FunctionSizes:
+    """Return the number of nodes and bytes that a call of each function becomes when
+    all are inlined.
 
     Counted are the functions' nodes, the calls on the way, and the defaults of
     attributes.
-
-    Args:
-        nodes: those of the main graph.
-        functions: the model's.
 
     Raises:
         InvalidGraph: functions call each other in a circle.
     """
     by_key = {(f.domain, f.name, f.overload): f for f in functions}
     contents = {key: _count_nodes(f.node, by_key) for key, f in by_key.items()}
-    sizes: dict[tuple[str, str, str], tuple[int, int]] = {}
+    sizes: FunctionSizes = {}
     try:
         for key in TopologicalSorter(
             {key: callees for key, (_, callees) in contents.items()}
@@ -151,9 +156,15 @@ def measure_calls(
             f"the function {name!r} of the domain {domain!r} calls itself, directly "
             "or not."
         ) from None
+    return sizes
 
-    _, first = _count_nodes(nodes, by_key)
-    return sum(sizes[key][0] for key in first), sum(sizes[key][1] for key in first)
+
+def add_calls(nodes: Iterable[NodeProto], sizes: FunctionSizes) -> tuple[int, int]:
+    """Return the number of nodes and bytes that the calls in nodes, and in their
+    subgraphs, become.
+    """
+    _, calls = _count_nodes(nodes, sizes)
+    return sum(sizes[key][0] for key in calls), sum(sizes[key][1] for key in calls)
 
 
 def _count_nodes(

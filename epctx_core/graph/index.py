@@ -38,6 +38,7 @@ from epctx_core.graph.wire import decode_name
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
 
+    from epctx_core.graph.functions import FunctionSizes
     from epctx_core.graph.type_table import TypeTable
 
 SPECIAL = -2
@@ -261,18 +262,41 @@ class GraphIndex:
             if o in kinds
         ]
 
+    @cached_property
+    def _inside(self) -> dict[int, int]:
+        """Number of nodes inside each of `holders`: in its subgraphs, and in the
+        functions that are called there.
+        """
+        inside = {}
+        for i in self.holders:
+            node = self.nodes[i]
+            nested = sum(1 for _ in walk_nodes([node])) - 1
+            inside[i] = nested + self.count_called([node])
+        return inside
+
+    @cached_property
+    def _function_sizes(self) -> FunctionSizes:
+        from epctx_core.graph.functions import measure_functions
+
+        return measure_functions(self.functions)
+
+    def count_called(self, nodes: Iterable[NodeProto]) -> int:
+        """Return the number of nodes inside the functions that nodes, and those in
+        their subgraphs, call.
+        """
+        if not self.functions:
+            return 0
+        # Most models have none.
+        from epctx_core.graph.functions import add_calls
+
+        return add_calls(nodes, self._function_sizes)[0]
+
     def count_inside(self, indices: Iterable[int]) -> int:
         """Return the number of nodes inside the subgraphs of some nodes, and inside
-        the functions that they call.
+        the functions that they call; it may be asked of each node.
         """
-        nodes = [self.nodes[i] for i in {*self.holders}.intersection(indices)]
-        inside = sum(1 for _ in walk_nodes(nodes)) - len(nodes)
-        if self.functions:
-            # Most models have none.
-            from epctx_core.graph.functions import measure_calls
-
-            inside += measure_calls(nodes, self.functions)[0]
-        return inside
+        inside = self._inside
+        return sum(inside[i] for i in inside.keys() & indices)
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
         """Return the index of a subgraph inside, or None if it is in a node that a

@@ -163,11 +163,8 @@ def _count(
     for graph, nodes in pieces.items():
         whole = {*graph.holders}.intersection(nodes) - graph.subgraphs.keys()
         holders = [graph.nodes[i] for i in whole]
-        if graph.functions:
-            # Calls are inlined unless an EP keeps them.
-            from epctx_core.graph.functions import measure_calls
-
-            inside += measure_calls(holders, graph.functions)[0]
+        # Calls are inlined unless an EP keeps them.
+        inside += graph.count_called(holders)
         found.update((graph.domains[i], graph.op_types[i]) for i in nodes)
         found.update((n.domain, n.op_type) for n in walk_nodes(holders))
         found.subtract((n.domain, n.op_type) for n in holders)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from end_to_end.count_instructions import counting_instructions
 from models_breadth.special_models import (
     OPSET,
     Example,
@@ -228,3 +229,46 @@ def test_the_source_is_unchanged(tmp_path):
     compile_with(Taker, path)
 
     assert path.read_bytes() == before
+
+
+def calls_of_own_functions(count):
+    """Return a chain of calls, each of a function of its own."""
+    opsets = [helper.make_opsetid("", OPSET)]
+    names = [f"F{i}" for i in range(count)]
+    results = ["x", *(f"v{i}" for i in range(count - 1)), "y"]
+    return made(
+        [
+            node(name, [before], [after], domain="mine")
+            for name, before, after in zip(
+                names, results[:-1], results[1:], strict=True
+            )
+        ],
+        [value("x")],
+        [value("y", shape=None)],
+        domains=[("mine", 1)],
+        functions=[
+            helper.make_function(
+                "mine", name, ["a"], ["b"], [node("Neg", ["a"], ["b"])], opsets
+            )
+            for name in names
+        ],
+    )
+
+
+def test_explaining_each_call_costs_no_look_at_each_function():
+    class WantsAll(Taker):
+        operators = frozenset()
+        keeps_functions = frozenset(("mine", f"F{i}") for i in range(200))
+
+    counts = []
+    for calls in (100, 200):
+        model = calls_of_own_functions(calls).SerializeToString()
+        registry = registry_with(WantsAll)
+        options = epctx.SessionOptions()
+        options.add_provider(WantsAll.name)
+        with counting_instructions() as count:
+            explained = epctx.explain_model(model, options, registry=registry)
+        assert sum(node.inside for node in explained.nodes) == calls
+        counts += count
+
+    assert counts[1] < 3 * counts[0]
