@@ -489,7 +489,7 @@ class Compile:
             folder=self.destination.folder,
             outputs=outputs,
             partitions=tuple(map(describe_partition, work.assignment.partitions)),
-            total_nodes=placement.nodes + placement.folded_nodes,
+            total_nodes=placement.total_nodes,
             inside_nodes=placement.inside_nodes,
             assignments={row["ep"]: row["nodes"] for row in placement.eps},
             refusals=tuple(map(describe_refusal, work.assignment.find_refusals())),

@@ -55,6 +55,11 @@ class Placement:
     eps: Sequence[Mapping[str, Any]]
     left: Sequence[Mapping[str, Any]]
 
+    @property
+    def total_nodes(self) -> int:
+        """Number of nodes of the source, the folded ones included."""
+        return self.nodes + self.folded_nodes
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)

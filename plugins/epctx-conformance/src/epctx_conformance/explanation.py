@@ -116,7 +116,7 @@ class Explanation:
         return {
             "eps": list(self.eps),
             "nodes": nodes,
-            "total_nodes": placement.nodes + placement.folded_nodes,
+            "total_nodes": placement.total_nodes,
             "inside_nodes": placement.inside_nodes,
             "folded_nodes": placement.folded_nodes,
             "left": placement.eps[-1]["nodes"],

@@ -76,7 +76,7 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
         "bytes": path.stat().st_size,
         "eps": [asdict(taker) for taker in _describe_takers(cut, info, shares)],
         "share_of": shares.unit,
-        "total_nodes": placement.nodes + placement.folded_nodes,
+        "total_nodes": placement.total_nodes,
         "inside_nodes": placement.inside_nodes,
         "folded_nodes": placement.folded_nodes,
         "facts": list_facts(info, explanation.model),

@@ -580,7 +580,7 @@ def _print_explain(model: str, explanation: Explanation, console: Console) -> No
     nodes = explanation.nodes
     placement = explanation.placement
     count = text.count_nodes(
-        placement.nodes + placement.folded_nodes,
+        placement.total_nodes,
         placement.inside_nodes,
         placement.folded_nodes,
     )
