@@ -12,7 +12,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.walks import SubgraphPath
     from epctx_core.sessions.source import OpenModel
+
+    _Found: TypeAlias = "dict[SubgraphPath, tuple[_Foldable, dict[str, np.ndarray]]]"
+    _Decided: TypeAlias = "dict[SubgraphPath, Mapping[str, str]]"
 
 LARGEST_RESULT = 1 << 18
 """Bytes above which no result is folded: the points of a detector's grid fit in."""
@@ -90,17 +93,11 @@ class _Foldable:
             values |= zip(group.output_names, found, strict=True)
         return values
 
-    def find_idle(self) -> set[int]:
-        """Return the nodes that are folded, and those that only they read."""
-        graph = self.graph
-        idle = {*self.nodes, *(graph.producer[name] for name in self.shapes)}
-        for i in reversed(range(len(graph.nodes))):
-            if i in idle or not graph.results.isdisjoint(graph.outputs[i]):
-                continue
-            readers = [r for n in graph.outputs[i] for r in graph.consumers.get(n, ())]
-            if readers and idle.issuperset(readers):
-                idle.add(i)
-        return idle
+    def remove_from(self, graph: GraphProto) -> None:
+        """Remove the nodes from a copy of the graph, in place."""
+        results = chain.from_iterable(self.graph.outputs[i] for i in self.nodes)
+        gone = {*self.shapes, *filter(None, results)}
+        keep_messages(graph.node, lambda node: gone.isdisjoint(node.output))
 
 
 def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
@@ -110,8 +107,8 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
     if model.graph.ir_version < OVERRIDABLE_SINCE:
         return None  # Each initializer would have to be an input, too.
     budget = _BUDGET
-    found: dict[SubgraphPath, tuple[_Foldable, dict[str, np.ndarray]]] = {}
-    decided: dict[SubgraphPath, Mapping[str, str]] = {}
+    found: _Found = {}
+    decided: _Decided = {}
     for graph in model.graph.walk():
         if branches := _find_decided(graph):
             decided[graph.path] = branches
@@ -121,23 +118,41 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
         # What fails here fails in each run, which has the input to blame for it.
         with suppress(EpctxError):
             found[graph.path] = foldable, foldable.compute(engine)
-    if not found and not decided:
-        return None
+    return _rewrite(model, found, decided) if found or decided else None
 
+
+def _rewrite(model: OpenModel, found: _Found, decided: _Decided) -> ModelProto:
+    """Return a copy of a model with the results of nodes in place of them, and with the
+    subgraphs that run in place of If nodes.
+
+    Args:
+        model: the model.
+        found: nodes with their results, by graph.
+        decided: what `_find_decided` returns, by graph.
+    """
     proto: ModelProto = copy_message(model.source.proto)
     graphs = dict(walk_graphs(proto.graph))
+    # A subgraph that is left out may be the last to read a value around it.
+    read = {
+        path: _list_reads(graph)
+        for path, graph in graphs.items()
+        if decided or path in found
+    }
     # Few models have an If, fewer one that is decided.
     prefix = _choose_prefix(graphs.values()) if decided else ""
-    read = {path: _list_reads(each) for path, each in graphs.items() if decided}
     # Subgraphs come before the graphs around them, whose nodes are copied.
-    for number, graph in enumerate(model.graph.walk()):
-        path = graph.path
+    for number, index in enumerate(model.graph.walk()):
+        path = index.path
+        if path not in read:
+            continue
+        graph = graphs[path]
+        values: Mapping[str, np.ndarray] = {}
         if path in found:
-            _replace(graphs[path], *found[path])
+            foldable, values = found[path]
+            foldable.remove_from(graph)
         if path in decided:
-            _splice_branches(graphs[path], decided[path], f"{prefix}{number}/")
-        if decided:
-            _remove_unread(graphs[path], read[path])
+            _splice_branches(graph, decided[path], f"{prefix}{number}/")
+        _remove_unread(graph, read[path], values)
     return proto
 
 
@@ -262,12 +277,16 @@ def _rename_branch(
     ]
 
 
-def _remove_unread(graph: GraphProto, before: set[str]) -> None:
-    """Remove nodes and initializers that nothing reads any more, in place.
+def _remove_unread(
+    graph: GraphProto, before: set[str], values: Mapping[str, np.ndarray]
+) -> None:
+    """Remove nodes and initializers that nothing reads any more, and add initializers
+    that something reads, in place.
 
     Args:
         graph: the graph.
         before: the names that were read in it.
+        values: of removed nodes, by name.
     """
     read = {value.name for value in graph.output}
     kept: list[NodeProto] = []
@@ -282,9 +301,11 @@ def _remove_unread(graph: GraphProto, before: set[str]) -> None:
 
     # One without its default would be an input that each run has to give.
     stay = {*read, *(value.name for value in graph.input)}
-    keep_messages(
-        graph.initializer,
-        lambda tensor: tensor.name in stay or tensor.name not in before,
+    keep_messages(graph.initializer, lambda tensor: tensor.name in stay)
+    graph.initializer.extend(
+        numpy_helper.from_array(value, name)
+        for name, value in values.items()
+        if name in read
     )
 
 
@@ -366,25 +387,3 @@ def _measure(
     if made > LARGEST_RESULT or any(2 * made > size for size in large):
         return None
     return made + sum(large)
-
-
-def _replace(
-    graph: GraphProto, foldable: _Foldable, values: Mapping[str, np.ndarray]
-) -> None:
-    """Replace nodes by those of their results that others read, in place; remove what
-    nobody reads any more.
-    """
-    index = foldable.graph
-    idle = foldable.find_idle()
-    gone = {name for i in idle for name in index.outputs[i] if name}
-    read = {
-        name for i, names in enumerate(index.inputs) if i not in idle for name in names
-    }
-    fed = index.constants - read - index.results
-    keep_messages(graph.node, lambda node: gone.isdisjoint(node.output))
-    keep_messages(graph.initializer, lambda tensor: tensor.name not in fed)
-    graph.initializer.extend(
-        numpy_helper.from_array(value, name)
-        for name, value in values.items()
-        if name in read
-    )
