@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from end_to_end.changed_models import without_negations
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import refused, with_qnn, with_transformers
 from end_to_end.small_models import chain, example, finished, saved, tensor
@@ -21,17 +22,6 @@ from epctx_core import InvalidArgument, ModelLoadCanceled
 from epctx_core.plugin import ComputeCapability, hookimpl
 
 LEVEL = epctx.GraphOptimizationLevel
-
-
-def without_negations(model, _weights, _level):
-    """Neg(Neg(x)) is x."""
-    kept = [n for n in model.graph.node if n.op_type != "Neg"]
-    if len(kept) == len(model.graph.node):
-        return None
-    kept[0].input[0] = "x"
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    return model
 
 
 @pytest.fixture

@@ -10,6 +10,12 @@ import numpy as np
 import onnx.parser
 import onnxruntime
 import pytest
+from end_to_end.changed_models import (
+    circular,
+    with_a_context_node,
+    with_a_renamed_output,
+    without_negations,
+)
 from end_to_end.engine_eps import Alpha
 from end_to_end.routes import (
     by_compiler,
@@ -232,15 +238,6 @@ def wishing(answer):
     return Wishing
 
 
-def without_negations(model, _weights, _level):
-    """Neg(Neg(x)) is x."""
-    kept = [n for n in model.graph.node if n.op_type != "Neg"]
-    kept[0].input[0] = "x"
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    return model
-
-
 @pytest.fixture
 def negations(tmp_path):
     folder = tmp_path / "source"
@@ -327,28 +324,9 @@ def test_weights_that_it_leaves_alone_stay_where_they_are_and_new_ones_are_taken
     )
 
 
-def renamed_output(model, _weights, _level):
-    model.graph.node[-1].output[0] = model.graph.output[0].name = "z"
-    return model
-
-
 def other_type(model, _weights, _level):
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 4
-    return model
-
-
-def circular(model, _weights, _level):
-    model.graph.node[0].input[0] = model.graph.node[-1].output[0]
-    return model
-
-
-def with_context_node(model, _weights, _level):
-    model.opset_import.add(domain="com.microsoft", version=1)
-    model.graph.node[-1].op_type, model.graph.node[-1].domain = (
-        "EPContext",
-        "com.microsoft",
-    )
     return model
 
 
@@ -367,12 +345,12 @@ def with_a_file(model, _weights, _level):
     [
         (lambda *_given: b"model", "gave a bytes instead of an onnx.ModelProto"),
         (
-            renamed_output,
+            with_a_renamed_output,
             "gave a model with other outputs: \\['z'\\] instead of \\['y'\\]",
         ),
         (other_type, "gave a model with other inputs"),
         (circular, "gave a wrong model"),
-        (with_context_node, "gave a model with EPContext nodes"),
+        (with_a_context_node, "gave a model with EPContext nodes"),
         (with_a_file, "external weight 'secret' that the original does not have"),
     ],
 )

@@ -8,6 +8,11 @@ import sys
 
 import onnx
 import pytest
+from end_to_end.changed_models import (
+    circular,
+    with_a_context_node,
+    with_a_renamed_output,
+)
 from end_to_end.routes import refused, with_transformers
 from end_to_end.small_models import finished, saved, tensor
 from onnx import TensorProto, helper
@@ -28,20 +33,6 @@ def with_another_type(model, _weights, _level):
     return model
 
 
-def renamed(model, _weights, _level):
-    model.graph.node[-1].output[0] = model.graph.output[0].name = "z"
-    return model
-
-
-def with_a_context_node(model, _weights, _level):
-    model.opset_import.add(domain="com.microsoft", version=1)
-    model.graph.node[-1].op_type, model.graph.node[-1].domain = (
-        "EPContext",
-        "com.microsoft",
-    )
-    return model
-
-
 def with_a_context_node_in_a_function(model, _weights, _level):
     opsets = [helper.make_opsetid("com.microsoft", 1)]
     node = helper.make_node(
@@ -55,28 +46,26 @@ def with_a_context_node_in_a_function(model, _weights, _level):
     return model
 
 
-def with_a_file(model, _weights, _level):
+def tensor_in_a_file(name):
     file = TensorProto(
-        name="w",
+        name=name,
         data_type=TensorProto.FLOAT,
         dims=[2, 3],
         data_location=TensorProto.EXTERNAL,
     )
     file.external_data.add(key="location", value="/etc/passwd")
-    model.graph.initializer.append(file)
+    return file
+
+
+def with_a_file(model, _weights, _level):
+    model.graph.initializer.append(tensor_in_a_file("w"))
     model.graph.node[0].input[1] = "w"
     return model
 
 
 def with_a_file_in_a_node(model, _weights, _level):
-    file = TensorProto(
-        name="v",
-        data_type=TensorProto.FLOAT,
-        dims=[2, 3],
-        data_location=TensorProto.EXTERNAL,
-    )
-    file.external_data.add(key="location", value="/etc/passwd")
-    model.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=file))
+    constant = helper.make_node("Constant", [], ["c"], value=tensor_in_a_file("v"))
+    model.graph.node.insert(0, constant)
     model.graph.node[1].input[1] = "c"
     return model
 
@@ -106,11 +95,6 @@ def with_operators_of_the_future(model, _weights, _level):
     return model
 
 
-def circular(model, _weights, _level):
-    model.graph.node[0].input[0] = model.graph.node[-1].output[0]
-    return model
-
-
 def failing(_model, _weights, _level):
     raise LookupError("its own words")
 
@@ -133,7 +117,7 @@ def leaving(_model, _weights, _level):
             r"gave a model with other inputs: \['x'\] instead of \['x', 'b'\]",
         ),
         (with_another_type, "gave a model with other inputs: .*or of other types"),
-        (renamed, r"gave a model with other outputs: \['z'\]"),
+        (with_a_renamed_output, r"gave a model with other outputs: \['z'\]"),
         (with_a_context_node, "gave a model with EPContext nodes"),
         (with_a_context_node_in_a_function, "gave a model with EPContext nodes"),
         (with_a_file, "an external weight 'w' that the original does not have"),
