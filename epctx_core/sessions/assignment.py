@@ -209,7 +209,7 @@ class Assignment:
             return self.refusals
         taken = {
             (partition.ep, partition.graph.path, node)
-            for partition in (*self.partitions, *self.kept)
+            for partition in self.claimed
             for node in partition.node_indices
         }
         return [
@@ -224,6 +224,11 @@ class Assignment:
     def of(self, ep: str) -> list[GraphPartition]:
         """Return one EP's partitions."""
         return [p for p in self.partitions if p.ep == ep]
+
+    @property
+    def claimed(self) -> list[GraphPartition]:
+        """All partitions, then those whose nodes stay in the model."""
+        return [*self.partitions, *self.kept]
 
     def kept_by(self, ep: str) -> list[GraphPartition]:
         """Return those of one EP whose nodes stay in the model."""
@@ -270,7 +275,7 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
     )
     used = {partition.number for partition in assignment.compiled}
     free = (number for number in count(first) if number not in used)
-    for partition in (*assignment.partitions, *assignment.kept):
+    for partition in assignment.claimed:
         if partition not in assignment.compiled:
             partition.prefix = prefix
             partition.number = next(free)

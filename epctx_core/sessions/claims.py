@@ -590,7 +590,7 @@ def compile_partitions(
     """
     compiled = assignment.compiled
     providers.cancel.raise_if_requested()
-    total = len(assignment.partitions) + len(assignment.kept)
+    total = len(assignment.claimed)
     providers.progress("compile", len(compiled), total)
     with resume_collection():
         result = providers.call_for_runnables(
@@ -615,7 +615,7 @@ def warn_of_unused_eps(
         eps: of the session.
         loaded: those that load EPContext nodes.
     """
-    used = {p.ep for p in (*assignment.partitions, *assignment.kept)} | {*loaded}
+    used = {p.ep for p in assignment.claimed} | {*loaded}
     asked = {refusal.ep for refusal in assignment.refusals if refusal.nodes}
     idle = [ep for ep in eps if ep not in used and (ep in asked or not used)]
     if idle:

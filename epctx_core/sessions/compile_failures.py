@@ -96,7 +96,7 @@ def _release(
     assignment.release(
         {
             *failures,
-            *(p for p in (*assignment.partitions, *assignment.kept) if p.ep in later),
+            *(p for p in assignment.claimed if p.ep in later),
         }
     )
     groups: dict[tuple[GraphIndex, str], list[int]] = {}

@@ -204,7 +204,7 @@ def _prepare(
     planner = Planner(
         work.engine, work.providers.instances, loaded, assignment.refusals
     )
-    if assignment.partitions or assignment.kept:
+    if assignment.claimed:
         with span("compile"):
             planner.add_compiled(work.compile(divide_again).compiled)
     work.providers.cancel.raise_if_requested()
@@ -243,8 +243,7 @@ def _divide(
 
     # An engine spends memory by how many pieces share it.
     work.engine.policy.pieces = (
-        len(assignment.partitions)
-        + len(assignment.kept)
+        len(assignment.claimed)
         + len(model.context_nodes)
         + sum(len(cpu) for _, cpu in groups)
     )
