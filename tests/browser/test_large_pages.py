@@ -11,8 +11,6 @@ from playwright.sync_api import expect
 
 SHAPES = ["chain_page", "alternating_page", "fan_out_page"]
 MOST_ELEMENTS = 6000
-TIMES = """() => Object.fromEntries([...performance.getEntriesByType("paint"),
-  ...performance.getEntriesByType("mark")].map(({name, startTime}) => [name, Math.round(startTime)]))"""
 
 
 @functools.cache
@@ -29,14 +27,8 @@ def head(page):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cut_of_100000_nodes_is_painted(show, shape, capsys):
+def test_cut_of_100000_nodes_is_painted(show, shape):
     page = show(sample(shape))
-    times = page.evaluate(TIMES)
-    with capsys.disabled():
-        print(
-            f"\n{shape}: {times['cut painted']} ms to the painted cut (bar: 1,000 ms); {times}"
-        )
-    assert times["first-contentful-paint"] <= times["cut painted"]
     expect(page.locator("[data-box]").first).to_be_in_viewport()
     assert "100,000 nodes" in page.locator(".summary").inner_text()
     assert elements(page) < MOST_ELEMENTS

@@ -121,11 +121,12 @@ def test_after_an_error_the_threads_stop_at_their_next_piece_and_are_gone(
         weight_in_file(path, 0, (2 << 30) - 1),
     ] * 8
 
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(error), compute_digests_ahead(weights):
         raise error
 
-    assert time.perf_counter() - start < 1
+    # To hash all 32 GiB takes more than 15 s of a processor.
+    assert time.process_time() - start < 5
     assert digest_threads() == []
 
 
