@@ -37,7 +37,7 @@ from epctx_onnxruntime.graphs import (
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
 from epctx_onnxruntime.real import IS_OLD, onnxruntime
-from epctx_onnxruntime.versions import fit_versions, quiet_options
+from epctx_onnxruntime.versions import compile_model, fit_versions, quiet_options
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Extent, RunnableModel, TensorView
@@ -357,12 +357,13 @@ class _Optimisation:
                 _remove_inputs(model, model)
                 model.ir_version = _FREE_INITIALIZERS
             values = hand_over(model, self.views, options)
-            data = onnxruntime.ModelCompiler(
+            compiler = onnxruntime.ModelCompiler(
                 options,
                 model.SerializeToString(),
                 graph_optimization_level=level,
                 get_initializer_location_func=self._choose_location,
-            ).compile_to_bytes()
+            )
+            optimised = compile_model(compiler)
         except Exception as error:  # onnxruntime's exceptions have no base
             check_files(self.views)
             raise NotImplementedByProvider(
@@ -370,7 +371,7 @@ class _Optimisation:
             ) from error
         del values
         check_files(self.views)
-        return self._finish(ModelProto.FromString(data))
+        return self._finish(optimised)
 
     def _choose_location(
         self,

@@ -23,6 +23,7 @@ from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weigh
 from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
 from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.real import onnxruntime
+from epctx_onnxruntime.versions import compile_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -366,7 +367,7 @@ class ProgramMaker:
                 get_initializer_location_func=leave_out,
                 graph_optimization_level=level,
             )
-            compiled = compiler.compile_to_bytes()
+            compiled = compile_model(compiler)
         except MemoryError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -374,7 +375,7 @@ class ProgramMaker:
                 f"onnxruntime does not compile it for {self.ep}: {one_line(error)}"
             ) from error
         del kept
-        return ModelProto.FromString(compiled), folder
+        return compiled, folder
 
     def _name(self, model: ModelProto, content: bytes) -> str:
         """Return a name for a model, by its content: EPs make names of graphs of it,
@@ -660,7 +661,7 @@ class ProgramMaker:
             compiler = onnxruntime.ModelCompiler(
                 options, content, graph_optimization_level=level
             )
-            optimised = ModelProto.FromString(compiler.compile_to_bytes())
+            optimised = compile_model(compiler)
         except MemoryError:
             raise
         except Exception as error:
