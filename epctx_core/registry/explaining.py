@@ -122,9 +122,6 @@ _HINTS = {
     PluginState.DISABLED: (
         "Change that environment variable, then start again or call refresh_plugins()."
     ),
-    PluginState.API_TOO_NEW: (
-        "Upgrade epctx-core, or install an older version of {package}."
-    ),
     PluginState.REMOVED: "Install {package} again, in a version that provides {ep}.",
     PluginState.RESTART_NEEDED: (
         "Restart the process to use the version that is installed now."

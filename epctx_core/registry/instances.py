@@ -291,7 +291,10 @@ class ProviderInstances:
                 hook="__init__",
                 hint="Leave out __new__.",
             )
-        self._managers[record.name] = ProviderHooks(record, provider, self.host_plugins)
+        with blame(record, "registration"):
+            # pluggy compares the arguments of hooks with the specifications.
+            hooks = ProviderHooks(record, provider, self.host_plugins)
+        self._managers[record.name] = hooks
         self._waiting.append(record.name)
 
     def call(self, ep: str, hook: str, /, **arguments: Any) -> Any:

@@ -18,7 +18,9 @@ class PluginState(Enum):
     DISCOVERED = "discovered"
     """Found by its entry point; not imported yet."""
     LOADED = "loaded"
-    """Imported and checked, or registered by the host."""
+    """Imported and checked, or registered by the host; not available on this machine
+    for the purposes that its reason names.
+    """
     DISABLED = "disabled"
     """Kept out by EPCTX_PLUGINS or EPCTX_DISABLE_PLUGINS."""
     BROKEN = "broken"
@@ -27,10 +29,6 @@ class PluginState(Enum):
     """Another distribution provides the same EP, or the host registered a class of its
     name.
     """
-    API_TOO_NEW = "api-too-new"
-    """Written for a later plugin API than this epctx-core has."""
-    UNAVAILABLE = "unavailable"
-    """Loaded, but not available on this machine for any purpose that was checked."""
     REMOVED = "removed"
     """Found earlier; its distribution is no longer installed."""
     RESTART_NEEDED = "restart-needed"
@@ -43,7 +41,6 @@ USABLE_STATES = frozenset(
     {
         PluginState.DISCOVERED,
         PluginState.LOADED,
-        PluginState.UNAVAILABLE,
         PluginState.RESTART_NEEDED,
     }
 )
@@ -187,9 +184,6 @@ def add_availability(
 ) -> PluginRecord:
     """Return a loaded record with the availability for one more purpose.
 
-    Its state is UNAVAILABLE only if it is unavailable for each purpose that was
-    checked.
-
     Args:
         record: the EP's record.
         purpose: the purpose that was checked.
@@ -205,10 +199,8 @@ def add_availability(
             lacking.setdefault(availability.reason or "no reason given", []).append(
                 asked.value
             )
-    available = any(availability.available for availability in answers.values())
     return replace(
         record,
-        state=PluginState.LOADED if available else PluginState.UNAVAILABLE,
         reason="; ".join(
             f"not available for {' and '.join(p)}: {why}" for why, p in lacking.items()
         ),

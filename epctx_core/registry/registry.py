@@ -596,8 +596,7 @@ class Registry:
         """Return whether an EP is available on this machine for a purpose; load its
         class.
 
-        The record keeps the result for each purpose. Its state is UNAVAILABLE if all of
-        them are negative.
+        The record keeps the result for each purpose.
 
         Raises:
             PluginError: the class can't be loaded, raised, or returned another type.

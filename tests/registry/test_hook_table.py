@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+from epctx_conformance.class_rules import find_mistakes
 from registry.providers import ep
 
 from epctx_core.errors import PluginError
 from epctx_core.plugin.hookspecs import HOOKS, Hook, HookSpecs, hookspec
-from epctx_core.registry.importing import find_problems
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Refusal
@@ -55,9 +55,7 @@ def test_a_new_hook_is_traced_by_its_row(own_hook, session, monkeypatch, capsys)
 
 
 def test_implementations_of_a_new_hook_are_checked_by_its_row(own_hook):
-    ((problem, _),) = find_problems(ep("A", prefer=lambda self, tags: []))
+    [(mistake, hint)] = find_mistakes(ep("A", prefer=lambda self, tags: []))
 
-    assert (
-        "takes 'tags', which the hook does not give (it gives ep, nodes, tag)"
-        in problem
-    )
+    assert "takes 'tags', which the hook does not give" in mistake
+    assert "Arguments of prefer: ep, nodes, tag" in hint

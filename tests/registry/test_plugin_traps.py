@@ -90,17 +90,6 @@ def test_whose_answer_it_is_never_gets_lost(session):
     assert answers == {name: [EPContextNode(name)] for name in "ABC"}
 
 
-def test_an_argument_with_a_default_that_pluggy_would_not_pass_is_refused_by_name():
-    def compile_some(self, partitions=()):
-        return list(partitions)
-
-    with pytest.raises(
-        PluginError,
-        match="compile has a default for 'partitions', so it might never be passed",
-    ):
-        Registry(entry_points=False).register(ep("A", compile=compile_some))
-
-
 MODEL = chain(["Relu"]).SerializeToString()
 X = np.ones((2, 3), np.float32)
 

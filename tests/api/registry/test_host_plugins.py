@@ -445,18 +445,6 @@ def test_options_are_copied_with_their_plugins(registry):
     assert calls
 
 
-@pytest.mark.parametrize(
-    "mark", [{"tryfirst": True}, {"trylast": True}, {"optionalhook": True}]
-)
-def test_an_ep_has_no_marks_that_mean_nothing(mark):
-    class Marked(Alpha):
-        name = "MarkedExecutionProvider"
-        get_capability = hookimpl(**mark)(lambda self, graph: [])
-
-    with pytest.raises(PluginError, match=f"marked with {next(iter(mark))}"):
-        epctx.Registry(entry_points=False).register(Marked)
-
-
 # -- those of packages
 # -------------------------------------------------------------------------------------
 

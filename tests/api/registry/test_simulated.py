@@ -130,7 +130,7 @@ def test_what_is_no_truth_value_breaks_the_contract(packages):
     packages.install("acme-qnn", EP, body='    simulated = "yes"\n')
     registry = epctx.Registry()
 
-    with pytest.raises(PluginError, match="simulated is 'yes', not True or False"):
+    with pytest.raises(PluginError, match="simulated is 'yes', not of type bool"):
         registry.load(registry.resolve(EP))
 
 

@@ -41,6 +41,13 @@ def without(*names):
     return type("Changed", (ExecutionProvider,), kept)
 
 
+class Unbound:
+    """Something callable that is no method."""
+
+    def __call__(self, partitions):
+        return []
+
+
 def through(decorator):
     def mark(function):
         return hookimpl(decorator(function))
@@ -153,7 +160,7 @@ def test_a_class_method_marked_as_a_hook_is_named(name):
 
     error = error_of(changed(**{name: method}))
 
-    assert f"{name} is marked with @hookimpl but is no hook" in error.message
+    assert f"there is no hook {name!r}" in error.message
 
 
 @pytest.mark.parametrize(
@@ -169,56 +176,6 @@ def test_a_class_method_without_its_decorator_is_named(name):
     error = error_of(changed(**{name: lambda self, source: True}))
 
     assert error.message.endswith(f": {name} is not a class method.")
-
-
-@pytest.mark.parametrize("options", [{"wrapper": True}, {"hookwrapper": True}])
-def test_a_wrapper_is_refused(options):
-    def on_run_start(self, ep, tag):
-        return (yield)
-
-    assert (
-        "is a hook wrapper"
-        in error_of(changed(on_run_start=hookimpl(on_run_start, **options))).message
-    )
-
-
-@pytest.mark.parametrize(
-    ("method", "why"),
-    [
-        (
-            lambda self, partition: [],
-            "takes 'partition', which the hook does not give (it gives ep, partitions)",
-        ),
-        (lambda self, partitions=(): [], "has a default for 'partitions'"),
-        (lambda self, *partitions: [], "takes *partitions"),
-        (lambda self, **partitions: [], "takes **partitions"),
-        (lambda self, *, partitions: [], "takes 'partitions' by keyword only"),
-    ],
-)
-def test_an_argument_that_would_not_be_passed_is_named(method, why):
-    error = error_of(changed(compile=hookimpl(method)))
-
-    assert why in error.message
-    assert "Arguments of compile: ep, partitions" in error.hint
-
-
-def test_an_unknown_argument_is_named_with_the_nearest_one():
-    error = error_of(changed(compile=hookimpl(lambda self, partition: [])))
-
-    assert "Did you mean 'partitions'?" in error.hint
-
-
-def test_hooks_that_would_do_nothing_when_called_are_named():
-    async def compile_(self, partitions):
-        return []
-
-    def shutdown(self):
-        yield
-
-    assert "compile is async" in error_of(changed(compile=hookimpl(compile_))).message
-    assert (
-        "shutdown has a yield" in error_of(changed(shutdown=hookimpl(shutdown))).message
-    )
 
 
 @pytest.mark.parametrize(
@@ -250,17 +207,6 @@ def test_a_property_is_not_evaluated_and_a_hook_that_is_one_is_named():
     assert (
         "no @hookimpl"
         in error_of(changed(shutdown=property(hookimpl(explode)))).message
-    )
-
-
-def test_something_callable_that_is_no_method_is_named():
-    class Callable:
-        def __call__(self, partitions):
-            return []
-
-    assert (
-        "compile is not a method"
-        in error_of(changed(compile=hookimpl(Callable()))).message
     )
 
 
@@ -337,17 +283,17 @@ def test_an_option_may_be_unset_and_a_number_whole():
 
 def test_a_vendor_that_is_no_text_is_refused():
     assert error_of(changed(vendor=None)).message.endswith(
-        ": vendor is None, not text."
+        ": vendor is None, not of type str."
     )
 
 
-@pytest.mark.parametrize("names", ["ACME_TARGET", (7,), ("",), None])
+@pytest.mark.parametrize("names", ["ACME_TARGET", None])
 def test_an_environment_that_is_no_collection_of_names_is_refused(names):
     assert "environment is" in error_of(changed(environment=names)).message
 
 
 def test_all_problems_are_told_at_once():
-    cls = changed(vendor=3, compile=hookimpl(lambda self, partition: []))
+    cls = changed(vendor=3, load_contxt=hookimpl(lambda self, nodes: []))
 
     with pytest.raises(
         PluginError, match="is not a valid Execution Provider: "
@@ -357,8 +303,8 @@ def test_all_problems_are_told_at_once():
     error = caught.value
     assert error.message.count(";") == 1
     assert "vendor is 3" in error.message
-    assert "takes 'partition'" in error.message
-    assert "Did you mean 'partitions'?" in error.hint
+    assert "there is no hook 'load_contxt'" in error.message
+    assert "Did you mean 'load_context'?" in error.hint
 
 
 def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
@@ -380,3 +326,26 @@ def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
         "epctx-test",
         "1.2",
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        (lambda self, partition: [], "PluginValidationError"),
+        (Unbound(), "Unbound"),
+    ],
+)
+def test_a_hook_that_cannot_be_called_is_a_fault_of_the_plugin_when_a_session_makes_one(
+    method, fault
+):
+    registry = Registry(entry_points=False)
+    registry.register(changed(compile=hookimpl(method)))
+
+    with pytest.raises(PluginError) as caught:
+        InferenceSession(
+            chain(["Relu"]).SerializeToString(), providers=["Valid"], registry=registry
+        )
+
+    assert "Changed" not in caught.value.message
+    assert caught.value.ep == "ValidExecutionProvider"
+    assert fault in caught.value.message

@@ -333,7 +333,7 @@ def _warn(info: ModelInfo, files: Sequence[RequiredFile], console: Console) -> N
     ]
     for problem in dict.fromkeys(problems):
         console.warn(problem)
-    usable = {"discovered", "loaded", "unavailable"}
+    usable = {"discovered", "loaded"}
     lacking = {
         n.source
         for n in info.ep_contexts

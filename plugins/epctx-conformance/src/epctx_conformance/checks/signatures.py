@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from epctx_conformance.class_rules import find_mistakes
 from epctx_conformance.models import BLOCKS, single
 from epctx_conformance.table import CheckFailed, Skipped, check
 from epctx_core.errors import InvalidArgument
@@ -37,7 +38,8 @@ FOREIGN_INFOS = (
 @check("signatures", "the class, its options and its hooks follow the contract")
 def check_class(harness: Harness) -> None:
     """Compare the class with the contract."""
-    for what, hint in find_problems(harness.provider):
+    cls = harness.provider
+    for what, hint in find_problems(cls) or find_mistakes(cls):
         raise CheckFailed(f"{harness.provider.__qualname__}: {what}.", hint=hint)
 
 

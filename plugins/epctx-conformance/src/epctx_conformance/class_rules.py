@@ -1,0 +1,95 @@
+"""Rules for an EP's class that the core does not check when it imports one: a mistake
+shows late, at a call, or never.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from epctx_core.errors import suggestion
+from epctx_core.ext import HOOKS, implemented_hooks
+from epctx_core.plugin import WeightlessMode
+
+if TYPE_CHECKING:
+    from epctx_core.ext import MarkedMethod
+    from epctx_core.plugin import ExecutionProvider
+
+_ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "keeps_functions",
+        lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str],
+        'frozenset({("domain", "Name")})',
+    ),
+    (
+        "weightless_modes",
+        lambda v: isinstance(v, WeightlessMode),
+        "(WeightlessMode.ALL,)",
+    ),
+    ("environment", lambda v: isinstance(v, str) and v != "", '("NAME",)'),
+)
+"""Attributes of a class that are collections: name, check of an item, an example."""
+
+
+def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
+    """Yield mistakes in a class that the registry accepts, each with a hint."""
+    for attribute, is_right, example in _ITEMS:
+        for item in getattr(cls, attribute) or ():
+            if not is_right(item):
+                yield f"{attribute} holds {item!r:.80}", f"Write {example}."
+    if cls.factory is not None:
+        function, arguments = cls.factory
+        if ":" not in str(function) or not isinstance(arguments, Mapping):
+            hint = 'Write ("module:function", {"argument": value}), or leave it out.'
+            yield f"factory is {cls.factory!r:.80}", hint
+    for method in implemented_hooks(cls).values():
+        yield from _find_method_mistakes(method)
+
+
+def _find_method_mistakes(method: MarkedMethod) -> Iterator[tuple[str, str]]:
+    name = method.attribute
+    if {"wrapper", "hookwrapper"}.intersection(method.marks):
+        hint = "An EP implements hooks and wraps none; plugins of hosts do."
+        yield f"{name} is a hook wrapper", hint
+        return
+    if method.marks:
+        fault = f"{name} is marked with {' and '.join(method.marks)}, without effect"
+        yield fault, "Write @hookimpl alone: an EP's hooks are called for it alone."
+
+    function = inspect.unwrap(method.function)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        hint = "Hooks are plain functions; run your event loop inside."
+        yield f"{name} is async", hint
+    elif inspect.isgeneratorfunction(function):
+        fault = f"{name} has a yield, so calling it would do nothing"
+        yield fault, "Return a list instead."
+
+    try:
+        parameters = method.parameters
+    except (ValueError, TypeError) as error:
+        fault = f"the arguments of {name} can't be read: {error}"
+        yield fault, "Wrap it in a Python function."
+        return
+    yield from _find_parameter_mistakes(name, method.hook, parameters)
+
+
+def _find_parameter_mistakes(
+    name: str, hook: str, parameters: list[inspect.Parameter]
+) -> Iterator[tuple[str, str]]:
+    arguments = HOOKS[hook].arguments
+    hint = f"Arguments of {hook}: {', '.join(arguments)}; leave out those not needed."
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            yield f"{name} takes {parameter}, which would stay empty", hint
+        elif parameter.name not in arguments:
+            fault = f"{name} takes {parameter.name!r}, which the hook does not give"
+            yield fault, f"{suggestion(parameter.name, arguments)} {hint}".lstrip()
+        elif parameter.default is not parameter.empty:
+            fault = (
+                f"{name} has a default for {parameter.name!r}, so it might never be "
+                "passed"
+            )
+            yield fault, hint
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            yield f"{name} takes {parameter.name!r} by keyword only", hint

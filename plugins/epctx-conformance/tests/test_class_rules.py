@@ -1,0 +1,97 @@
+"""Mistakes in an EP's class that the registry accepts and the kit names."""
+
+from __future__ import annotations
+
+import pytest
+from epctx_conformance.class_rules import find_mistakes
+
+from epctx_core.plugin import ExecutionProvider, hookimpl
+
+
+class Valid(ExecutionProvider):
+    name = "ValidExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, ep, graph):
+        return []
+
+    @hookimpl
+    def compile(self, partitions):
+        return []
+
+
+def mistake(**attributes):
+    """Return the only mistake of a class, and its hint."""
+    [found] = find_mistakes(type("Changed", (Valid,), attributes))
+    return found
+
+
+def test_a_valid_class_has_none():
+    assert list(find_mistakes(Valid)) == []
+
+
+@pytest.mark.parametrize("options", [{"wrapper": True}, {"hookwrapper": True}])
+def test_a_wrapper_is_named(options):
+    def on_run_start(self, ep, tag):
+        return (yield)
+
+    fault, _ = mistake(on_run_start=hookimpl(on_run_start, **options))
+
+    assert "is a hook wrapper" in fault
+
+
+@pytest.mark.parametrize("mark", ["tryfirst", "trylast", "optionalhook"])
+def test_a_mark_without_effect_is_named(mark):
+    method = hookimpl(**{mark: True})(lambda self, partitions: [])
+
+    assert f"marked with {mark}" in mistake(compile=method)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        (lambda self, partition: [], "takes 'partition', which the hook does not give"),
+        (lambda self, partitions=(): [], "has a default for 'partitions'"),
+        (lambda self, *partitions: [], "takes *partitions"),
+        (lambda self, **partitions: [], "takes **partitions"),
+        (lambda self, *, partitions: [], "takes 'partitions' by keyword only"),
+    ],
+)
+def test_an_argument_that_would_not_be_passed_is_named(method, why):
+    fault, hint = mistake(compile=hookimpl(method))
+
+    assert why in fault
+    assert "Arguments of compile: ep, partitions" in hint
+
+
+def test_an_unknown_argument_is_named_with_the_nearest_one():
+    _, hint = mistake(compile=hookimpl(lambda self, partition: []))
+
+    assert "Did you mean 'partitions'?" in hint
+
+
+def test_hooks_that_would_do_nothing_when_called_are_named():
+    async def compile_(self, partitions):
+        return []
+
+    def shutdown(self):
+        yield
+
+    assert "compile is async" in mistake(compile=hookimpl(compile_))[0]
+    assert "shutdown has a yield" in mistake(shutdown=hookimpl(shutdown))[0]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("environment", (7,)),
+        ("environment", ("",)),
+        ("keeps_functions", ("Gelu",)),
+        ("weightless_modes", (1,)),
+        ("factory", ("make", {})),
+    ],
+)
+def test_an_attribute_with_wrong_items_is_named(attribute, value):
+    fault, _ = mistake(**{attribute: value})
+
+    assert fault.startswith(attribute)
