@@ -154,6 +154,7 @@ def digest_with_weights(
     weights_folder: str | None,
     replaced: Collection[str],
     budget: InputBudget,
+    named: str | None,
 ) -> ModelDigest:
     """Digest a model and its weights in files; see `digest_model`.
 
@@ -164,9 +165,10 @@ def digest_with_weights(
             model's.
         replaced: the initializers that the host replaced, which are not read.
         budget: the limit of what the model may decode to.
+        named: the format that the host named.
     """
     data, path = read_model(model, opened)
-    proto = decode_model(data, path, budget, find_format(data, path, budget))
+    proto = decode_model(data, path, budget, find_format(data, path, budget, named))
     sha = hashlib.sha256(hashlib.sha256(data).digest())
     del data
 
