@@ -65,8 +65,12 @@ exactly its own version of the core.
 `known_ep`:
     keeping vendors' names from new plugins (epctx-cli).
 `parse_json`:
-    counting what a message or a manifest has before it is decoded (epctx-files,
-    epctx-isolation).
+    counting what a message, a manifest or a result has before it is decoded
+    (epctx-bench, epctx-cache, epctx-files, epctx-isolation, epctx-onnxruntime,
+    epctx-report).
+`read_small_file`:
+    reading files that anybody may have written (epctx-bench, epctx-cache,
+    epctx-cli, epctx-onnxruntime, epctx-report).
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).
@@ -126,7 +130,7 @@ _HOME = {
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.installing": ("install_command",),
     "epctx_core.graph.index": ("GraphIndex", "Node"),
-    "epctx_core.graph.mapping": ("MappedFile",),
+    "epctx_core.graph.mapping": ("MappedFile", "read_small_file"),
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
     "epctx_core.graph.inference": ("infer_safely",),
     "epctx_core.graph.type_table": ("types_of",),

@@ -29,6 +29,8 @@ from epctx_core.compiling.report import OutputFile
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.graph.garbage import pause_collection
+from epctx_core.graph.mapping import read_small_file
+from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import WeightlessMode
 from epctx_core.publish.publication import Publication
@@ -91,7 +93,7 @@ def read_published(path: Path, digest: str) -> bytes:
     """
     reason = "it is not the file that was written"
     try:
-        data = path.read_bytes()
+        data = read_small_file(path, MOST_BYTES)
     except OSError as error:
         data = b""
         reason = str(error)

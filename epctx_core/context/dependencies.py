@@ -22,7 +22,7 @@ from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.model_io import read_model
+from epctx_core.graph.model_io import MOST_BYTES, read_model
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.walks import walk_indexed_nodes, walk_model_nodes, walk_tensors
 from epctx_core.graph.weights import (
@@ -87,11 +87,16 @@ def find_models_naming(
     """
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
-            # A pipe of that name would make us wait for a writer.
-            if path.is_file() and _mentions(
-                path, os.fsencode(PurePosixPath(name).name)
+            # A pipe of that name would make us wait for a writer, and a file with holes
+            # of terabytes for its end: no model is as large.
+            if (
+                path.is_file()
+                and path.stat().st_size <= MOST_BYTES
+                and _mentions(path, os.fsencode(PurePosixPath(name).name))
             ):
-                model = ModelProto.FromString(path.read_bytes())
+                data, _ = read_model(path)
+                find_format(data, path)
+                model = ModelProto.FromString(data)
                 names = chain(
                     list_payload_files(model.graph), list_external_locations(model)
                 )
@@ -154,6 +159,7 @@ def digest_with_weights(
     weights_folder: str | None,
     replaced: Collection[str],
     budget: InputBudget,
+    named: str | None,
 ) -> ModelDigest:
     """Digest a model and its weights in files; see `digest_model`.
 
@@ -164,9 +170,10 @@ def digest_with_weights(
             model's.
         replaced: the initializers that the host replaced, which are not read.
         budget: the limit of what the model may decode to.
+        named: the format that the host named.
     """
     data, path = read_model(model, opened)
-    proto = decode_model(data, path, budget, find_format(data, path, budget))
+    proto = decode_model(data, path, budget, find_format(data, path, budget, named))
     sha = hashlib.sha256(hashlib.sha256(data).digest())
     del data
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onnx import ModelProto
 
-from epctx_core.errors import EpctxError
+from epctx_core.errors import InvalidProtobuf
 from epctx_core.graph.model_io import describe_path, parse_model
+from epctx_core.installing import PROVIDED_BY
 from epctx_core.options import InputBudget
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ _IR_VERSION: Final = b"\x08"
 """The first byte of the field `ir_version`."""
 _ORT = "ORT"
 _ORT_IDENTIFIER = b"ORTM"
-"""The format of ONNX Runtime (`.ort`), and its bytes 4 to 7; known here so that an
-error can name the package that decodes it.
+"""The format of ONNX Runtime (`.ort`), and its bytes 4 to 7: the one format that bytes
+lead to without a word of the host, and only to epctx's own package.
 """
-_log = logging.getLogger("epctx.context")
 
 
 def find_format(
@@ -45,7 +44,9 @@ def find_format(
 ) -> EntryPoint | None:
     """Return the format that a model is in; None for ONNX, also for damaged ONNX.
 
-    The messages of ONNX are counted here, before any of them is decoded.
+    A format is imported only if the host named it, as an option or as the suffix of the
+    file: no model's bytes choose which installed package is imported. The messages of
+    ONNX are counted here, before any of them is decoded.
 
     Args:
         data: the whole file.
@@ -56,10 +57,25 @@ def find_format(
 
     Raises:
         InvalidGraph: a model in ONNX exceeds the budget.
+        InvalidProtobuf: it is not in the format that the host named.
+        InvalidArgument: several packages have the format.
         PackageMissing: the format that the host named is not installed; or the model is
             in ONNX Runtime's format, and no package that decodes it is installed.
+        PluginError: the package of the format failed.
     """
-    other = None if _is_onnx(data) else _ask_formats(data, path, named)
+    is_onnx = _is_onnx(data)
+    told = None if is_onnx else _name_format(data, path)
+    other = None
+    if not is_onnx and named != ONNX and (name := named or told):
+        other = _ask_format(name, data, path)
+    if told if named == ONNX else named and other is None:
+        raise InvalidProtobuf(
+            f"session.load_model_format is {named}, and {describe_path(path)} is not "
+            "in that format.",
+            path=path,
+            hint="Leave the option out, or name the format that the model is in.",
+        )
+
     budget = budget or InputBudget()
     # A message, node or text takes two bytes at least. Most models are small, for their
     # weights lie beside them.
@@ -71,33 +87,29 @@ def find_format(
     return other
 
 
-def _ask_formats(
-    data: bytes, path: Path | None, named: str | None
-) -> EntryPoint | None:
-    """Return the installed format that recognises a model; see `find_format`."""
+def _name_format(data: bytes, path: Path | None) -> str | None:
+    """Return the installed format that a file's suffix names, or ONNX Runtime's if
+    these are its bytes.
+    """
+    if data[4:8] == _ORT_IDENTIFIER:
+        return f"{PROVIDED_BY[GROUP, _ORT]}:{_ORT}"
     from epctx_core.registry.discovery import list_entries
-    from epctx_core.registry.entries import (
-        blame_entry,
-        find_entry,
-        import_entry,
-    )
 
-    entries = [entry for _, entry in list_entries(GROUP)]
-    if named is not None and named != ONNX:
-        entries = [find_entry(GROUP, named, _KIND)]
-    for entry in entries:
-        try:
-            with blame_entry(entry, _KIND):
-                if entry.load().recognizes(data):
-                    return entry
-        except EpctxError as error:
-            # A broken package must not hide what is wrong with the file.
-            _log.warning("%s", error.message)
+    suffix = "" if path is None else path.suffix[1:].lower()
+    names = {entry.name.lower(): entry.name for _, entry in list_entries(GROUP)}
+    return names.get(suffix) if suffix != ONNX.lower() else None
 
+
+def _ask_format(name: str, data: bytes, path: Path | None) -> EntryPoint | None:
+    """Return an installed format if it recognises a model; see `find_format`."""
+    from epctx_core.registry.entries import blame_entry, import_entry
+
+    what = f"the format {name} of {describe_path(path)}"
     if data[4:8] == _ORT_IDENTIFIER:
         what = f"{describe_path(path)}, which is in ONNX Runtime's own format (.ort),"
-        import_entry(GROUP, _ORT, _KIND, needed_by=what)
-    return None
+    entry, model_format = import_entry(GROUP, name, _KIND, needed_by=what)
+    with blame_entry(entry, _KIND):
+        return entry if model_format.recognizes(data) else None
 
 
 def decode_model(

@@ -6,6 +6,7 @@ beside it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import mmap
@@ -84,6 +85,35 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
         }
         what = names.get(stat.S_IFMT(status.st_mode), "a device")
         raise InvalidArgument(f"{str(path)!r} is {what}, not a model file.", path=path)
+
+
+SMALL_FILE = 64 << 20
+"""Bytes that a file of settings, records or results may have."""
+
+
+def read_small_file(path: PathInput, limit: int = SMALL_FILE) -> bytes:
+    """Return the content of a file that anybody may have written, such as JSON.
+
+    A named pipe makes nobody wait, and a device or a file with holes takes no memory.
+
+    Args:
+        path: of the file.
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger.
+    """
+    # Before, as opening a device may have effects; after, as it may be replaced.
+    status = Path(path).stat()
+    if stat.S_ISREG(status.st_mode):
+        with io.FileIO(os.open(path, READ_ONLY), "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+                return file.read(status.st_size)
+    if stat.S_ISREG(status.st_mode):
+        problem = f"it has {status.st_size:,} bytes, and the limit is {limit:,}"
+        raise OSError(errno.EFBIG, problem, str(path))
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 class OpenedFile(io.FileIO):

@@ -282,7 +282,8 @@ class SessionConfig:
         cache=CachePart.SOURCE,
         doc=(
             "The format that the model must have: `ONNX`, or the name of an entry "
-            "point of the group `epctx.model_formats`; empty: any, told by its bytes."
+            "point of the group `epctx.model_formats`; empty: ONNX, ORT told by its "
+            "bytes, or the installed format that the file's suffix names."
         ),
     )
     source_model_path = SessionOption(

@@ -32,8 +32,9 @@ class ModelFormat(Protocol):
     these functions.
 
     A package offers it by the entry-point group `epctx.model_formats`; the entry's name
-    is the format's, as in `session.load_model_format`. It is imported only for files
-    that are not ONNX.
+    is the format's, as in `session.load_model_format`. It is imported only for models
+    that are not ONNX, and only if the host names the format: by that option, or by a
+    path whose suffix is the name, in any case.
     """
 
     def recognizes(self, data: bytes) -> bool:

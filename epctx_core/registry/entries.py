@@ -79,7 +79,7 @@ def import_entry(
     try:
         entry = find_entry(group, name, kind)
     except PackageMissing as error:
-        package = PROVIDED_BY.get((group, name))
+        package = PROVIDED_BY.get((group, name.rpartition(":")[2]))
         if package is None:
             raise
         raise missing_package(f"the package {package}", needed_by, package) from error

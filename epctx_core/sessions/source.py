@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from epctx_core.context.digests import IN_PLACE, DigestChecks, ReplacedBinaryError
 from epctx_core.context.manifest import MANIFEST
 from epctx_core.context.metadata import INITIALIZERS, get_metadata
-from epctx_core.context.model_formats import ONNX, decode_model, find_format
+from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import (
     DOMAIN,
     OP_TYPE,
@@ -20,7 +20,7 @@ from epctx_core.context.node import (
     is_context_node,
     read_context_nodes,
 )
-from epctx_core.errors import InvalidGraph, InvalidProtobuf, NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph import model_io
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import GraphIndex
@@ -178,6 +178,7 @@ def digest_model(model: ModelInput, options: SessionOptions) -> ModelDigest:
             weights_folder=config.external_initializers_folder,
             replaced=config.overrides.initializers,
             budget=config.input_budget,
+            named=config.model_format,
         )
         require_one_state(
             opened, model_io.describe_path(model_io.get_model_path(model))
@@ -217,19 +218,9 @@ def open_state(
         ReplacedBinaryError: a file was replaced meanwhile.
     """
     data, path = model_io.read_model(path_or_bytes, opened)
-    named = config.model_format
     content = model_io.separate_model(data, path)
     structure = content.structure
-    other = find_format(data, path, config.input_budget, named, structure)
-    is_other = other is not None
-    if named is not None and is_other is (named == ONNX):
-        raise InvalidProtobuf(
-            f"session.load_model_format is {config.model_format}, and "
-            f"{model_io.describe_path(path)} is not in that format.",
-            path=path,
-            hint="Leave the option out: the bytes say the format.",
-        )
-
+    other = find_format(data, path, config.input_budget, config.model_format, structure)
     if other is not None:
         content = replace(content, structure=data, extents={})
     # The checker decodes a copy of its own: two at once would be the peak of a load. It

@@ -162,7 +162,7 @@ def read_subject(work: Work, findings: Findings, files: OpenedFiles) -> Subject 
         findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
     ):
         data, path = read_model(work.source, files)
-        other = find_format(data, path, config.input_budget)
+        other = find_format(data, path, config.input_budget, config.model_format)
         proto = decode_model(data, path, config.input_budget, other)
         subject = Subject(
             proto=proto,

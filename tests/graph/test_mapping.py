@@ -10,7 +10,7 @@ from context.writing import noise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epctx_core.graph.mapping import CHUNK, MappedFile, copy_range
+from epctx_core.graph.mapping import CHUNK, MappedFile, copy_range, read_small_file
 
 PAGE = mmap.PAGESIZE
 NEAR_A_PAGE = st.builds(
@@ -70,3 +70,13 @@ def test_a_source_that_was_cut_is_an_error_and_no_signal(tmp_path, target):
 
     with pytest.raises(OSError, match=r"ended .* early"):
         copy_range(mapped.descriptor, 0, target.fileno(), 0, 2 * CHUNK)
+
+
+def test_a_small_file_is_read_up_to_its_limit_and_no_folder_is_one(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+
+    assert read_small_file(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, and the limit is 4"):
+        read_small_file(tmp_path / "file", 4)
+    with pytest.raises(OSError, match="no regular file"):
+        read_small_file(tmp_path)

@@ -3,6 +3,7 @@ import json
 import pytest
 from epctx_bench.saved import check_writable, load_report, save_report
 from simulated_reports import report
+from strange_files import STRANGE
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
@@ -131,3 +132,11 @@ def test_facts_of_another_form_are_refused(tmp_path, part):
 
     with pytest.raises(InvalidArgument, match=next(iter(part))):
         load_report(path)
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_file_that_could_not_be_read_to_its_end_is_no_report(kind, tmp_path):
+    STRANGE[kind](tmp_path / "report.json")
+
+    with pytest.raises((Fail, InvalidArgument), match="the saved report"):
+        load_report(tmp_path / "report.json")

@@ -10,6 +10,7 @@ import time
 import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from epctx_cache import content
+from strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.graph import mapping
@@ -226,3 +227,16 @@ def test_a_miss_digests_each_weight_once(cache, rested, monkeypatch):
     cache.path(rested)
 
     assert digested.count(128 * 128 * 4) == 1
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_record_of_the_index_that_could_not_be_read_to_its_end_is_none(
+    kind, cache, rested, reads
+):
+    key = cache.key(rested)
+    (record,) = cache.store.index_folder.glob("??/*")
+    record.unlink()
+    STRANGE[kind](record)
+
+    assert cache.key(rested) == key
+    assert reads == ["big.onnx"] * 2

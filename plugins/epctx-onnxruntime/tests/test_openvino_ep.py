@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 from epctx_onnxruntime.providers.openvino import OpenVINOExecutionProvider as OpenVINO
+from strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose
@@ -140,3 +141,13 @@ def test_where_no_device_is_listed_the_ep_says_which_it_lists_and_what_else_ther
     )
     assert "epctx-openvino" in found.hint
     assert "epctx-sim-openvino:OpenVINO" in found.hint
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_file_of_properties_that_could_not_be_read_to_its_end_is_refused(
+    kind, tmp_path
+):
+    STRANGE[kind](tmp_path / "config.json")
+
+    with pytest.raises(epctx.InvalidArgument, match="from that file"):
+        made(load_config=str(tmp_path / "config.json"))

@@ -18,6 +18,7 @@ from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from epctx_bench import Profile
 from epctx_report import make_report
 from models_breadth.taker import Taker, options_with, registry_with
+from strange_files import STRANGE
 
 from epctx_core import (
     GraphOptimizationLevel,
@@ -681,3 +682,26 @@ def test_an_explanation_is_not_made_again(folder):
     model = describe(folder / "bert.onnx", explanation=explanation)
 
     assert [ep["name"] for ep in model["eps"]] == [OPENVINO, CPU]
+
+
+@pytest.mark.parametrize("option", ["trace", "bench"])
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_file_that_could_not_be_read_to_its_end_is_refused(
+    kind, option, folder, tmp_path
+):
+    path = tmp_path / "times.json"
+    STRANGE[kind](path)
+
+    with pytest.raises(InvalidArgument, match=r"times\.json"):
+        make_report(folder / "bert.onnx", **with_file(option, path))
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_genai_config_that_could_not_be_read_to_its_end_orders_nothing(
+    kind, folder, tmp_path
+):
+    (tmp_path / "m.onnx").write_bytes((folder / "bert_ctx.onnx").read_bytes())
+    STRANGE[kind](tmp_path / "genai_config.json")
+
+    (model,) = make_report(tmp_path).data["models"]
+    assert model["name"] == "m.onnx"

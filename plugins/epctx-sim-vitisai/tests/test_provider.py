@@ -16,6 +16,7 @@ from epctx_sim_sdk.container import PAGE, open_container
 from epctx_sim_vitisai import VitisAIProvider
 from epctx_sim_vitisai.archive import COMPILED, CONTEXT
 from epctx_sim_vitisai.settings import model_file_name
+from strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, NoSuchFile
@@ -297,3 +298,13 @@ def test_a_cancelled_compile_stops(bench, tmp_path):
 
     with pytest.raises(epctx.ModelLoadCanceled):
         epctx.ModelCompiler(options, tmp_path / "net.onnx").compile_to_file()
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_configuration_that_could_not_be_read_to_its_end_is_refused(
+    kind, bench, tmp_path
+):
+    STRANGE[kind](tmp_path / "config.json")
+
+    with pytest.raises(InvalidArgument, match="no JSON object"):
+        bench.compile(bench.two_partitions(), config_file=str(tmp_path / "config.json"))

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from agreement import TOLERANCE, relative_error
+from strange_files import STRANGE
 
 
 def test_a_model_runs_on_stored_inputs_and_its_outputs_are_stored(
@@ -286,6 +287,7 @@ def a_folder(path):
         a_header_that_lies,
         plain_bytes_under_an_inputs_name,
         a_folder,
+        *STRANGE.values(),
     ],
 )
 def test_a_bad_input_file_is_bad_input(epctx, model, tmp_path, make):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -71,8 +72,10 @@ def test_a_folder_of_another_ep_or_without_a_readable_project_is_no_answer(
     )
     (tmp_path / "lynx").mkdir()
     (tmp_path / "lynx" / "pyproject.toml").write_text(f"a = {'[' * 9999}\n")
+    (tmp_path / "serval").mkdir()
+    os.mkfifo(tmp_path / "serval" / "pyproject.toml")
 
-    for name in ("lion", "tiger", "zebra", "puma", "lynx"):
+    for name in ("lion", "tiger", "zebra", "puma", "lynx", "serval"):
         said = process("plugins", "info", name)
         assert said.code == 3
         assert "pip install --editable" not in said.err

@@ -15,6 +15,7 @@ from contract.validating_eps import options_with, registry_with, session
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused, with_qnn
 from end_to_end.small_models import chain, example, saved, snapshot
+from strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.errors import (
@@ -684,3 +685,18 @@ def test_a_reason_that_begins_with_the_eps_name_is_told_without_it(tmp_path):
     ).compile_to_file(tmp_path / "m_ctx.onnx")
 
     assert [refusal.reason for refusal in report.refusals] == ["it is too hot"]
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_models_beside_the_output_that_could_not_be_read_to_their_end_stop_no_compile(
+    kind, source
+):
+    """A compile looks in them for who else names the binary that it replaces."""
+    (source.parent / "m_qnn.bin").write_bytes(b"of nobody")
+    STRANGE[kind](source.with_name("other.onnx"))
+
+    report = epctx.ModelCompiler(with_qnn(), source).compile_to_file(
+        source.with_name("m_ctx.onnx")
+    )
+
+    assert report.compiled

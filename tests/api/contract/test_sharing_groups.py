@@ -22,6 +22,7 @@ from end_to_end.share_models import options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, SUFFIXES, VITISAI, with_eps
 from end_to_end.small_models import chain, saved, snapshot
 from epctx_sim_qnn import QnnProvider
+from strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.errors import (
@@ -283,6 +284,18 @@ def test_a_pending_model_that_was_replaced_is_not_completed(tmp_path):
     (out / "a_ctx.onnx").write_bytes(pending)
     compiled(QNN, tmp_path, "b")
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_pending_model_that_could_not_be_read_to_its_end_is_not_completed(
+    kind, tmp_path
+):
+    out = compiled(QNN, tmp_path, "a", stop=False)
+    (out / "a_ctx.onnx").unlink()
+    STRANGE[kind](out / "a_ctx.onnx")
+
+    with pytest.raises(Fail, match=r"a_ctx\.onnx' cannot be completed"):
+        compiled(QNN, tmp_path, "b")
 
 
 def test_a_binary_that_another_model_needs_is_kept(tmp_path):

@@ -194,25 +194,26 @@ def test_a_broken_format_hides_nothing_about_a_damaged_file(site, python, tmp_pa
 
     said = python(LOAD, damaged)
 
-    assert (
-        "WARNING the model format 'ACME' of acme-format 1.2 failed: "
-        "ZeroDivisionError: division by zero" in said
-    )
     assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
+    assert "acme" not in said
 
 
-def test_a_format_that_ends_the_process_at_import_hides_nothing_either(
-    site, python, tmp_path
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit('no licence')", "SystemExit: no licence"),
+    ],
+)
+def test_a_broken_format_is_blamed_for_the_files_that_have_its_suffix(
+    code, cause, acme_format, python, tmp_path
 ):
-    code = "raise SystemExit('no licence')"
-    site("acme-format", "acme_format", code, model_formats={"ACME": "acme_format"})
-    damaged = tmp_path / "damaged.onnx"
-    damaged.write_bytes(b"\xff" * 40)
+    (tmp_path / "site" / "acme_format.py").write_text(code)
 
-    said = python(LOAD, damaged)
-
-    assert "failed: SystemExit: no licence" in said
-    assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
+    assert (
+        f"PluginError: the model format 'ACME' of acme-format 1.2 failed: {cause}"
+        in python(LOAD, acme_format)
+    )
 
 
 def test_a_format_that_gives_no_model_is_blamed(acme_format, site, python):
@@ -241,6 +242,77 @@ def test_no_format_is_imported_for_an_onnx_model(acme_format, python, tmp_path):
     code = LOAD + 'print("acme_format" in sys.modules)'
 
     assert python(code, tmp_path / "m.onnx") == "[-1.0, 2.0]\nFalse\n"
+
+
+READERS = """
+options = epctx.SessionOptions()
+options.add_provider("CPUExecutionProvider")
+compiling = epctx.SessionOptions()
+compiling.add_provider("epctx-sim-qnn:QNN")
+readers = {
+    "load": lambda: epctx.InferenceSession(model, options),
+    "compile": lambda: epctx.ModelCompiler(compiling, model).compile_to_file(f"{out}.onnx"),
+    "verify": lambda: epctx.verify_model(model, options),
+    "inspect": lambda: epctx.inspect_model(model),
+    "metadata": lambda: epctx.get_model_compatibility(model, "QNNExecutionProvider"),
+    "load or compile": lambda: epctx.load_or_compile(model, compiling, cache_dir=out),
+}
+for name, read in readers.items():
+    try:
+        read()
+    except (epctx.errors.InvalidProtobuf, epctx.errors.InvalidGraph):
+        pass
+    if "acme_format" in sys.modules:
+        sys.exit(f"{name} imported it")
+print("none")
+"""
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model", None])
+def test_no_models_bytes_cause_the_import_of_a_format(
+    name, acme_format, python, tmp_path
+):
+    """A host takes models from strangers: what they send is no reason to import what
+    lies in its environment.
+    """
+    model = repr(acme_format.read_bytes())
+    if name is not None:
+        model = repr(str(acme_format.rename(tmp_path / name)))
+
+    said = python(f"model = {model}\nout = sys.argv[1]\n{READERS}", tmp_path / "out")
+
+    assert said == "none\n"
+
+
+def test_a_host_that_wants_onnx_imports_no_format_for_any_file(acme_format, python):
+    code = f"""
+try:
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    epctx.InferenceSession({str(acme_format)!r}, options)
+except epctx.errors.InvalidProtobuf:
+    print("acme_format" in sys.modules)
+"""
+
+    assert python(code) == "False\n"
+
+
+def test_a_model_under_any_name_is_read_in_the_format_that_the_host_names(
+    acme_format, python, tmp_path
+):
+    model = acme_format.rename(tmp_path / "download")
+    code = """
+options = epctx.SessionOptions()
+options.add_session_config_entry("session.load_model_format", "ACME")
+model = open(sys.argv[1], "rb").read()
+for each in model, sys.argv[1]:
+    epctx.InferenceSession(each, options).close()
+    print(epctx.verify_model(each, options).ok)
+    epctx.load_or_compile(each, options, cache_dir=sys.argv[2]).close()
+    print("loaded")
+"""
+
+    assert python(code, model, tmp_path / "cache") == "True\nloaded\n" * 2
 
 
 @pytest.fixture

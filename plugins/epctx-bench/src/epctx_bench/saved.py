@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile, quote
-from epctx_core.ext import check_folder
+from epctx_core.ext import check_folder, parse_json, read_small_file
 
 Report: TypeAlias = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ def load_report(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     source = Path(path)
     try:
-        report = json.loads(source.read_bytes())
+        report = parse_json(read_small_file(source))
     except FileNotFoundError as error:
         raise NoSuchFile(
             f"the saved report {source} does not exist.",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.errors import EpctxError
-from epctx_core.ext import ModelFolder, make_private_folder
+from epctx_core.ext import ModelFolder, make_private_folder, parse_json, read_small_file
 
 if TYPE_CHECKING:
     from epctx_core import SessionOptions
@@ -197,7 +197,7 @@ def forget_older(index: Path, seconds: float) -> None:
 
 def _read(record: Path) -> Content | None:
     try:
-        fields = json.loads(record.read_bytes())
+        fields = parse_json(read_small_file(record))
         return Content(
             digest=str(fields["digest"]),
             has_context_nodes=bool(fields["context"]),

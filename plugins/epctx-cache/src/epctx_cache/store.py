@@ -43,7 +43,13 @@ from epctx_cache.counters import (
 from epctx_cache.lock import FileLock, key_lock
 from epctx_cache.results import CollectionResult
 from epctx_core.errors import EpctxError
-from epctx_core.ext import check_required_files, make_private_folder, remove_tree
+from epctx_core.ext import (
+    check_required_files,
+    make_private_folder,
+    parse_json,
+    read_small_file,
+    remove_tree,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Cancellation
@@ -132,7 +138,7 @@ def read_record(folder: Path) -> EntryRecord | None:
             return None
         raise CorruptEntryError("it has no record")
     try:
-        data = path.read_bytes()
+        data = read_small_file(path)
     except OSError as error:
         raise CorruptEntryError(
             f"its record is damaged ({type(error).__name__})"
@@ -161,7 +167,7 @@ def parse_record(data: bytes, key: str | None = None) -> EntryRecord:
 
 
 def _parse(data: bytes, key: str | None) -> EntryRecord:
-    fields = json.loads(data)
+    fields = parse_json(data)
     digest = fields.pop("record")
     if (
         digest != _digest(fields)

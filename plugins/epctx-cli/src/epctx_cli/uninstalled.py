@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_cli.entry_points import EP_GROUP
+from epctx_core.ext import read_small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ def find_uninstalled(name: str) -> str | None:
     stem = _shorten(name)
     for folder in _list_folders(stem):
         with suppress(Exception):  # anybody's file, which fails in many ways
-            project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
+            project = tomllib.loads(read_small_file(folder / "pyproject.toml").decode())
             entries = project["project"]["entry-points"][EP_GROUP]
             if any(_shorten(entry) == stem for entry in entries):
                 return "." if folder == Path() else f"./{folder.as_posix()}"

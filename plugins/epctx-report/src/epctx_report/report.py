@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from epctx_core import SessionOptions, __version__
 from epctx_core.errors import EpctxError, InvalidArgument, NoSuchFile
-from epctx_core.ext import Publication
+from epctx_core.ext import Publication, parse_json, read_small_file
 from epctx_report.comparison import compare
 from epctx_report.description import (
     Sources,
@@ -171,7 +170,7 @@ def _find_models(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.onnx"))
     named: list[Path] = []
     try:
-        config = json.loads((folder / "genai_config.json").read_bytes())
+        config = parse_json(read_small_file(folder / "genai_config.json"))
         for name in _find_file_names(config):
             path = folder / name
             if path.is_file() and path.resolve().is_relative_to(folder.resolve()):

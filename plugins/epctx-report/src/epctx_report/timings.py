@@ -4,7 +4,6 @@ of `epctx bench --json`.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.ext import parse_json, read_small_file
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from epctx_report.cut import Cut
 
 _MICROSECOND = 1e-6
+_MOST_BYTES = 512 << 20
+_MOST_ENTRIES = 1 << 25
+"""Limits of a profile: `epctx run --profile` writes a million events at most."""
 _PROFILE = "epctx run --profile"
 _BENCH = "epctx bench --json"
 _ROWS = ("compile", "load_cold", "load_warm", "first_result", "run")
@@ -105,7 +108,7 @@ def read_timings(
 
 def _read_json(path: Path, expected: str) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(read_small_file(path, _MOST_BYTES), _MOST_ENTRIES)
     except FileNotFoundError as error:
         raise NoSuchFile(f"there is no file {str(path)!r}.", path=path) from error
     except (OSError, ValueError, RecursionError) as error:

@@ -21,6 +21,8 @@ EP = "VitisAIExecutionProvider"
 TARGETS = ("X1", "X2")
 """The integer back ends: X1 the older one, X2 that of newer devices."""
 
+_MOST_BYTES = 1 << 20
+"""Bytes that a configuration may have."""
 VAIP_VERSION = "sim-1.7.0"
 COMPONENTS = ("vaip", "xcompiler", "xrt")
 """Parts whose versions the real EP states: its core, its compiler, its runtime with the
@@ -138,7 +140,7 @@ def check_config_file(options: Mapping[str, Any]) -> None:
         return
     path = Path(options["config_file"])
     try:
-        config = json.loads(path.read_bytes())
+        config = _read_json(path)
     except FileNotFoundError as error:
         raise NoSuchFile(
             f"{EP}: option 'config_file' names {str(path)!r}, which does not exist."
@@ -147,6 +149,13 @@ def check_config_file(options: Mapping[str, Any]) -> None:
         raise _make_error(path, str(error)) from error
     if not isinstance(config, dict):
         raise _make_error(path, f"it holds a {type(config).__name__}")
+
+
+def _read_json(path: Path) -> Any:
+    # A pipe would block, and a device never end.
+    if path.stat().st_size > _MOST_BYTES or not path.is_file():
+        raise ValueError(f"it is no regular file of {_MOST_BYTES:,} bytes at most")
+    return json.loads(path.read_bytes())
 
 
 def _make_error(path: Path, why: str) -> InvalidArgument:

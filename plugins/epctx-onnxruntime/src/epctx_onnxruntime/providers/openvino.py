@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_openvino_container import decode_table, is_container
 
 from epctx_core.errors import InvalidArgument
+from epctx_core.ext import parse_json, read_small_file
 from epctx_core.plugin import ProviderOption, hookimpl
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
@@ -199,8 +199,8 @@ def _check_load_config(text: str | None) -> None:
         return
     is_file = not text.lstrip().startswith("{")
     try:
-        parsed = json.loads(Path(text).read_bytes() if is_file else text)
-    except (OSError, ValueError) as error:
+        parsed = parse_json(read_small_file(text) if is_file else text)
+    except (OSError, ValueError, RecursionError) as error:
         problem = f"cannot be read as JSON{' from that file' * is_file} ({error})"
     else:
         if isinstance(parsed, dict) and all(
