@@ -67,6 +67,8 @@ exactly its own version of the core.
 `parse_json`:
     counting what a message or a manifest has before it is decoded (epctx-files,
     epctx-isolation).
+`read_with_manifest`:
+    reading a model with its manifest, within the core's budgets (epctx-files).
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from epctx_core.context.digests import *
     from epctx_core.context.manifest import *
     from epctx_core.context.metadata import *
+    from epctx_core.context.model_formats import *
     from epctx_core.context.model_head import *
     from epctx_core.context.paths import *
     from epctx_core.context.payload_writer import *
@@ -116,6 +119,7 @@ _HOME = {
     "epctx_core.context.manifest": ("dump_seal",),
     "epctx_core.context.model_head": ("check_required_files",),
     "epctx_core.context.metadata": ("parse_json",),
+    "epctx_core.context.model_formats": ("read_with_manifest",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (

@@ -74,6 +74,11 @@ def attempted(action, path):
 
 def steps(action, path):
     """Count the lines of Python that an action runs."""
+    return steps_of(lambda: attempted(action, path))
+
+
+def steps_of(call):
+    """Count the lines of Python that a call runs."""
     count = 0
 
     def line(_frame, _event, _arg):
@@ -84,7 +89,7 @@ def steps(action, path):
     before = sys.gettrace()
     sys.settrace(lambda *_: line)
     try:
-        attempted(action, path)
+        call()
     finally:
         sys.settrace(before)
     return count
