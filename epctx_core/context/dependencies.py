@@ -22,7 +22,7 @@ from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
 from epctx_core.context.weights_folder import WeightsFolder
 from epctx_core.errors import InvalidGraph
-from epctx_core.graph.model_io import read_model
+from epctx_core.graph.model_io import MOST_BYTES, read_model
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.walks import walk_indexed_nodes, walk_model_nodes, walk_tensors
 from epctx_core.graph.weights import (
@@ -87,9 +87,12 @@ def find_models_naming(
     """
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
         with suppress(OSError, ValueError, DecodeError, InvalidGraph):
-            # A pipe of that name would make us wait for a writer.
-            if path.is_file() and _mentions(
-                path, os.fsencode(PurePosixPath(name).name)
+            # A pipe of that name would make us wait for a writer, and one that is
+            # longer than any model may be nearly all holes.
+            if (
+                path.is_file()
+                and path.stat().st_size <= MOST_BYTES
+                and _mentions(path, os.fsencode(PurePosixPath(name).name))
             ):
                 model = ModelProto.FromString(path.read_bytes())
                 names = chain(

@@ -8,7 +8,7 @@ import os
 import onnx
 import pytest
 from epctx_files import diff, embed, externalize, extract, merge, seal_model
-from file_models import product
+from file_models import compiled, product
 from fuzz.test_scaling import steps_of
 from onnx import TensorProto, helper
 
@@ -200,6 +200,16 @@ def test_models_of_terabytes_where_one_is_written_are_not_read(verb, name, tmp_p
 
     assert report.model.stat().st_size < TERABYTES
     assert (tmp_path / "a.bin").read_bytes() == b"x"
+
+
+@pytest.mark.timeout(60)
+def test_a_model_of_terabytes_beside_a_binary_that_a_compile_replaces_is_not_read(
+    tmp_path,
+):
+    compiled(product(tmp_path / "net.onnx", external=False)).unlink()
+    sparse(tmp_path / "another.onnx")
+
+    assert compiled(product(tmp_path / "net.onnx", external=False, seed=3)).is_file()
 
 
 @pytest.mark.parametrize("versions", [(0, 0), (0, 17), (17, 0), (-1, -1)])
