@@ -48,8 +48,6 @@ exactly its own version of the core.
     folders of one user alone (epctx-cache).
 `digest_model`:
     a digest of a model with its weights, and the state of its files (epctx-cache).
-`find_problems`:
-    checking a class as its registration does (epctx-conformance).
 `host_call`:
     one call of a host that compiles, loads or explains (epctx-cache, epctx-conformance,
     epctx-onnxruntime).
@@ -71,6 +69,8 @@ exactly its own version of the core.
 `read_small_file`:
     reading files that anybody may have written (epctx-bench, epctx-cache,
     epctx-cli, epctx-onnxruntime, epctx-report).
+`read_with_manifest`:
+    reading a model with its manifest, within the core's budgets (epctx-files).
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from epctx_core.context.digests import *
     from epctx_core.context.manifest import *
     from epctx_core.context.metadata import *
+    from epctx_core.context.model_formats import *
     from epctx_core.context.model_head import *
     from epctx_core.context.paths import *
     from epctx_core.context.payload_writer import *
@@ -120,6 +121,7 @@ _HOME = {
     "epctx_core.context.manifest": ("dump_seal",),
     "epctx_core.context.model_head": ("check_required_files",),
     "epctx_core.context.metadata": ("parse_json",),
+    "epctx_core.context.model_formats": ("read_with_manifest",),
     "epctx_core.context.paths": ("ModelFolder",),
     "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (
@@ -140,10 +142,7 @@ _HOME = {
     "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
-    "epctx_core.registry.importing": (
-        "find_problems",
-        "implemented_hooks",
-    ),
+    "epctx_core.registry.importing": ("implemented_hooks",),
     "epctx_core.sessions.host": ("host_call", "read_request"),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession"),
     "epctx_core.sessions.source": ("digest_model",),

@@ -7,6 +7,7 @@ bytes anywhere.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -119,6 +120,16 @@ class Seal(NamedTuple):
     size: int
     digest: str
 
+    def is_of(self, data: bytes, text: str | bytes | None) -> bool:
+        """Return whether a model's file has these bytes, and nothing was added but the
+        seal: its text in the metadata, None for a seal beside the model.
+        """
+        return hashlib.sha256(
+            memoryview(data)[: self.size]
+        ).hexdigest() == self.digest and data[self.size :] == (
+            encode_seal(text) if text else b""
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -166,6 +177,39 @@ class Manifest:
                     "or use epctx.ShareGroup."
                 ),
             )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that stands in a model, as JSON; offsets follow from the
+        lengths of segments.
+        """
+        content: dict[str, Any] = {
+            "version": VERSION,
+            "core": __version__,
+            "source_model": self.source_digest,
+            "providers": {ep: dict(facts) for ep, facts in self.providers.items()},
+            "payloads": [
+                {
+                    "name": entry.name,
+                    "embedded": entry.embedded,
+                    "bytes": entry.size,
+                    "root": entry.root,
+                    "segments": dump_segments(entry.segments),
+                    **({"references": [*entry.references]} if entry.references else {}),
+                }
+                for entry in self.payloads
+            ],
+        }
+        optional: dict[str, Any] = {
+            "source_weights": self.source_weights,
+            "pending": list(self.pending),
+            _KEEPERS: self.keepers,
+            "custom_domains": self.custom_domains,
+        }
+        content |= {key: value for key, value in optional.items() if value}
+        if (seal := self.sealed) is not None:
+            facts = {"by": seal.by, "bytes": seal.size, "sha256": seal.digest}
+            content["sealed"] = facts
+        return content
 
     @cached_property
     def _entries(self) -> dict[PayloadKey, PayloadEntry]:
@@ -295,36 +339,8 @@ def _read_entry(data: Mapping[str, Any]) -> PayloadEntry:
 
 
 def dump_manifest(manifest: Manifest) -> str:
-    """Return the JSON text of a manifest; offsets follow from the lengths of
-    segments.
-    """
-    content: dict[str, Any] = {
-        "version": VERSION,
-        "core": __version__,
-        "source_model": manifest.source_digest,
-        "providers": {ep: dict(facts) for ep, facts in manifest.providers.items()},
-        "payloads": [
-            {
-                "name": entry.name,
-                "embedded": entry.embedded,
-                "bytes": entry.size,
-                "root": entry.root,
-                "segments": dump_segments(entry.segments),
-                **({"references": entry.references} if entry.references else {}),
-            }
-            for entry in manifest.payloads
-        ],
-    }
-    optional: dict[str, Any] = {
-        "source_weights": manifest.source_weights,
-        "pending": list(manifest.pending),
-        _KEEPERS: manifest.keepers,
-        "custom_domains": manifest.custom_domains,
-    }
-    content |= {key: value for key, value in optional.items() if value}
-    if (seal := manifest.sealed) is not None:
-        content["sealed"] = {"by": seal.by, "bytes": seal.size, "sha256": seal.digest}
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+    """Return the JSON text of a manifest."""
+    return json.dumps(manifest.as_dict(), sort_keys=True, separators=(",", ":"))
 
 
 def dump_seal(payloads: Sequence[PayloadEntry], size: int, digest: str) -> str:

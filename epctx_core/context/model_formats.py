@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onnx import ModelProto
 
+from epctx_core.context.manifest import find_manifest
 from epctx_core.errors import InvalidProtobuf
-from epctx_core.graph.model_io import describe_path, parse_model
+from epctx_core.graph.model_io import describe_path, parse_model, read_model
 from epctx_core.installing import PROVIDED_BY
 from epctx_core.options import InputBudget
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from epctx_core.context.manifest import Manifest
+    from epctx_core.graph.mapping import ModelInput
     from epctx_core.plugin import ModelFormat
     from epctx_core.registry.discovery import EntryPoint
 
@@ -33,6 +37,31 @@ _ORT_IDENTIFIER = b"ORTM"
 """The format of ONNX Runtime (`.ort`), and its bytes 4 to 7: the one format that bytes
 lead to without a word of the host, and only to epctx's own package.
 """
+
+
+def read_with_manifest(
+    model: ModelInput, budget: InputBudget | None = None, *, checked: bool = False
+) -> tuple[ModelProto, bytes, Path | None, Manifest | None]:
+    """Read a model of any format, and nothing that it names.
+
+    Args:
+        model: a path or bytes.
+        budget: limits of the decoded model; None for the defaults.
+        checked: whether a manifest beside the model has to be of this very model.
+
+    Returns:
+        The model, the bytes of its file, its path, and its manifest.
+
+    Raises:
+        NoSuchFile, InvalidArgument, InvalidProtobuf: see `read_model`, `decode_model`.
+        InvalidGraph: it exceeds the budget, or its manifest is damaged.
+    """
+    data, path = read_model(model)
+    budget = budget or InputBudget()
+    proto = decode_model(data, path, budget, find_format(data, path, budget))
+    digest = (lambda: hashlib.sha256(data).hexdigest()) if checked else None
+    manifest = find_manifest(proto, path, digest, budget.manifest_entries)
+    return proto, data, path, manifest
 
 
 def find_format(

@@ -181,7 +181,7 @@ def _find_wrong_attributes(
             names = " or ".join(each.__name__ for each in types)
             fault = f"{attribute} is {value!r:.80}, not of type {names}"
             yield fault, f"See {attribute} in `epctx docs ep-class-attributes`."
-        elif in_files and not EP_NAME.fullmatch(value):
+        elif in_files and not EP_NAME.fullmatch(str(value)):
             fault = f"{attribute} is {value!r:.80}"
             yield fault, "Use letters, digits, '_', '.' and '-'."
         elif attribute == "name" and expected_name not in (None, value):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.dependencies import list_external_locations, read_dependencies
-from epctx_core.context.manifest import NO_MANIFEST, Manifest, find_manifest
+from epctx_core.context.manifest import NO_MANIFEST, Manifest
 from epctx_core.context.metadata import get_metadata
-from epctx_core.context.model_formats import decode_model, find_format
+from epctx_core.context.model_formats import read_with_manifest
 from epctx_core.context.node import (
     ContextNodeRecord,
     read_context_nodes,
@@ -20,14 +20,10 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
 from epctx_core.graph.functions import measure_calls
-from epctx_core.graph.model_io import (
-    read_model,
-    require_text_names,
-)
+from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.walks import SubgraphPath, walk_graphs
 from epctx_core.graph.wire import decode_name
-from epctx_core.options import InputBudget
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.records import get_facts
 from epctx_core.rendering import render
@@ -38,6 +34,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import ProviderFacts
     from epctx_core.graph.mapping import ModelInput
+    from epctx_core.options import InputBudget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,13 +177,9 @@ def inspect_model(
         InvalidGraph: an EPContext node or the manifest is damaged, functions call each
             other in a circle, or a node's, value's or file's name is not UTF-8.
     """
-    data, path = read_model(path_or_bytes)
-    model = decode_model(data, path, budget, find_format(data, path, budget))
+    model, _, path, manifest = read_with_manifest(path_or_bytes, budget)
     records = read_context_nodes(model.graph)
     graphs = dict(walk_graphs(model.graph))
-    manifest = find_manifest(
-        model, path, None, (budget or InputBudget()).manifest_entries
-    )
     folder = ModelFolder(path.parent, path) if path is not None else None
     model_name = "" if path is None else path.name
     named = (

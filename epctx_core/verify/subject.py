@@ -33,7 +33,6 @@ from epctx_core.context.manifest import (
     SEALED,
     VERSION,
     Manifest,
-    encode_seal,
     find_manifest,
 )
 from epctx_core.context.metadata import get_metadata, parse_json
@@ -493,10 +492,7 @@ def check_manifest(subject: Subject, data: bytes) -> Manifest | None:
         if manifest is not None:
             seal = manifest.sealed
             # Nothing but the manifest may have been added.
-            if seal is not None and (
-                hashlib.sha256(data[: seal.size]).hexdigest() != seal.digest
-                or data[seal.size :] != (encode_seal(text) if text else b"")
-            ):
+            if seal is not None and not seal.is_of(data, text):
                 findings.add(
                     "seal-broken",
                     (

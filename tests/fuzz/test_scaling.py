@@ -8,16 +8,21 @@ measures that, too.
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from functools import cache
 from itertools import combinations
 from random import Random
 
+import epctx_files
 import onnx
 import pytest
+from end_to_end.small_models import tensor
+from epctx_report import make_report
 from fuzz.growing import METADATA_LISTS, REGISTRY, Growable, repeated_fields
 from onnx import helper
+from verify.harness import EP
 
 import epctx_core as epctx
 
@@ -55,13 +60,69 @@ def loaded(path):
     epctx.InferenceSession(path, registry=REGISTRY).close()
 
 
+def options():
+    """Options of a compile for the EP that loads any node."""
+    chosen = epctx.SessionOptions()
+    chosen.add_provider(EP)
+    return chosen
+
+
+def beside(path):
+    """Return where the model that is written goes, anew each time: a folder with a
+    model costs more.
+    """
+    folder = path.parent / "out"
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder / "out_ctx.onnx"
+
+
+def relu(path, given, result):
+    """Return another model, of one operator with a name that others have."""
+    model = path.parent / f"{result}.onnx"
+    if not model.exists():
+        graph = helper.make_graph(
+            [helper.make_node("Relu", [given], [result], "relu")], "other",
+            [tensor(given)], [tensor(result)],
+        )  # fmt: skip
+        imports = [helper.make_opsetid("", 18)]
+        onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=11), model)
+    return model
+
+
+def compiled(path):
+    """Compile what is compiled again: EPContext nodes keep their payloads."""
+    compiler = epctx.ModelCompiler(epctx.SessionOptions(), path, registry=REGISTRY)
+    compiler.compile_to_file(beside(path))
+
+
 ACTIONS = {
     "inspect": lambda path: epctx.inspect_model(path, registry=REGISTRY),
     "verify": lambda path: epctx.verify_model(path, registry=REGISTRY),
     "load": loaded,
+    "explain": lambda path: epctx.explain_model(path, options(), registry=REGISTRY),
+    "compile": compiled,
+    "embed": lambda path: epctx_files.embed(path, beside(path)),
+    "externalize": lambda path: epctx_files.externalize(path, beside(path)),
+    "merge": lambda path: epctx_files.merge([path, relu(path, "y", "r")], beside(path)),
+    "merge behind": lambda path: epctx_files.merge(
+        [relu(path, "h", "x"), path], beside(path)
+    ),
+    "extract": lambda path: epctx_files.extract(path, beside(path), outputs=["y"]),
+    "extract a node": lambda path: epctx_files.extract(path, beside(path), node="b"),
+    "seal": lambda path: epctx_files.seal_model(
+        path, path.with_name("sealed.onnx"), force=True
+    ),
+    "diff": lambda path: epctx_files.diff(path, relu(path, "y", "r"), weights=True),
+    "report": lambda path: make_report(path).html(),
 }
 USED = [("inspect", False), ("verify", False), ("verify", True), ("load", True)]
 """Each with a model that loads, or with one that a load refuses late."""
+FILES = ("embed", "externalize", "merge", "merge behind", "extract", "diff")
+VERBS = [
+    *[(action, False) for action in (*FILES, "extract a node", "report")],
+    *[(action, True) for action in ("explain", "compile", "seal")],
+]
+"""What else reads models, each with the model of which it reads most."""
 
 
 def attempted(action, path):
@@ -74,6 +135,11 @@ def attempted(action, path):
 
 def steps(action, path):
     """Count the lines of Python that an action runs."""
+    return steps_of(lambda: attempted(action, path))
+
+
+def steps_of(call):
+    """Count the lines of Python that a call runs."""
     count = 0
 
     def line(_frame, _event, _arg):
@@ -84,7 +150,7 @@ def steps(action, path):
     before = sys.gettrace()
     sys.settrace(lambda *_: line)
     try:
-        attempted(action, path)
+        call()
     finally:
         sys.settrace(before)
     return count
@@ -177,6 +243,24 @@ def test_no_repeated_field_makes_the_cost_grow_faster_than_the_model(used, tmp_p
 @EXTENT
 def test_no_two_of_many_drawn_pairs_of_repeated_fields_multiply(used, tmp_path):
     assert not multiplying(tmp_path, steps, DRAWN, 2 * COUNT, used=used)
+
+
+@pytest.mark.parametrize("action", FILES)
+def test_no_two_of_the_drawn_pairs_multiply_in_work_on_files(action, tmp_path):
+    assert not multiplying(tmp_path, steps, DRAWN, 2 * COUNT, used=[(action, False)])
+
+
+def test_a_report_takes_as_much_longer_as_a_model_has_more_nodes(tmp_path):
+    cases = [("GraphProto.node",)]
+
+    assert not multiplying(tmp_path, steps, cases, COUNT, used=[("report", False)])
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("used", VERBS, ids=str)
+def test_no_two_repeated_fields_multiply_in_any_verb(used, tmp_path):
+    assert not multiplying(tmp_path, steps, ALL_PAIRS, 2 * COUNT, used=[used])
 
 
 def test_the_segments_of_a_file_are_read_once_however_many_nodes_name_it(tmp_path):

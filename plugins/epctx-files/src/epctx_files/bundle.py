@@ -7,26 +7,20 @@ hard link, or is copied by the system.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import posixpath
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
-
-from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from epctx_core.errors import (
+    EpctxError,
     Fail,
     InvalidArgument,
     InvalidGraph,
-    InvalidProtobuf,
-    NoSuchFile,
 )
 from epctx_core.ext import MappedFile, ModelFolder, Publication, parse_json
 from epctx_files.manifests import (
@@ -34,7 +28,7 @@ from epctx_files.manifests import (
     Manifest,
     encode_model,
     index_payloads,
-    take_manifest,
+    read_model,
 )
 from epctx_files.names import list_doubtful_texts
 from epctx_files.structure import (
@@ -48,6 +42,9 @@ from epctx_files.structure import (
     remove_metadata,
     set_metadata,
 )
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, TensorProto
 
 PathInput: TypeAlias = "str | os.PathLike[str]"
 
@@ -132,6 +129,11 @@ class Bundle:
         """Return the opened file of a name as the model spells it."""
         return cast("MappedFile", self.files[normalise(name)])
 
+    def list_files(self) -> Iterator[MappedFile]:
+        """Yield the opened files, each once whatever its names."""
+        files = [f for f in self.files.values() if isinstance(f, MappedFile)]
+        yield from {file.identity: file for file in files}.values()
+
     @property
     def stem(self) -> str:
         """Name of the model's file without extension and `_ctx`."""
@@ -150,23 +152,28 @@ class Bundle:
             if location is not None:
                 yield normalise(location.value), _WEIGHTS, tensor.name
 
-    def rename_file(self, name: str, new: str) -> None:
-        """Have the model name a file differently, in nodes, tensors and manifest."""
-        self.files = {new if key == name else key: f for key, f in self.files.items()}
+    def rename_files(self, names: Mapping[str, str]) -> None:
+        """Have the model name files differently, in nodes, tensors and manifest."""
+        new = {name: other for name, other in names.items() if name != other}
+        if not new:
+            return
+        self.files = {new.get(name, name): file for name, file in self.files.items()}
         for node in self.parts.contexts:
             cache = find_file_name(node)
-            if cache is not None and normalise(cache.s.decode()) == name:
-                cache.s = new.encode()
+            name = "" if cache is None else normalise(cache.s.decode())
+            if cache is not None and name in new:
+                cache.s = new[name].encode()
         for tensor in self.parts.tensors:
             location = find_location(tensor)
-            if location is not None and normalise(location.value) == name:
-                location.value = new
+            if location is not None and normalise(location.value) in new:
+                location.value = new[normalise(location.value)]
 
-        for payload in index_payloads(self.manifest).get((name, False), ()):
-            payload["name"] = new
+        for (name, embedded), payload in index_payloads(self.manifest).items():
+            if not embedded and name in new:
+                payload["name"] = new[name]
         stated = self.read_checksum()
-        if stated.get("name") == name:
-            stated["name"] = new
+        if stated.get("name") in new:
+            stated["name"] = new[stated["name"]]
             compact = json.dumps(stated, separators=(",", ":"))
             set_metadata(self.model, INITIALIZERS, compact)
 
@@ -216,23 +223,7 @@ def read_bundle(path: PathInput) -> Bundle:
         Fail: it cannot be read.
     """
     given = require_path(path)
-    data = _read_model(given)
-    model = ModelProto()
-    try:
-        model.ParseFromString(data)
-    except DecodeError as error:
-        is_ort = data[4:8] == b"ORTM"
-        raise InvalidProtobuf(
-            f"{given} is not an ONNX model"
-            f"{', but one in the format of ONNX Runtime' if is_ort else ''}.",
-            path=given,
-            hint="Convert it first: `epctx convert`." if is_ort else "",
-        ) from error
-    if not model.HasField("graph"):
-        raise InvalidProtobuf(f"{given} has no graph.", path=given)
-
-    manifest = take_manifest(given, model, data)
-    del data
+    model, manifest = read_model(given)
     bundle = Bundle(path=given, model=model, manifest=manifest)
     _check_texts(bundle)
     folder = ModelFolder(given.parent, given)
@@ -252,43 +243,6 @@ def require_path(path: PathInput) -> Path:
     if not isinstance(path, (str, os.PathLike)) or "\0" in os.fspath(path):
         raise InvalidArgument(f"a model is a path, not {path!r:.80}.")
     return Path(path)
-
-
-def _read_model(path: Path) -> bytes:
-    """Return the bytes of a model's file.
-
-    Raises:
-        NoSuchFile, InvalidArgument, InvalidProtobuf, Fail: see `read_bundle`.
-    """
-    try:
-        # A pipe would make us wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
-            status = os.fstat(descriptor)
-            _check_status(path, status)
-            return file.read()
-    except IsADirectoryError as error:
-        raise InvalidArgument(
-            f"{str(path)!r} is a folder, not a model.", path=path
-        ) from error
-    except FileNotFoundError as error:
-        raise NoSuchFile(f"there is no model {str(path)!r}.", path=path) from error
-    except (Fail, InvalidProtobuf):
-        raise
-    except OSError as error:
-        raise Fail(f"{path} cannot be read: {error.strerror}.", path=path) from error
-
-
-def _check_status(path: Path, status: os.stat_result) -> None:
-    """Check that a file can be a model, before it is read."""
-    if not stat.S_ISREG(status.st_mode):
-        raise Fail(f"{path} is not a regular file.", path=path)
-    if status.st_size > MOST_BYTES:
-        raise InvalidProtobuf(
-            f"{path} is not an ONNX model: it has {status.st_size:,} bytes, and a "
-            "protobuf has at most 2 GiB.",
-            path=path,
-        )
 
 
 def _check_texts(bundle: Bundle) -> None:
@@ -417,24 +371,34 @@ def _list_missing_sources(bundle: Bundle, folder: Path) -> Iterator[str]:
 
 def _rename_apart(bundle: Bundle, target: Path) -> None:
     """Rename files whose name means another file where the model will lie."""
-    replaced = set()
-    with suppress(OSError, DecodeError, UnicodeDecodeError):
-        old = Bundle(path=target, model=ModelProto.FromString(target.read_bytes()))
-        replaced = {name for name, _, _ in old.list_names()}
+    taken = {*bundle.files}
+    replaced = _find_named(target) & taken
+    for path in target.parent.glob("*.onnx") if replaced else ():
+        if path.name != target.name:
+            replaced -= _find_named(path)
 
-    for name in list(bundle.files):
-        file = bundle.files[name]
+    names: dict[str, str] = {}
+    for name, file in bundle.files.items():
         status = None if isinstance(file, list) else file.status
         new = name
         number = 2
-        while (new != name and new in bundle.files) or not _is_free(
+        while (new != name and new in taken) or not _is_free(
             target, new, status, replaced
         ):
             base, dot, suffix = name.rpartition(".")
             new = f"{base or suffix}_{number}{dot}{suffix if base else ''}"
             number += 1
-        if new != name:
-            bundle.rename_file(name, new)
+        names[name] = new
+        taken.add(new)
+    bundle.rename_files(names)
+
+
+def _find_named(path: Path) -> set[str]:
+    """Return the files that a model names; none if it cannot be read."""
+    with suppress(EpctxError):
+        bundle = Bundle(path=path, model=read_model(path)[0])
+        return {name for name, _, _ in bundle.list_names()}
+    return set()
 
 
 def _is_free(
@@ -451,23 +415,7 @@ def _is_free(
         return True
     if status is not None and os.path.samestat(there, status):
         return True
-    return name in replaced and not any(
-        _mentions(path, posixpath.basename(name))
-        for path in target.parent.glob("*.onnx")
-        if path.name != target.name
-    )
-
-
-def _mentions(model: Path, name: str) -> bool:
-    """Return whether a file's name occurs in a model."""
-    with suppress(OSError, ValueError):  # ValueError: an empty file cannot be mapped
-        if model.is_file():
-            with (
-                model.open("rb") as file,
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-            ):
-                return mapped.find(os.fsencode(name)) >= 0
-    return False
+    return name in replaced
 
 
 def _place(

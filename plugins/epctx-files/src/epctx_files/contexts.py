@@ -65,7 +65,7 @@ def list_contexts(bundle: Bundle) -> list[Context]:
             source=_get_source(node),
             primary=node.name,
             references=tuple(references.get(node.name, ())),
-            payload=next(iter(payloads.get(_get_key(node), ())), None),
+            payload=payloads.get(_get_key(node)),
         )
         for node in nodes
         if is_primary(node)
@@ -99,9 +99,8 @@ def make_finder(bundle: Bundle) -> Callable[[NodeProto], NodeProto]:
     for each in filter(is_primary, bundle.parts.contexts):
         source = _get_source(each)
         primaries.setdefault(source, []).append(each)
-        for payload in payloads.get(_get_key(each), ())[:1]:
-            for name in payload.get("references", ()):
-                stated.setdefault((source, name), []).append(each)
+        for name in payloads.get(_get_key(each), {}).get("references", ()):
+            stated.setdefault((source, name), []).append(each)
     # Several of one file are one payload.
     one_file = {
         source
@@ -154,12 +153,11 @@ def make_primary(bundle: Bundle, node: NodeProto) -> None:
     if is_primary(node):
         return
     primary = make_finder(bundle)(node)
-    entries = index_payloads(bundle.manifest).get(_get_key(primary))
+    payload = index_payloads(bundle.manifest).get(_get_key(primary))
     _give_payload(primary, node)
-    if entries:
-        payload = entries[0]
+    if payload is not None:
         payload.pop("references", None)
-        if payload.get("embedded"):
+        if payload["embedded"]:
             bundle.manifest["payloads"].append({**payload, "name": node.name})
 
 
@@ -188,15 +186,14 @@ def share_payloads(bundle: Bundle) -> None:
 
     for payloads in groups.values():
         for key, (_, *others) in payloads.items():
-            known = entries.get(key, [])
-            if len(payloads) > 1 and not known:
+            known = entries.get(key)
+            if len(payloads) > 1 and known is None:
                 continue
             for node in others:
                 _make_reference(node)
-            if len(payloads) > 1 and others:
-                names = [node.name for node in others]
-                for entry in known:
-                    entry["references"] = [*entry.get("references", ()), *names]
+            if len(payloads) > 1 and others and known is not None:
+                references = known.setdefault("references", [])
+                references += [node.name for node in others]
 
 
 def _make_reference(node: NodeProto) -> None:

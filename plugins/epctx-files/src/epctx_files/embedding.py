@@ -4,7 +4,9 @@ own.
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -42,10 +44,15 @@ if TYPE_CHECKING:
 
     from epctx_core.ext import MappedFile
 
-Payloads: TypeAlias = "Mapping[tuple[str, bool], list[Manifest]]"
+Payloads: TypeAlias = "Mapping[tuple[str, bool], Manifest]"
 SMALLEST = 1024
 """Bytes from which `externalize` moves a weight: shape inference reads smaller ones."""
 _ALIGNMENT = 4096
+_MOST_COPIES = 4
+_FREE = 1 << 24
+"""Bytes of a model that `embed` writes: so many for each of the model and its files,
+and so many more.
+"""
 _LONGEST_EP = 64
 """Characters of an EP's name in the name of a file."""
 _SUFFIX = re.compile("executionprovider$", re.IGNORECASE)
@@ -92,19 +99,39 @@ def embed(model: PathInput, output: PathInput) -> FilesReport:
 
 def _check_size(bundle: Bundle, target: Path) -> None:
     """Raise InvalidArgument, before any byte is read, if a model with all that it names
-    has more than 2 GiB.
+    has more than 2 GiB, or would be mostly copies of what many nodes or tensors name.
     """
-    payloads = [
-        bundle.get_file(cache.s.decode()).size
-        for cache in map(find_file_name, bundle.parts.contexts)
-        if cache is not None
+    stated = {
+        name: len(json.dumps(payload))
+        for (name, embedded), payload in index_payloads(bundle.manifest).items()
+        if not embedded
+    }
+    names = [
+        normalise(cache.s.decode())
+        for node, cache in zip(
+            bundle.parts.contexts,
+            map(find_file_name, bundle.parts.contexts),
+            strict=True,
+        )
+        if cache is not None and is_primary(node)
     ]
+    payloads = [bundle.get_file(name).size + stated.get(name, 0) for name in names]
     weights = [
         find_range(bundle, tensor)[2]
         for tensor in bundle.parts.tensors
         if find_location(tensor) is not None
     ]
-    check_length(target, bundle.model.ByteSize() + sum(payloads) + sum(weights))
+    own = bundle.model.ByteSize() + sum(file.size for file in bundle.list_files())
+    size = bundle.model.ByteSize() + sum(payloads) + sum(weights)
+    check_length(target, size)
+    if size > _MOST_COPIES * (own + sum(stated.values())) + _FREE:
+        raise InvalidArgument(
+            f"{bundle.path.name} cannot be one file: with a copy for each node and "
+            f"tensor that names a file it would have {size:,} bytes, and with its "
+            f"files it has {own:,}.",
+            path=bundle.path,
+            hint="Leave payloads and weights in files of their own.",
+        )
 
 
 def _embed_payload(
@@ -134,10 +161,8 @@ def _embed_payload(
         )
     file = bundle.get_file(name)
     cache.s = _read(file, 0, file.size)
-    return [
-        {**payload, "name": node.name, "embedded": True}
-        for payload in payloads.get((name, False), ())
-    ]
+    payload = payloads.get((name, False))
+    return [{**payload, "name": node.name, "embedded": True}] if payload else []
 
 
 def _embed_tensor(bundle: Bundle, tensor: TensorProto) -> None:
@@ -180,9 +205,10 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
     target = require_path(output)
     bundle = read_bundle(model)
     payloads = index_payloads(bundle.manifest)
+    numbers: Counter[str] = Counter()
     for node in bundle.parts.contexts:
-        _externalize_payload(bundle, node, target, payloads)
-    data = _find_free(f"{target.stem}.data", bundle.files)
+        _externalize_payload(bundle, node, target, payloads, numbers)
+    data = _find_free(f"{target.stem}.data", bundle.files, numbers)
     weights = list(_move_weights(bundle, data))
     if weights:
         bundle.files[data] = weights
@@ -190,7 +216,11 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
 
 
 def _externalize_payload(
-    bundle: Bundle, node: NodeProto, target: Path, payloads: Payloads
+    bundle: Bundle,
+    node: NodeProto,
+    target: Path,
+    payloads: Payloads,
+    numbers: Counter[str],
 ) -> None:
     """Move the payload of an EPContext node into a file of its own."""
     if not is_embedded(node):
@@ -208,17 +238,23 @@ def _externalize_payload(
     text = "" if source is None else source.s.decode(errors="replace")
     ep = re.sub(r"\W+", "_", _SUFFIX.sub("", text).lower())[:_LONGEST_EP]
     name = f"{target.stem.removesuffix('_ctx')}_{ep or 'ep'}.bin"
-    name = _find_free(name, bundle.files)
+    name = _find_free(name, bundle.files, numbers)
     bundle.files[name] = [memoryview(cache.s)]
     cache.s = name.encode()
-    for payload in payloads.get((node.name, True), ()):
+    if payload := payloads.get((node.name, True)):
         payload |= {"name": name, "embedded": False}
 
 
-def _find_free(name: str, taken: Mapping[str, object]) -> str:
+def _find_free(name: str, taken: Mapping[str, object], numbers: Counter[str]) -> str:
+    """Return a name that is not taken, with the next number that it was not tried
+    with.
+    """
     stem, dot, suffix = name.rpartition(".")
-    numbers = (f"{stem}_{number}{dot}{suffix}" for number in range(2, len(taken) + 3))
-    return next(each for each in (name, *numbers) if each not in taken)
+    free = name
+    while free in taken:
+        numbers[name] += 1
+        free = f"{stem}_{numbers[name] + 1}{dot}{suffix}"
+    return free
 
 
 def _move_weights(bundle: Bundle, name: str) -> Iterator[memoryview]:

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from onnx import ModelProto
 
-from epctx_core.errors import InvalidArgument, InvalidGraph
-from epctx_core.ext import parse_json
+from epctx_core.errors import InvalidArgument, InvalidGraph, InvalidProtobuf
+from epctx_core.ext import read_with_manifest
 from epctx_files.structure import (
     MANIFEST,
     SEALED,
@@ -35,77 +35,43 @@ _LISTS = ("payloads", "pending", "kernel_providers")
 _TABLES = ("providers", "custom_domains", "source_weights")
 
 
-def take_manifest(path: Path, model: ModelProto, data: bytes) -> Manifest:
-    """Return the manifest or the seal of a model, and remove it from the metadata.
-
-    Args:
-        path: the model's, for messages, and for the seal beside it.
-        model: the model.
-        data: its bytes.
+def read_model(path: Path) -> tuple[ModelProto, Manifest]:
+    """Return a model without its manifest or seal, and this as JSON; of several
+    payloads of one name, the first counts.
 
     Raises:
-        InvalidGraph: it is damaged, or a seal is not that of the model.
+        NoSuchFile, InvalidArgument, InvalidProtobuf: there is no such model, or it is
+            not one in ONNX's format.
+        InvalidGraph: it exceeds the core's budget, the manifest is damaged or of
+            another version, or the seal is not that of the model.
     """
-    text: str | None = find_metadata(model, MANIFEST) or find_metadata(model, SEALED)
-    beside = path.with_name(path.name + BESIDE)
-    if text is None and beside.is_file():
-        text = beside.read_text("utf-8", errors="replace")
-    remove_metadata(model, {MANIFEST, SEALED})
-    if text is None:
-        return {}
-
-    try:
-        manifest = parse_json(text)
-        _check_form(manifest)
-        if "sealed" in manifest:
-            _check_seal(path, manifest["sealed"], text, data)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InvalidGraph(
-            f"the manifest of {path.name} is damaged: {error!r:.200}.",
+    model, data, _, found = read_with_manifest(path, checked=True)
+    if data[4:8] == b"ORTM":
+        raise InvalidProtobuf(
+            f"{path} is not an ONNX model, but one in the format of ONNX Runtime.",
             path=path,
-            hint="Fetch the model again, or compile again.",
-        ) from error
-    return dict(manifest)
-
-
-def _check_form(manifest: Any) -> None:
-    """Raise ValueError, TypeError or KeyError for JSON that is no manifest."""
-    for payload in manifest["payloads"]:
-        names = [payload["name"], *payload.get("references", ())]
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("the name of a payload is not a text")
-    for keys, kind in ((_LISTS, list), (_TABLES, dict)):
-        wrong = [key for key in keys if not isinstance(manifest.get(key, kind()), kind)]
-        if wrong:
-            raise ValueError(f"{wrong[0]!r} is not a {kind.__name__}")
-    providers = manifest.get("providers", {}).values()
-    if not all(isinstance(each, dict) for each in providers):
-        raise ValueError("an EP is not described by a dict")
-
-
-def _check_seal(path: Path, seal: Any, text: str, data: bytes) -> None:
-    """Check that a model has not changed since it was sealed: sealing it again would
-    hide that.
-
-    Raises:
-        InvalidGraph: it has.
-        TypeError, KeyError, ValueError: the seal is damaged.
-    """
-    size = seal["bytes"]
-    if type(size) is not int or size < 0:
-        raise ValueError(f"{size!r:.20} is no size")
-    digest = hashlib.sha256(memoryview(data)[:size]).hexdigest()
-    # Beside the model, nothing follows.
-    if (
-        len(data) < size
-        or digest != seal["sha256"]
-        or data[size:] not in (b"", encode_seal(text))
-    ):
+            hint="Convert it first: `epctx convert`.",
+        )
+    text = find_metadata(model, MANIFEST) or find_metadata(model, SEALED)
+    remove_metadata(model, {MANIFEST, SEALED})
+    if found is None and text is not None:
+        raise InvalidGraph(
+            f"{path.name} has a manifest of another version of epctx.",
+            path=path,
+            hint="Work on it with that version, or compile again.",
+        )
+    # Sealing it again would hide a change.
+    if found and found.sealed and text and not found.sealed.is_of(data, text):
         raise InvalidGraph(
             f"{path.name} is not the model that its seal was made for.",
             path=path,
             hint="`epctx verify` says more. Fetch the model again, or seal it again.",
         )
+    if found is None:
+        return model, {}
+    manifest = found.as_dict()
+    manifest["payloads"] = list(index_payloads(manifest).values())
+    return model, manifest
 
 
 def encode_model(model: ModelProto, manifest: Manifest) -> bytes:
@@ -136,15 +102,15 @@ def _dump(manifest: object) -> str:
     return json.dumps(manifest, sort_keys=True, separators=(",", ":"))
 
 
-def index_payloads(manifest: Manifest) -> dict[tuple[str, bool], list[Manifest]]:
+def index_payloads(manifest: Manifest) -> dict[tuple[str, bool], Manifest]:
     """Return the entries of payloads: of each file by its name and False, of each node
     with an embedded one by the node's name and True.
     """
-    index: dict[tuple[str, bool], list[Manifest]] = {}
+    index: dict[tuple[str, bool], Manifest] = {}
     for payload in manifest.get("payloads", ()):
-        embedded = bool(payload.get("embedded"))
+        embedded = payload["embedded"]
         name = payload["name"] if embedded else posixpath.normpath(payload["name"])
-        index.setdefault((name, embedded), []).append(payload)
+        index.setdefault((name, embedded), payload)
     return index
 
 

@@ -179,7 +179,7 @@ def _align_opsets(parts: Sequence[Bundle]) -> None:
     highest: dict[str, tuple[int, Bundle]] = {}
     for part in parts:
         for domain, version in get_opsets(part.model).items():
-            if version > highest.get(domain, (0, part))[0]:
+            if domain not in highest or version > highest[domain][0]:
                 highest[domain] = version, part
 
     for part in parts:

@@ -207,26 +207,27 @@ class Union:
         outputs = {value.name for value in self._graph.output}
         shared = {value.name for value in self._graph.input}
         mine = {each.name: each for each in self._graph.initializer}
-        is_changed = False
+        theirs = {each.name: each for each in graph.initializer}
+        dropped: tuple[set[str], set[str]] = set(), set()
         for value in graph.input:
             name = value.name
             if name in apart or (name not in outputs and name not in shared):
                 continue
-            theirs = [each for each in graph.initializer if each.name == name]
-            for each in theirs:
-                graph.initializer.remove(each)
-                is_changed = True
-            if name in mine and name in shared and not theirs:
-                self._graph.initializer.remove(mine[name])
-                is_changed = True
+            if name in theirs:
+                dropped[1].add(name)
+            elif name in mine and name in shared:
+                dropped[0].add(name)
                 self.notes.append(
                     f"the input {name!r} has no default any more, as {part.path.name} "
                     "has none"
                 )
-        if is_changed:
-            part.refresh()
-            self._whole.refresh()
-            self._graphs = self._whole.parts.graphs
+        for bundle, names in zip((self._whole, part), dropped, strict=True):
+            weights = bundle.model.graph.initializer
+            for index in reversed(range(len(weights))) if names else ():
+                if weights[index].name in names:
+                    del weights[index]
+            bundle.refresh()
+        self._graphs = self._whole.parts.graphs
 
     def _note_joins(self, part: Bundle, apart: Collection[str]) -> None:
         """Check the types of values that inputs of a model are."""
@@ -297,7 +298,7 @@ class Union:
         rename_nodes(graphs, names)
         payloads = index_payloads(part.manifest)
         for name, new in names.items():
-            for payload in payloads.get((name, True), ()):
+            if payload := payloads.get((name, True)):
                 payload["name"] = new
 
     def _add_files(self, part: Bundle) -> None:
@@ -305,15 +306,16 @@ class Union:
         that name.
         """
         mine = self._whole.files
-        for name in list(part.files):
+        names: dict[str, str] = {}
+        for name in part.files:
             new = name
             file = part.get_file(name)
             while (new != name and new in part.files) or (
                 new in mine and not are_one_file(file, mine[new])
             ):
                 new = f"{part.stem}_{new}"
-            if new != name:
-                part.rename_file(name, new)
+            names[name] = new
+        part.rename_files(names)
         mine |= part.files
 
     def _add_functions(self, part: Bundle) -> None:
@@ -322,11 +324,21 @@ class Union:
         """
         functions = self._whole.model.functions
         mine = {get_key(each): each for each in functions}
-        taken = {function.name for function in functions}
-        names: dict[FunctionKey, str] = {
-            get_key(each): make_free(each.name, f"{part.stem}_", taken)
+        taken: dict[str, set[str]] = {}
+        for function in chain(functions, part.model.functions):
+            taken.setdefault(function.domain, set()).add(function.name)
+        # All overloads of a function keep one name, and a call finds its own.
+        clashes = {
+            (each.domain, each.name): ""
             for each in part.model.functions
             if mine.get(get_key(each), each) != each
+        }
+        for domain, name in clashes:
+            clashes[domain, name] = make_free(name, f"{part.stem}_", taken[domain])
+        names: dict[FunctionKey, str] = {
+            get_key(each): clashes[each.domain, each.name]
+            for each in part.model.functions
+            if (each.domain, each.name) in clashes
         }
         rename_functions(part.model, names)
         for function in part.model.functions:

@@ -5,7 +5,7 @@ a verification found.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli.command import byte_size
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         ContextNodeInfo,
         ModelInfo,
         SessionOptions,
-        VerifyReport,
     )
     from epctx_report.cut import Cut
 
@@ -206,6 +205,9 @@ def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
         return {"payloads": [], "verdict": None, "findings": []}
 
     report = verify_model(info.path, options)
+    refused = {f.node for f in report.findings if f.severity.value == "error"}
+    # Of two with one name, the first counts.
+    read = {payload.name: payload for payload in reversed(report.payloads)}
     return {
         "payloads": [
             {
@@ -213,7 +215,7 @@ def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
                 "source": node.source,
                 "file": node.payload_file or "embedded",
                 "bytes": node.payload_bytes,
-                "state": _describe_state(node, report),
+                "state": _describe_state(node, refused, read),
             }
             for node in info.ep_contexts
             if node.main_context
@@ -231,17 +233,18 @@ def describe_checks(info: ModelInfo, options: SessionOptions) -> dict[str, Any]:
     }
 
 
-def _describe_state(node: ContextNodeInfo, report: VerifyReport) -> str:
+def _describe_state(
+    node: ContextNodeInfo,
+    refused: Collection[str | None],
+    read: Mapping[str, Any],
+) -> str:
     if node.problem:
         return node.problem
-    if any(
-        f.node == node.name and f.severity.value == "error" for f in report.findings
-    ):
+    if node.name in refused:
         return "refused, see what was found"
-    name = node.payload_file or node.name
-    for payload in report.payloads:
-        if payload.name == name:
-            digests = "digests right" if payload.digests else "without digests"
-            seen = payload.looked_into_by
-            return f"{digests}, checked by {seen}" if seen else digests
-    return "not read"
+    payload = read.get(node.payload_file or node.name)
+    if payload is None:
+        return "not read"
+    digests = "digests right" if payload.digests else "without digests"
+    seen = payload.looked_into_by
+    return f"{digests}, checked by {seen}" if seen else digests

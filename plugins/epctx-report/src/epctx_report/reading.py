@@ -45,11 +45,13 @@ def make_cut(explanation: Explanation) -> Cut:
         if not node.session:
             own[node.index] = node
 
+    splits: dict[GraphPath, set[int]] = {}
+    for path in filter(None, explained):
+        splits.setdefault(path[:-1], set()).add(path[-1][0])
     reading = _Reading(explanation)
     # A graph comes after the one around it, which has its owner and its values.
     for path in sorted(explained, key=lambda path: (len(path), path)):
-        split = {inner[-1][0] for inner in explained if inner and inner[:-1] == path}
-        reading.add_graph(path, explained[path], split)
+        reading.add_graph(path, explained[path], splits.get(path, set()))
 
     graphs, nodes = reading.graphs, reading.nodes
     values = [

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from epctx_conformance.class_rules import find_mistakes
 from epctx_conformance.models import BLOCKS, single
 from epctx_conformance.table import CheckFailed, Skipped, check
-from epctx_core.errors import InvalidArgument
-from epctx_core.ext import find_problems
+from epctx_core import Registry
+from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.plugin import Availability, Compatibility, Purpose
 
 if TYPE_CHECKING:
@@ -39,8 +39,12 @@ FOREIGN_INFOS = (
 def check_class(harness: Harness) -> None:
     """Compare the class with the contract."""
     cls = harness.provider
-    for what, hint in find_problems(cls) or find_mistakes(cls):
-        raise CheckFailed(f"{harness.provider.__qualname__}: {what}.", hint=hint)
+    try:
+        Registry(entry_points=False).register(cls)
+    except PluginError as error:
+        raise CheckFailed(error.message, hint=error.hint or "") from error
+    for mistake, hint in find_mistakes(cls):
+        raise CheckFailed(f"{cls.__qualname__}: {mistake}.", hint=hint)
 
 
 @check("signatures", "it names its vendor")
