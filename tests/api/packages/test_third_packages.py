@@ -201,17 +201,18 @@ def test_a_broken_format_hides_nothing_about_a_damaged_file(site, python, tmp_pa
     assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
 
 
+@pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit", "BaseException"])
 def test_a_format_that_ends_the_process_at_import_hides_nothing_either(
-    site, python, tmp_path
+    site, python, tmp_path, kind
 ):
-    code = "raise SystemExit('no licence')"
+    code = f"raise {kind}('no licence')"
     site("acme-format", "acme_format", code, model_formats={"ACME": "acme_format"})
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(b"\xff" * 40)
 
     said = python(LOAD, damaged)
 
-    assert "failed: SystemExit: no licence" in said
+    assert f"failed: {kind}: no licence" in said
     assert "InvalidProtobuf: damaged.onnx is not an ONNX model" in said
 
 
@@ -265,6 +266,20 @@ options.add_session_config_entry("ep.isolate_by", "acme")
 options.add_session_config_entry("ep.isolate_timeout_seconds", "7")
 epctx.ModelCompiler(options, sys.argv[1]).compile_to_file(sys.argv[2])
 """
+
+
+@pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit", "BaseException"])
+def test_an_isolation_that_raises_no_exception_is_blamed(site, python, tmp_path, kind):
+    code = f"def isolate(*_, **__): raise {kind}('no licence')"
+    site("acme-isolation", "acme_isolation", code, isolation={"acme": "acme_isolation"})
+    onnx.save(NEG, tmp_path / "m.onnx")
+
+    said = python(COMPILE, tmp_path / "m.onnx", tmp_path / "m_ctx.onnx")
+
+    assert (
+        "PluginError: the isolation 'acme' of acme-isolation 1.2 failed: "
+        f"{kind}: no licence" in said
+    )
 
 
 def test_the_isolation_of_a_third_package_replaces_ours(
