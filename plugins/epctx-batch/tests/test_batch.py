@@ -399,6 +399,25 @@ def test_the_command_prints_a_table_of_models_and_targets(epctx, folder, monkeyp
     ] * 4
 
 
+def test_no_text_of_a_file_or_a_folder_steers_a_terminal(epctx, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    mark = "\u202e\x1b[2J"
+    (folder / "one.onnx").rename(folder / f"one{mark}.onnx")
+    text = (folder / "fleet.toml").read_text()
+    (folder / "fleet.toml").write_text(text.replace("phone", "pho\\u202e\\u001b[2Jne"))
+
+    said = epctx("batch", "fleet.toml")
+    (task,) = (folder / "fleet-results").glob("two-pho*")
+    task.rename(shown := task.with_name(f"two{mark}"))
+    (shown / "log.txt").write_text(mark)
+    told = epctx("batch", "show", shown.name)
+
+    assert said.code == told.code == 0, said.err
+    for printed in (said.out, said.err, told.out, told.err):
+        assert printed.replace("\n", "").isprintable()
+    assert said.out.count("\\u202e\\x1b[2J") >= 2
+
+
 def test_a_batch_in_which_nothing_is_compiled_exits_with_1_and_keeps_why(
     epctx, folder, monkeypatch
 ):

@@ -23,6 +23,8 @@ from contextlib import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from epctx_core.errors import one_line
+
 try:
     import fcntl
 except ImportError:  # Windows: `FileLock.take`, which comes first, says so
@@ -101,7 +103,7 @@ def read_holder(path: Path) -> str:
     """Return the text in a lock file, which describes the process that compiles."""
     with suppress(OSError):
         if text := path.read_text("utf-8", "replace"):
-            return text
+            return one_line(text)
     return "another process that compiles the same model"
 
 
