@@ -169,6 +169,9 @@ class Request:
                     try:
                         loaded = entry(lease)
                     except errors.EpctxError as error:
+                        if self.compiled and not lease.model.exists():
+                            # Something has removed it, or the cache, meanwhile.
+                            raise _UnusableError from error
                         if self.compiled or not self._is_fault_of_entry(lease, error):
                             self._warn_of_plugin(lease, error)
                             raise
