@@ -123,6 +123,25 @@ def test_results_stay_when_the_cache_is_removed(folder):
         pass
 
 
+@pytest.mark.parametrize(("umask", "is_linked"), [(0o022, True), (0o002, False)])
+def test_no_link_into_the_cache_is_left_to_those_who_may_write_to_it(
+    folder, umask, is_linked
+):
+    (folder / "two.onnx").unlink()
+    before = os.umask(umask)
+    try:
+        result = run_batch(folder / "fleet.toml")
+    finally:
+        os.umask(before)
+
+    assert result.ok
+    kept = [p for p in (folder / "cache").rglob("*") if p.is_file()]
+    for task in result.tasks:
+        delivered = Path(task.output)
+        assert any(delivered.samefile(path) for path in kept) == is_linked
+        assert read_result(delivered.parent) == task
+
+
 def test_open_dimensions_get_the_lengths_of_the_file(folder):
     model = onnx.load(CONV)
     for value in (*model.graph.input, *model.graph.output):

@@ -313,10 +313,15 @@ def _compile(task: Task, folder: Path) -> TaskResult:
 def _deliver(entry: Path, names: Sequence[str], folder: Path) -> tuple[Path, int]:
     """Put an entry's files into a folder, as links where the system can; return the
     model's path and the size of all.
+
+    A file that others may write to becomes a copy: a link outside of the cache's
+    private folder would let them change the entry.
     """
     with Publication(folder) as publication:
         for name in names:
-            if not publication.link(name, entry.parent / name):
+            mode = (entry.parent / name).stat().st_mode
+            is_shared = mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if is_shared or not publication.link(name, entry.parent / name):
                 with (entry.parent / name).open("rb") as source:
                     shutil.copyfileobj(source, publication.create(name))
         publication.commit([entry.name])
