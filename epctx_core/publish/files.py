@@ -8,7 +8,9 @@ import errno
 import io
 import logging
 import os
+import re
 import shutil
+import stat
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -60,8 +62,13 @@ NO_HARD_LINKS = frozenset(
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP})
 """Errors of network file systems that cannot sync a folder."""
 
+LOCK = f"{STAGING_PREFIX}lock"
+"""Name of the file that a publication locks in its folder."""
+WARNED_AFTER = 5.0
+"""Seconds after which a waiting publication names the process that it waits for."""
+
 _holders: dict[tuple[int, int, int], int] = {}
-"""(process, device, inode) of a locked folder to the thread that holds the lock."""
+"""(process, device, inode) of a lock file to the thread that holds the lock."""
 
 
 @contextmanager
@@ -124,14 +131,13 @@ def _suggest_fix(code: int | None, folder: Path) -> str:
 def require_locks(folder: Path) -> None:
     """Raise Fail where the system has no lock that a folder can be published under.
 
-    Windows opens no folder, so it can neither lock one nor force its entries to disk,
-    and a lock file would outlive a killed process. All other calls that only POSIX
-    systems have in this module come after this check.
+    Windows opens no folder, so it cannot force its entries to disk. All other calls
+    that only POSIX systems have in this module come after this check.
     """
     if fcntl is None:
         raise Fail(
             f"nothing can be published into {str(folder)!r}: this system has no locks "
-            "on folders (flock), which keep two compiles apart.",
+            "(flock), which keep two compiles apart.",
             path=folder,
             hint=(
                 "Compile to bytes with embedded payloads (compile_to_bytes, "
@@ -143,53 +149,99 @@ def require_locks(folder: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a folder, through the folder's own descriptor: no lock
-    file is left.
+    """Hold the exclusive lock of a folder: that on a file in it, which is removed with
+    the lock.
 
-    Waits for it. The system drops it when the process dies. Processes and threads
-    exclude each other.
+    Waits for it. The system drops it when the process dies, so a file that is left is
+    no lock. Processes and threads exclude each other. Nothing is read from the file or
+    written to it, whoever made it.
 
     Raises:
         InvalidArgument: this thread holds the lock already.
-        OSError: the folder is missing, is not a folder, cannot be opened, or its file
-            system has no locks.
+        OSError: the folder is missing, is not a folder, takes no new file, or its file
+            system has no locks; or the lock file is a link or another user's own.
     """
+    path = folder / LOCK
     locked = False
     while not locked:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            status = os.fstat(descriptor)
-            key = (os.getpid(), status.st_dev, status.st_ino)
-            # flock alone would let a thread that enters one folder twice wait for
-            # itself for ever.
-            if _holders.get(key) == threading.get_ident():
-                raise InvalidArgument(
-                    f"This thread is already publishing into {folder}.",
-                    path=folder,
-                    hint=(
-                        "Finish the first publication before the next one into the "
-                        "same folder."
-                    ),
-                )
+        with suppress(FileExistsError):  # another publication has made it meanwhile
+            descriptor = _open_lock(path)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                _log.info("waiting for another publication into %s", folder)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Another folder may have got the name while we waited.
-            locked = os.path.samestat(status, folder.stat())
-            if locked:
-                _holders[key] = threading.get_ident()
-                try:
-                    yield
-                finally:
-                    _holders.pop(key, None)
-                    with suppress(OSError):  # closing gives it back, too
-                        # Explicitly, since a process forked meanwhile would otherwise
-                        # keep the lock alive.
-                        fcntl.flock(descriptor, fcntl.LOCK_UN)
-        finally:
-            os.close(descriptor)
+                status = os.fstat(descriptor)
+                key = (os.getpid(), status.st_dev, status.st_ino)
+                # flock alone would let a thread that enters one folder twice wait for
+                # itself for ever.
+                if _holders.get(key) == threading.get_ident():
+                    raise InvalidArgument(
+                        f"This thread is already publishing into {folder}.",
+                        path=folder,
+                        hint=(
+                            "Finish the first publication before the next one into the "
+                            "same folder."
+                        ),
+                    )
+                _wait_for_lock(descriptor, status.st_ino, folder)
+                # Who held it has removed it, and another may have got the name.
+                with suppress(FileNotFoundError):
+                    locked = os.path.samestat(status, path.lstat())
+                if locked:
+                    _holders[key] = threading.get_ident()
+                    try:
+                        yield
+                    finally:
+                        _holders.pop(key, None)
+                        with suppress(OSError):  # in /tmp it may be another user's
+                            path.unlink()
+                        with suppress(OSError):  # closing gives it back, too
+                            # Explicitly, since a process forked meanwhile would
+                            # otherwise keep the lock alive.
+                            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    """Return a descriptor of a lock file. A new one can be opened by those who may
+    write into its folder: others could stop every publication there.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    status = path.parent.stat()
+    writers = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    with suppress(OSError):
+        if not writers & stat.S_IWOTH:
+            os.fchown(descriptor, -1, status.st_gid)
+        os.fchmod(descriptor, 0o600 | writers | writers << 1)
+    return descriptor
+
+
+def _wait_for_lock(descriptor: int, inode: int, folder: Path) -> None:
+    """Lock a file, and warn if that takes long."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+
+    _log.info("waiting for another publication into %s", folder)
+    warning = threading.Timer(WARNED_AFTER, _warn_of_holder, (inode, folder))
+    warning.daemon = True
+    warning.start()
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    finally:
+        warning.cancel()
+
+
+def _warn_of_holder(inode: int, folder: Path) -> None:
+    # Only Linux lists locks, and only those of processes that this one can see. Who
+    # holds one comes before those that wait for it.
+    found = None
+    with suppress(OSError):
+        text = Path("/proc/locks").read_text("ascii")
+        found = re.search(rf" FLOCK .* (\d+) \S+:{inode} ", text)
+    holder = f"process {found[1]}" if found else "another process"
+    _log.warning("waiting for %s, which publishes into %s", holder, folder)
 
 
 class StagedFile(io.FileIO):

@@ -292,8 +292,6 @@ class Publication:
             made: list[Path] = []
             stack.callback(_remove_empty, made)
             self._lock_folder(stack, made)
-            # While it is locked: a waiting publication then creates it again.
-            stack.callback(_remove_empty, made)
             settle_interrupted(self.folder)
             self._staging = self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             stack.callback(self._discard)

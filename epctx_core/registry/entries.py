@@ -18,6 +18,7 @@ from epctx_core.errors import (
 from epctx_core.forwarding import import_installed, missing_package
 from epctx_core.installing import PROVIDED_BY, install_command
 from epctx_core.registry.discovery import EntryPoint, list_entries
+from epctx_core.registry.guard import describe
 
 
 def find_entry(group: str, name: str, kind: str) -> EntryPoint:
@@ -92,18 +93,18 @@ def import_entry(
 
 @contextmanager
 def blame_entry(entry: EntryPoint, kind: str) -> Iterator[None]:
-    """Attribute untyped exceptions, and an end of the process, to the package of an
-    entry point.
+    """Attribute untyped exceptions, `SystemExit` and `GeneratorExit` included, to the
+    package of an entry point.
 
     Raises:
         PluginError: something else than an error of epctx was raised.
     """
     try:
         yield
-    except (EpctxError, MemoryError):
+    except (EpctxError, MemoryError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        problem = f"failed: {type(error).__name__}: {error}"
+    except BaseException as error:
+        problem = f"failed: {describe(error)}"
         hint = "This is a fault of that package; its own exception is the cause."
         raise entry_error(entry, kind, problem, hint) from error
 
@@ -128,5 +129,10 @@ def entry_error(entry: EntryPoint, kind: str, problem: str, hint: str) -> Plugin
 
 def describe_entry(entry: EntryPoint, kind: str) -> str:
     """Return kind, name, distribution and version of an entry point, for messages."""
+    return f"the {kind} {entry.name!r}{describe_package(entry)}"
+
+
+def describe_package(entry: EntryPoint) -> str:
+    """Return distribution and version of an entry point, to follow its name."""
     dist: Any = entry.dist
-    return f"the {kind} {entry.name!r} of {dist.name} {dist.version}"
+    return f" of {dist.name} {dist.version}"

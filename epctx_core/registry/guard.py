@@ -89,6 +89,7 @@ def blame_host(
     callback: str,
     *,
     passing: tuple[type[BaseException], ...] = (EpctxError, SystemExit),
+    caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
 ) -> Iterator[None]:
     """Turn an exception of a block that calls a callback of the host into Fail.
 
@@ -96,6 +97,7 @@ def blame_host(
         callback: what raised and at what, such as "the progress callback raised at
             stage 'compile'".
         passing: exceptions that pass, by which a callback may end the work.
+        caught: exceptions that are turned; all others pass, too.
 
     Raises:
         Fail: the callback raised; that is the cause, and its text is part of the
@@ -105,7 +107,7 @@ def blame_host(
         yield
     except passing:
         raise
-    except (Exception, SystemExit) as error:
+    except caught as error:
         hint = "The callback's own exception is the cause of this error (`__cause__`)."
         raise Fail(f"{callback}: {describe(error)}.", hint=hint) from error
 
@@ -116,7 +118,9 @@ def close_quietly(close: Callable[[], object], doing: str) -> None:
     """
     try:
         close()
-    except (Exception, SystemExit, GeneratorExit) as error:  # noqa: BLE001 - the others hold devices and memory too
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the others hold devices and memory too
         _log.error("%s: %s", doing, describe(error))
         _log.debug("%s", doing, exc_info=error)
 

@@ -18,7 +18,12 @@ import pluggy
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.options.table import split_names
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs, HostHookSpecs
-from epctx_core.registry.entries import describe_entry, find_entry, import_entry
+from epctx_core.registry.entries import (
+    describe_entry,
+    describe_package,
+    find_entry,
+    import_entry,
+)
 from epctx_core.registry.guard import describe
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
@@ -34,13 +39,16 @@ class HostPlugin:
     """A host's plugin that was checked.
 
     Attributes:
-        name: its class, for messages; that of its entry point if it has one.
+        name: its class; that of its entry point if it has one.
+        label: its name for messages, with the distribution and version of its entry
+            point.
         plugin: the object.
         hooks: the hooks that it wraps.
         transform: its hook `transform_model`, if it has one.
     """
 
     name: str
+    label: str
     plugin: Any
     hooks: frozenset[str]
     transform: pluggy.HookImpl | None = None
@@ -55,9 +63,9 @@ class HostPlugin:
         taken = [arguments[name] for name in self.transform.argnames]
         try:
             return self.transform.function(*taken)
-        except EpctxError:
+        except (EpctxError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise self.blame(f"raised {describe(error)}") from error
 
     def blame(self, fault: str) -> InvalidArgument:
@@ -65,17 +73,18 @@ class HostPlugin:
         ...".
         """
         return InvalidArgument(
-            f"host plugin {self.name}: its {TRANSFORM} {fault}.",
+            f"host plugin {self.label}: its {TRANSFORM} {fault}.",
             hint="This is a mistake in that plugin of the host.",
         )
 
 
-def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
+def check_host_plugin(plugin: object, name: str = "", package: str = "") -> HostPlugin:
     """Return a host's plugin, checked by pluggy.
 
     Args:
         plugin: the object.
         name: that of its entry point.
+        package: its distribution and version, to follow the name in messages.
 
     Raises:
         InvalidArgument: it wraps no hook, transforms no model and has no `span`; wraps
@@ -83,8 +92,9 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
             instead; or has no `version` and transforms models.
     """
     name = name or f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+    label = f"{name}{package}"
     if plugin is None or inspect.isclass(plugin):
-        raise _wrong_plugin_error(name, f"it is {plugin!r:.80}, not an object")
+        raise _wrong_plugin_error(label, f"it is {plugin!r:.80}, not an object")
     manager = pluggy.PluginManager(PROJECT)
     try:
         manager.add_hookspecs(HookSpecs)
@@ -95,32 +105,40 @@ def check_host_plugin(plugin: object, name: str = "") -> HostPlugin:
             caller.name: caller.get_hookimpls()
             for caller in manager.get_hookcallers(plugin) or ()
         }
-    except Exception as error:  # of pluggy, or of the plugin's own attributes
-        raise _wrong_plugin_error(name, describe(error)) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of pluggy, or of the plugin's own attributes
+        raise _wrong_plugin_error(label, describe(error)) from error
     finally:
         # A manager is a cycle, and would keep the plugin.
         vars(manager.hook).clear()
 
     if not callers and not hasattr(plugin, "span"):
-        raise _wrong_plugin_error(name, "it has no method with @hookimpl(wrapper=True)")
+        raise _wrong_plugin_error(
+            label, "it has no method with @hookimpl(wrapper=True)"
+        )
     transforms = callers.pop(TRANSFORM, [None])
     if transforms[0] is not None:
         if transforms[0].wrapper:
-            raise _wrong_plugin_error(name, f"its {TRANSFORM} is a wrapper")
+            raise _wrong_plugin_error(label, f"its {TRANSFORM} is a wrapper")
         if not isinstance(getattr(plugin, "version", None), str):
             raise _wrong_plugin_error(
-                name,
+                label,
                 f"it has {TRANSFORM} and no text `version`, by which caches tell what "
                 "it made",
             )
     for hook, methods in callers.items():
         if not all(method.wrapper for method in methods):
             raise _wrong_plugin_error(
-                name, f"its {hook} is not marked with @hookimpl(wrapper=True)"
+                label, f"its {hook} is not marked with @hookimpl(wrapper=True)"
             )
 
     return HostPlugin(
-        name=name, plugin=plugin, hooks=frozenset(callers), transform=transforms[0]
+        name=name,
+        label=label,
+        plugin=plugin,
+        hooks=frozenset(callers),
+        transform=transforms[0],
     )
 
 
@@ -162,10 +180,10 @@ def _load_named_plugins() -> Iterator[HostPlugin]:
         EpctxError: see `load_host_plugin`.
     """
     if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-        _, tracer = import_entry(
+        entry, tracer = import_entry(
             GROUP, "trace", "host plugin", needed_by=TRACE_VARIABLE
         )
-        yield check_host_plugin(tracer(), "trace")
+        yield check_host_plugin(tracer(), "trace", describe_package(entry))
     yield from map(load_host_plugin, split_names(os.environ.get(NAMES_VARIABLE, "")))
 
 
@@ -182,10 +200,12 @@ def load_host_plugin(name: str) -> HostPlugin:
     try:
         target = entry.load()
         plugin = target() if inspect.isclass(target) else target
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise Fail(
             f"{describe_entry(entry, 'host plugin')}, {entry.value}, could not be "
             f"made: {describe(error)}.",
             hint="This is a fault of that package; its own exception is the cause.",
         ) from error
-    return check_host_plugin(plugin, name)
+    return check_host_plugin(plugin, name, describe_package(entry))

@@ -12,8 +12,8 @@ import functools
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import is_dataclass
 from functools import partial
-from operator import is_not
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
 
 _NOTHING = object()
+_OF_RESULT = 4
+_OF_FIELDS = 3
+"""Levels of lists and objects below a list of results, and below one of its items."""
+_OF_ARGUMENTS = 2
 
 
 class _Methods:
@@ -74,7 +78,7 @@ class ProviderHooks(pluggy.PluginManager):
     Attributes:
         record: the EP's record.
         hooks: the hooks that it implements.
-        hosts: the names of the host plugins that wrap a hook, for each that has some.
+        hosts: the labels of the host plugins that wrap a hook, for each that has some.
 
     Args:
         record: the EP's record.
@@ -105,7 +109,7 @@ class ProviderHooks(pluggy.PluginManager):
         # pluggy calls first what was registered last.
         for number, host in reversed(list(enumerate(host_plugins))):
             for hook in host.hooks & self.hooks:
-                self.hosts.setdefault(hook, []).insert(0, host.name)
+                self.hosts.setdefault(hook, []).insert(0, host.label)
             self.register(host.plugin, f"host plugin {number}")
 
         # The last of those that want to be called last is the innermost.
@@ -122,35 +126,42 @@ class ProviderHooks(pluggy.PluginManager):
         record = self.record
         row = HOOKS[hook]
         last = self._last
-        is_wrapped = hook in self.hosts
+        hosts = self.hosts.get(hook, [])
+        is_wrapped = bool(hosts)
 
-        def check() -> Generator[None, Any, Any]:
+        def check(*arguments: Any) -> Generator[None, Any, Any]:
+            if is_wrapped and _take_state(arguments, _OF_ARGUMENTS) != last.arguments:
+                raise _host_error(
+                    hosts, record, hook, "changed its arguments in place."
+                )
             with blame(record, hook):
                 result = yield
             result = check_result(record, row, result)
             if is_wrapped:
-                # Wrappers may change a list in place.
-                last.given = list(result) if type(result) is list else result
+                last.given = _take_state(result)
             return result
 
-        return check
+        # pluggy passes the arguments of the function that is wrapped: all of them.
+        return functools.wraps(vars(HookSpecs)[hook])(check) if is_wrapped else check
 
     def call(self, hook: str, arguments: Mapping[str, Any]) -> Any:
         """Call a hook that the EP implements."""
         is_wrapped = hook in self.hosts
         if is_wrapped:
             self._last.given = _NOTHING
+            names = HOOKS[hook].arguments
+            self._last.arguments = _take_state(
+                [arguments[name] for name in names], _OF_ARGUMENTS
+            )
         try:
             result = getattr(self.hook, hook)(**arguments)
         except BaseException as error:
             _release_frames(error)
             # What the EP raises is typed by now.
-            if (
-                is_wrapped
-                and not isinstance(error, EpctxError)
-                and isinstance(error, Exception)
-            ):
-                raise self._host_error(hook, f"raised {describe(error)}") from error
+            if is_wrapped and not isinstance(error, EpctxError | KeyboardInterrupt):
+                raise _host_error(
+                    self.hosts[hook], self.record, hook, f"raised {describe(error)}"
+                ) from error
             raise
 
         if is_wrapped and self.was_changed(result):
@@ -160,10 +171,7 @@ class ProviderHooks(pluggy.PluginManager):
 
     def was_changed(self, result: object) -> bool:
         """Return whether host plugins changed the result of this thread's last call."""
-        before = self._last.given
-        if type(before) is not list or type(result) is not list:
-            return before is not result
-        return len(before) != len(result) or any(map(is_not, before, result))
+        return bool(self._last.given != _take_state(result))
 
     @contextmanager
     def blame_hosts(self, hook: str) -> Iterator[None]:
@@ -177,23 +185,43 @@ class ProviderHooks(pluggy.PluginManager):
             yield
         except PluginError as error:
             fault = f"changed a result against the contract: {error.message}"
-            raise self._host_error(hook, fault) from error
-
-    def _host_error(self, hook: str, fault: str) -> InvalidArgument:
-        names = self.hosts[hook]
-        who = (
-            f"host plugin {names[0]}"
-            if len(names) == 1
-            else (f"one of the host plugins {', '.join(names)}")
-        )
-        return InvalidArgument(
-            f"{who}, which wraps {hook} of {self.record.label}, {fault}",
-            hint="This is a mistake in that plugin of the host, not in the EP.",
-        )
+            raise _host_error(self.hosts[hook], self.record, hook, fault) from error
 
     def close(self) -> None:
         """Release the EP and all that was registered: a manager is a cycle."""
         vars(self.hook).clear()
+
+
+def _host_error(
+    names: Sequence[str], record: PluginRecord, hook: str, fault: str
+) -> InvalidArgument:
+    who = (
+        f"host plugin {names[0]}"
+        if len(names) == 1
+        else (f"one of the host plugins {', '.join(names)}")
+    )
+    return InvalidArgument(
+        f"{who}, which wraps {hook} of {record.label}, {fault}",
+        hint="This is a mistake in that plugin of the host, not in the EP.",
+    )
+
+
+def _take_state(value: Any, levels: int = _OF_RESULT) -> Any:
+    """Return what a host plugin alters that changes an argument or a result of a hook
+    in place, to be compared with its later state.
+
+    What lies deeper than the levels belongs to the core or the EP, and is compared as
+    it is.
+    """
+    if levels == _OF_FIELDS and is_dataclass(value):
+        value = vars(value)
+    if levels and isinstance(value, list | tuple):
+        return [_take_state(item, levels - 1) for item in value]
+    if levels and isinstance(value, dict):
+        return {key: _take_state(item, levels - 1) for key, item in value.items()}
+    if hasattr(value, "SerializeToString"):
+        return value.SerializeToString(deterministic=True)
+    return getattr(value, "__array_interface__", value)
 
 
 def _bind(method: MarkedMethod, provider: ExecutionProvider) -> Callable[..., Any]:
@@ -341,8 +369,12 @@ class ProviderInstances:
         """
         with ExitStack() as stack:
             for host in self._observers:
-                span = f"the span of the host plugin {host.name}"
-                with blame_host(f"{span} raised"):
+                span = f"the span of the host plugin {host.label}"
+                with blame_host(
+                    f"{span} raised",
+                    passing=(EpctxError, KeyboardInterrupt),
+                    caught=(BaseException,),
+                ):
                     manager = host.plugin.span(name, category, facts)
                     manager.__enter__()
                 leave = partial(manager.__exit__, None, None, None)

@@ -182,7 +182,7 @@ def test_a_folder_that_its_maker_removes_meanwhile_is_made_again(source, folder)
     removed = []
 
     def remove(_name, args):
-        if not removed and Path(str(args[0])) == folder / "a":
+        if not removed and Path(str(args[0])).parent == folder / "a":
             removed.append(folder / "a")
             (folder / "a").rmdir()
 

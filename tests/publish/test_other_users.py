@@ -206,7 +206,7 @@ def test_nobody_else_may_write_into_a_staging_folder_whatever_the_umask(
     try:
         with Publication(folder) as publication:
             publication.create("sub/x").write(b"x")
-            (staging,) = folder.glob(".epctx-*")
+            (staging,) = filter(Path.is_dir, folder.glob(".epctx-*"))
             found = [staging, *(p for p in staging.rglob("*") if p.is_dir())]
             modes = [path.stat().st_mode & 0o777 for path in found]
             publication.commit([])

@@ -19,7 +19,7 @@ import pytest
 from cli.fixtures import on_a_terminal
 from epctx_batch import processes, run_batch
 from epctx_batch.fleet import read_fleet
-from epctx_batch.results import CPU_EP
+from epctx_batch.results import CPU_EP, TaskResult
 from epctx_batch.work import read_result
 from isolation.harness import wait_for
 
@@ -121,6 +121,25 @@ def test_results_stay_when_the_cache_is_removed(folder):
 
     with InferenceSession(result.tasks[0].output):
         pass
+
+
+@pytest.mark.parametrize(("umask", "is_linked"), [(0o022, True), (0o002, False)])
+def test_no_link_into_the_cache_is_left_to_those_who_may_write_to_it(
+    folder, umask, is_linked
+):
+    (folder / "two.onnx").unlink()
+    before = os.umask(umask)
+    try:
+        result = run_batch(folder / "fleet.toml")
+    finally:
+        os.umask(before)
+
+    assert result.ok
+    kept = [p for p in (folder / "cache").rglob("*") if p.is_file()]
+    for task in result.tasks:
+        delivered = Path(task.output)
+        assert any(delivered.samefile(path) for path in kept) == is_linked
+        assert read_result(delivered.parent) == task
 
 
 def test_open_dimensions_get_the_lengths_of_the_file(folder):
@@ -399,6 +418,25 @@ def test_the_command_prints_a_table_of_models_and_targets(epctx, folder, monkeyp
     ] * 4
 
 
+def test_no_text_of_a_file_or_a_folder_steers_a_terminal(epctx, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    mark = "\u202e\x1b[2J"
+    (folder / "one.onnx").rename(folder / f"one{mark}.onnx")
+    text = (folder / "fleet.toml").read_text()
+    (folder / "fleet.toml").write_text(text.replace("phone", "pho\\u202e\\u001b[2Jne"))
+
+    said = epctx("batch", "fleet.toml")
+    (task,) = (folder / "fleet-results").glob("two-pho*")
+    task.rename(shown := task.with_name(f"two{mark}"))
+    (shown / "log.txt").write_text(mark)
+    told = epctx("batch", "show", shown.name)
+
+    assert said.code == told.code == 0, said.err
+    for printed in (said.out, said.err, told.out, told.err):
+        assert printed.replace("\n", "").isprintable()
+    assert said.out.count("\\u202e\\x1b[2J") >= 2
+
+
 def test_a_batch_in_which_nothing_is_compiled_exits_with_1_and_keeps_why(
     epctx, folder, monkeypatch
 ):
@@ -493,3 +531,109 @@ def test_show_opens_no_other_folder(epctx, folder, monkeypatch, wanted):
 
     assert said.code == 2
     assert "needs the ID of a task" in said.err
+
+
+@pytest.fixture
+def show(tmp_path):
+    """The folder of a task that is done, and a function that shows it in a process of
+    its own, which a test may give up.
+    """
+    result = TaskResult(
+        id="one-phone", model="one.onnx", target="phone", state="done",
+        was_cached=False, seconds=1.5, nodes={"QNNExecutionProvider": 1},
+        output="one_ctx.onnx", bytes=1, error=None, versions={"epctx-core": "0.1.0"},
+    )  # fmt: skip
+    folder = tmp_path / "fleet-results" / result.id
+    folder.mkdir(parents=True)
+    (folder / "task.json").write_text('{"eps": ["QNN"]}')
+    (folder / "log.txt").write_text("compiled\n")
+    (folder / "result.json").write_text(json.dumps(result.as_dict()))
+
+    def run(*more):
+        return subprocess.run(
+            [sys.executable, "-m", "epctx_core", "batch", "show", result.id, *more],
+            cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    return folder, run
+
+
+def hand_over(path, how):
+    """Put a file there that is not what the batch writes."""
+    path.unlink()
+    if how == "a pipe":
+        os.mkfifo(path)
+    elif how == "an endless device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 42)
+
+
+@pytest.mark.parametrize("how", ["a pipe", "an endless device", "four tebibytes"])
+@pytest.mark.parametrize("name", ["result.json", "task.json", "log.txt"])
+def test_show_reads_regular_files_of_a_bounded_size(show, name, how):
+    task, run = show
+
+    hand_over(task / name, how)
+    said = run()
+
+    if name == "task.json":
+        assert said.returncode == 2
+        assert "cannot be read" in said.stderr
+    else:
+        assert said.returncode == 0, said.stderr
+        expected = {
+            "result.json": "the result cannot be read",
+            "log.txt": "only its end is shown" if how == "four tebibytes" else "",
+        }
+        assert expected[name] in said.stdout
+    assert "Traceback" not in said.stderr
+
+
+FORGED = {
+    "seconds without end": {"seconds": float("inf")},
+    "seconds that no float has": {"seconds": 10**400},
+    "a state of others": {"state": "\u202edone\x1b[2J"},
+    "a name that is a list": {"model": ["a"]},
+    "an error without texts": {
+        "state": "failed", "output": None,
+        "error": {"code": 1, "message": ["a"], "hint": {}},
+    },
+    "a field more": {"more": 1},
+    "fewer nodes than none": {"nodes": {"QNNExecutionProvider": -1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_show_says_that_a_forged_result_is_none(show, forged):
+    task, run = show
+
+    facts = json.loads((task / "result.json").read_bytes())
+    (task / "result.json").write_text(json.dumps({**facts, **FORGED[forged]}))
+    said = run()
+
+    assert said.returncode == 0, said.stderr
+    assert "the result cannot be read" in said.stdout
+    assert said.stdout.replace("\n", "").isprintable()
+
+
+def test_show_refuses_a_task_that_is_nested_deeper_than_any(show):
+    task, run = show
+
+    (task / "task.json").write_text('{"options":' + "[" * 900 + "]" * 900 + "}")
+    said = run("--json")
+
+    assert said.returncode == 2
+    assert "not of the form of a task" in said.stderr
+
+
+def test_the_result_of_another_task_is_not_taken_for_a_lost_one_s(folder, dying):
+    (folder / "two.onnx").unlink()
+    dying(folder, "forging", "")
+
+    result = run_batch(folder / "fleet.toml")
+
+    (lost,) = by_target(result, "dying")
+    assert lost.state == "failed"
+    assert "the process that worked on it" in lost.error.message

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 from epctx_batch import read_fleet
 
@@ -192,3 +197,50 @@ def test_a_mistyped_address_of_a_shared_cache_is_no_folder(fleet):
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(NoSuchFile, match=r"none\.toml"):
         read_fleet(tmp_path / "none.toml")
+
+
+def test_more_tasks_than_a_batch_may_have_are_counted_before_they_are_made(fleet):
+    options = ", ".join(f"o{n} = {list(range(10))}" for n in range(9))
+
+    with pytest.raises(InvalidArgument, match="1,000,000,000 targets") as caught:
+        fleet(f"{MODEL}{TARGET}options.QNN = {{{options}}}")
+
+    assert "at most" in str(caught.value)
+
+
+def test_an_endless_file_is_an_error():
+    with pytest.raises(InvalidArgument, match="more than"):
+        read_fleet(Path("/dev/zero"))
+
+
+def test_a_pattern_leaves_out_what_is_removed_while_it_is_looked_for(
+    fleet, tmp_path, monkeypatch
+):
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "c.onnx").touch()
+    find = Path.glob
+
+    def find_while_it_is_removed(folder, pattern):
+        for path in find(folder, pattern):
+            if path.name == "c.onnx":
+                others = {tmp_path / "one", tmp_path / "two", tmp_path / "three"}
+                for other in others - {path.parent}:
+                    shutil.rmtree(other, ignore_errors=True)
+            yield path
+
+    monkeypatch.setattr(Path, "glob", find_while_it_is_removed)
+    found = fleet(f'[[model]]\npath = "**/*.onnx"\n{TARGET}')
+
+    names = sorted(Path(task.model).name for task in found.tasks)
+    assert names == ["a.onnx", "b.onnx", "c.onnx"]
+
+
+def test_a_folder_that_cannot_be_searched_is_an_error_of_the_file(fleet, monkeypatch):
+    def refuse(_folder, _pattern):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "glob", refuse)
+
+    with pytest.raises(InvalidArgument, match=r"fleet\.toml.*Input/output error"):
+        fleet(f'[[model]]\npath = "*.onnx"\n{TARGET}')

@@ -172,6 +172,21 @@ def test_what_one_machine_compiled_no_other_compiles(machines, address):
         assert session.run(None, {"x": X})[0].shape == X.shape
 
 
+def test_the_name_of_a_model_steers_no_log(machines, address, model, tmp_path):
+    named = tmp_path / "m\u202e\x1b[2J.onnx"
+    named.write_bytes(model.read_bytes())
+
+    for machine in ("a", "b", "b"):
+        with epctx.load_or_compile(
+            named, with_eps(QNN), machines.folder / machine, shared_cache=address
+        ):
+            pass
+
+    told = machines.said("")
+    assert any(line.startswith("pushed m\\u202e\\x1b[2J.onnx") for line in told)
+    assert [line for line in told if not line.isprintable()] == []
+
+
 def test_an_entry_that_was_pulled_is_a_hit_and_asks_nobody_again(machines, address):
     machines.path("a", address)
     machines.path("b", address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from contextlib import contextmanager
 
 import numpy as np
@@ -64,6 +65,33 @@ def failing_call(number, code):
         yield lambda: seen
 
 
+@contextmanager
+def vanishing_before_call(number, folder):
+    """Remove a folder before the n-th call that brings something to disk or opens or
+    looks at a file.
+    """
+    seen = 0
+    is_removing = False
+
+    def before(original):
+        def call(*arguments, **keywords):
+            nonlocal seen, is_removing
+            if not is_removing:
+                seen += 1
+                if seen == number:
+                    is_removing = True
+                    shutil.rmtree(folder, ignore_errors=True)
+                    is_removing = False
+            return original(*arguments, **keywords)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "rename", "replace", "mkdir", "link", "open", "utime"):
+            patch.setattr(os, name, before(getattr(os, name)))
+        yield lambda: seen
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_each_call_may_fail_and_the_session_is_there(
     cache, model, expected, code, monkeypatch
@@ -85,6 +113,26 @@ def test_each_call_may_fail_and_the_session_is_there(
                 check_whole(lease.folder, lease.record)
     assert calls > 12
     assert len(cache.warnings) > 5
+
+
+def test_a_folder_that_vanishes_during_a_compile_gives_a_session_and_one_warning(
+    cache, model, expected, monkeypatch
+):
+    number, calls = 0, 1
+    while number <= calls:
+        number += 1
+        monkeypatch.setattr(request, "_warned", set())
+        warned = len(cache.warnings)
+
+        with vanishing_before_call(number, cache.folder) as count:
+            session = cache.session(model, with_eps(QNN))
+            calls = max(calls, count())
+
+        assert np.array_equal(answer(session), expected)
+        assert len(cache.warnings) - warned <= 1
+        shutil.rmtree(cache.folder, ignore_errors=True)
+    assert calls > 12
+    assert cache.warnings
 
 
 def test_a_folder_that_cannot_be_made_gives_one_warning(cache, model, expected):

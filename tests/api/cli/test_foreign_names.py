@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 FORGED = "FORGED: all is well"
-NAME = f"\x1b[31mred\n{FORGED}\r{'n' * 5000}"
+NAME = f"\x1b[31mred\u202e\n{FORGED}\r{'n' * 5000}"
 
 
 @pytest.fixture
@@ -85,6 +85,7 @@ def test_no_name_forges_a_line(epctx, hostile, tmp_path, command):
     lines = re.split(r"[\n\r]", f"{said.out}{said.err}")
     assert len(lines) > 1
     assert "\x1b" not in said.out + said.err
+    assert "\u202e" not in said.out + said.err
     assert [line for line in lines if line.lstrip().startswith(FORGED)] == []
 
 

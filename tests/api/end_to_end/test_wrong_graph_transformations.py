@@ -99,6 +99,10 @@ def failing(_model, _weights, _level):
     raise LookupError("its own words")
 
 
+def raising_no_exception(*_given):
+    raise BaseException("odd")  # noqa: TRY002 - whatever a plugin raises
+
+
 def leaving(_model, _weights, _level):
     sys.exit("bye")
 
@@ -141,6 +145,7 @@ def leaving(_model, _weights, _level):
         (lambda *_given: onnx.ModelProto(), "gave a"),
         (failing, "raised LookupError: its own words"),
         (leaving, "raised SystemExit: bye"),
+        (raising_no_exception, "raised BaseException: odd"),
     ],
 )
 def test_a_plugin_that_transforms_wrongly_is_blamed_by_name_and_nothing_is_written(

@@ -203,6 +203,8 @@ def test_a_broken_format_hides_nothing_about_a_damaged_file(site, python, tmp_pa
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("raise SystemExit('no licence')", "SystemExit: no licence"),
+        ("raise GeneratorExit('no licence')", "GeneratorExit: no licence"),
+        ("raise BaseException('no licence')", "BaseException: no licence"),
     ],
 )
 def test_a_broken_format_is_blamed_for_the_files_that_have_its_suffix(
@@ -337,6 +339,20 @@ options.add_session_config_entry("ep.isolate_by", "acme")
 options.add_session_config_entry("ep.isolate_timeout_seconds", "7")
 epctx.ModelCompiler(options, sys.argv[1]).compile_to_file(sys.argv[2])
 """
+
+
+@pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit", "BaseException"])
+def test_an_isolation_that_raises_no_exception_is_blamed(site, python, tmp_path, kind):
+    code = f"def isolate(*_, **__): raise {kind}('no licence')"
+    site("acme-isolation", "acme_isolation", code, isolation={"acme": "acme_isolation"})
+    onnx.save(NEG, tmp_path / "m.onnx")
+
+    said = python(COMPILE, tmp_path / "m.onnx", tmp_path / "m_ctx.onnx")
+
+    assert (
+        "PluginError: the isolation 'acme' of acme-isolation 1.2 failed: "
+        f"{kind}: no licence" in said
+    )
 
 
 def test_the_isolation_of_a_third_package_replaces_ours(

@@ -282,6 +282,20 @@ def fails_after(self):
     raise LookupError("lost")
 
 
+class Odd(BaseException):
+    """No Exception, as some libraries raise to end a thread or a task."""
+
+
+def ends_the_process_after(self):
+    yield
+    raise SystemExit(3)
+
+
+def raises_no_exception(self):
+    yield
+    raise Odd
+
+
 def yields_twice(self):
     yield
     yield
@@ -295,7 +309,8 @@ def never_yields(self):
 
 WRONG = [
     gives_five, gives_a_list_of_numbers, drops_a_result, drops_a_result_in_place,
-    fails_before, fails_after, yields_twice, never_yields,
+    fails_before, fails_after, yields_twice, never_yields, ends_the_process_after,
+    raises_no_exception,
 ]  # fmt: skip
 
 
@@ -319,6 +334,99 @@ def test_what_a_plugin_does_wrong_is_not_blamed_on_the_ep(registry, hook, wrong)
 
     assert f"wraps {hook} of {Alpha.name}" in caught.value.message
     assert "not in the EP" in caught.value.hint
+
+
+def test_an_interrupt_of_the_user_in_a_plugin_passes(registry):
+    def compile_(self):
+        raise KeyboardInterrupt
+        yield
+
+    registry.register_host_plugin(wrapping("compile", compile_))
+
+    with pytest.raises(KeyboardInterrupt):
+        run(registry)
+
+
+def takes_partitions_away(self, partitions):
+    partitions.clear()
+    return (yield)
+
+
+def takes_weights_away(self, weights):
+    weights.clear()
+    return (yield)
+
+
+def takes_the_graph_away(self, model):
+    del model.graph.node[:]
+    return (yield)
+
+
+def empties_the_result(self):
+    result = yield
+    del result.graph.node[:]
+    return result
+
+
+def gives_more_nodes(self):
+    result = yield
+    result[0].nodes.append("no node")
+    return result
+
+
+def reshapes_memory(self):
+    result = yield
+    result.shape = (result.size,)
+    return result
+
+
+def locks_memory(self):
+    result = yield
+    result.flags.writeable = False
+    return result
+
+
+IN_PLACE = [
+    ("compile", takes_partitions_away), ("optimize_model", takes_weights_away),
+    ("optimize_model", takes_the_graph_away), ("optimize_model", empties_the_result),
+    ("get_capability", gives_more_nodes), ("allocate", reshapes_memory),
+    ("allocate", locks_memory),
+]  # fmt: skip
+
+
+class Changes(Alpha):
+    """Has hooks whose arguments or results can be changed in place."""
+
+    name = "ChangesExecutionProvider"
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [
+            replace(claim, nodes=list(claim.nodes))
+            for claim in super().get_capability(graph)
+        ]
+
+    @hookimpl
+    def optimize_model(self, model):
+        return model
+
+    @hookimpl
+    def allocate(self, shape, dtype):
+        return np.empty(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("hook", "change"), IN_PLACE, ids=lambda value: getattr(value, "__name__", value)
+)
+def test_a_change_in_place_is_not_blamed_on_the_ep(registry, hook, change):
+    registry.register(Changes)
+
+    run(registry, options(Changes))
+    registry.register_host_plugin(wrapping(hook, change))
+    with pytest.raises(InvalidArgument, match="Wraps") as caught:
+        run(registry, options(Changes))
+
+    assert f"wraps {hook} of {Changes.name}" in caught.value.message
 
 
 def test_of_several_plugins_that_could_be_wrong_all_are_named(registry):

@@ -150,16 +150,16 @@ def test_an_ep_may_mark_what_nobody_observes(model):
     assert result.shape == (2, 3)
 
 
-def test_a_span_that_raises_is_the_hosts_fault(model):
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, GeneratorExit, BaseException])
+def test_a_span_that_raises_is_the_hosts_fault(model, kind):
     class Broken:
         def span(self, name, category, facts):
-            raise KeyError(name)
+            raise kind(name)
 
     options, registry = options_of(Broken(), Alpha)
 
-    with pytest.raises(
-        Fail, match=r"span of the host plugin .*Broken raised: KeyError"
-    ):
+    said = rf"span of the host plugin .*Broken raised: {kind.__name__}"
+    with pytest.raises(Fail, match=said):
         epctx.InferenceSession(model, options, registry=registry)
 
 

@@ -151,7 +151,7 @@ def test_without_locks_on_folders_whatever_writes_files_is_refused_before_it_beg
     assert len(said) == 3
     for message in said.values():
         assert message.startswith("Fail: ")
-        assert "this system has no locks on folders (flock)" in message
+        assert "this system has no locks (flock)" in message
         assert "compile_to_bytes" in message
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.glob(".epctx-*"))

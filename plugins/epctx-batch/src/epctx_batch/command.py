@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import argparse
 
 _SHOW = "show"
+_LEVELS = 3
+"""Of a task: itself, its options, and those of an EP."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -160,17 +163,17 @@ def _print_sums(table: Table, result: BatchResult, console: Console) -> None:
 
 
 def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
-    from epctx_batch.work import LOG, TASK, read_result
+    from epctx_batch.work import LOG, MOST_LOG, RESULT, TASK, read_end, read_result
 
     folder = _find_folder(wanted, output)
-    facts = _read_json(folder / TASK)
+    facts = _read_task(folder / TASK)
     result = read_result(folder)
     try:
-        log = (folder / LOG).read_text("utf-8", errors="replace")
+        log = read_end(folder / LOG, MOST_LOG).decode(errors="replace")
     except OSError:
         log = ""
 
-    console.say(f"{folder.name}: {'not ended' if result is None else result.state}")
+    console.say(f"{folder.name}: {_describe_state(folder / RESULT, result)}")
     rows = [
         (str(key), value if isinstance(value, str) else json.dumps(value))
         for key, value in facts.items()
@@ -191,11 +194,20 @@ def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
         for words in filter(None, (result.error.message, result.error.hint)):
             console.say(one_line(words))
     console.say()
-    console.say(f"{folder / LOG}:")
+    is_cut = len(log) >= MOST_LOG
+    console.say(f"{folder / LOG}{' (only its end is shown)' if is_cut else ''}:")
     for line in log.splitlines():
         console.say(f"  {one_line(line)}")
     console.result(ShowResult(task=result, options=dict(facts), log=log))
     return ExitCode.DONE
+
+
+def _describe_state(path: Path, result: TaskResult | None) -> str:
+    if result is not None:
+        return result.state
+    if os.path.lexists(path):
+        return f"the result cannot be read ({path.name} is none of this task)"
+    return "not ended"
 
 
 def _find_folder(wanted: str | None, output: str | None) -> Path:
@@ -233,11 +245,23 @@ def _find_folder(wanted: str | None, output: str | None) -> Path:
     return (exact or found)[0]
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
+def _read_task(path: Path) -> Mapping[str, Any]:
+    from epctx_batch.work import read_facts
+
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(read_facts(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{str(path)!r} cannot be read: {error}.") from error
-    if not isinstance(facts, dict):
+    if not isinstance(facts, dict) or not _is_flat(facts, _LEVELS):
         raise InvalidArgument(f"{str(path)!r} is not of the form of a task.")
     return facts
+
+
+def _is_flat(value: object, levels: int) -> bool:
+    """Return whether lists and objects lie in each other at most some levels deep:
+    deeper ones could be read, but not printed.
+    """
+    if not isinstance(value, dict | list):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(item, levels - 1) for item in items)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +45,10 @@ _FORMS: Final = {
     dict: "a table",
     list: "a list",
 }
+_LONGEST_FILE: Final = 64 << 20
+_MOST_TASKS: Final = 4_000_000
+_SEARCHES: Final = 3
+"""Searches for a pattern's files in a folder that changes meanwhile."""
 _ID_DIGITS: Final = 16
 _LONGEST_WORDS: Final = 80
 
@@ -122,7 +128,11 @@ def read_fleet(path: Path) -> Fleet:
         InvalidArgument: it is not TOML, or a key, value or name in it is wrong.
     """
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LONGEST_FILE + 1)
+        if len(content) > _LONGEST_FILE:
+            raise ValueError(f"it has more than {_LONGEST_FILE:,} bytes")  # noqa: TRY301 - as below
+        data = tomllib.loads(content.decode())
     except FileNotFoundError as error:
         raise NoSuchFile(f"there is no file {str(path)!r}.", path=path) from error
     except (OSError, ValueError, RecursionError) as error:
@@ -172,7 +182,9 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
     address = _find_address(batch.get("shared_cache"), folder)
     shared = _to_texts("batch.config", batch.get("config", {}))
     tasks = []
-    for model, own, lengths in _find_models(models, folder):
+    located = list(_find_models(models, folder))
+    _check_count(len(located) * len(targets), "tasks")
+    for model, own, lengths in located:
         # A pattern may find what the batch itself has written.
         if any(model.is_relative_to(made) for made in (output, cache) if made):
             continue
@@ -213,17 +225,32 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
 
 
 def _list_targets(data: Mapping[str, Any]) -> list[_Target]:
-    targets = list(
-        itertools.chain.from_iterable(
-            _expand_target(_check_table("target", each))
-            for each in _check_list("target", data)
-        )
-    )
-    names = [target.name for target in targets]
-    for name in names:
-        if names.count(name) > 1:
+    tables = [_check_table("target", each) for each in _check_list("target", data)]
+    _check_count(sum(map(_count_combinations, tables)), "targets")
+    targets = list(itertools.chain.from_iterable(map(_expand_target, tables)))
+    for name, count in Counter(target.name for target in targets).items():
+        if count > 1:
             raise _WrongValueError(f"two targets are called {name!r}.")
     return targets
+
+
+def _count_combinations(table: Mapping[str, Any]) -> int:
+    """Return the number of targets that the lists among a table's options make."""
+    return math.prod(
+        len(value)
+        for options in table.get("options", {}).values()
+        if isinstance(options, dict)
+        for value in options.values()
+        if isinstance(value, list)
+    )
+
+
+def _check_count(count: int, things: str) -> None:
+    if count > _MOST_TASKS:
+        raise _WrongValueError(
+            f"it makes {count:,} {things}; a batch has at most {_MOST_TASKS:,} tasks. "
+            "Leave out values of options, or make several batches."
+        )
 
 
 def _check_list(name: str, data: Mapping[str, Any]) -> list[Any]:
@@ -343,8 +370,8 @@ def _find_models(
             if (base / below).is_file():  # its name may have brackets
                 found = [base / below]
             else:
-                found = sorted(base.glob(below)) if below != "." else []
-        except ValueError as error:
+                found = _search(base, below) if below != "." else []
+        except (OSError, ValueError) as error:
             raise _WrongValueError(f"'path' is {str(pattern)!r}: {error}.") from error
         if not found:
             raise NoSuchFile(
@@ -354,6 +381,18 @@ def _find_models(
         config = _to_texts("model.config", table.get("config", {}))
         for path in found:
             yield path, config, table.get("free_dimensions", {})
+
+
+def _search(base: Path, pattern: str) -> list[Path]:
+    """Return the files of a pattern, in the order of names.
+
+    Raises:
+        OSError: a folder cannot be searched, or folders vanish again and again.
+    """
+    for _ in range(_SEARCHES - 1):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(base.glob(pattern))
+    return sorted(base.glob(pattern))
 
 
 def _make_id(model: Path, target: str) -> str:

@@ -166,9 +166,10 @@ class _Process:
         answer = self._group.first.stdout
         line = b"" if answer is None else answer.readline()
         try:
-            return parse_result(line)
+            result = parse_result(line)
         except ValueError:
             return None
+        return result if result.id == task.id else None
 
     def kill(self) -> None:
         """End the process and its children at once; `run` notices."""

@@ -44,6 +44,11 @@ RESULT: Final = "result.json"
 PAGE: Final = "report.html"
 HTML: Final = "epctx batch --html"
 HIDDEN: Final = "(hidden)"
+MOST_FACTS: Final = 4 << 20
+"""Bytes of a task's JSON."""
+MOST_LOG: Final = 16 << 20
+"""Bytes of a log that are shown."""
+_MOST: Final = 1 << 63
 _ATTEMPTS: Final = 3
 """Compiles of a model whose entry the cache removes before its files are taken."""
 
@@ -123,9 +128,40 @@ def store_failure(folder: Path, result: TaskResult) -> None:
 def read_result(folder: Path) -> TaskResult | None:
     """Return the result in a task's folder, None if there is none, or no whole one."""
     try:
-        return parse_result((folder / RESULT).read_bytes())
+        result = parse_result(read_facts(folder / RESULT))
     except (OSError, ValueError):
         return None
+    return result if result.id == folder.name else None
+
+
+def read_end(path: Path, most: int) -> bytes:
+    """Return the last bytes of a file in a folder of results, into which others may
+    have put anything.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    # A pipe without a writer would be waited for.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{str(path)!r} is not a regular file")
+        file.seek(max(0, status.st_size - most))
+        return file.read(most)
+
+
+def read_facts(path: Path) -> bytes:
+    """Return the JSON that a task has left.
+
+    Raises:
+        OSError: see `read_end`.
+        ValueError: it is longer than any.
+    """
+    data = read_end(path, MOST_FACTS + 1)
+    if len(data) > MOST_FACTS:
+        raise ValueError(f"it has more than {MOST_FACTS:,} bytes")
+    return data
 
 
 def parse_result(data: bytes) -> TaskResult:
@@ -140,20 +176,32 @@ def parse_result(data: bytes) -> TaskResult:
         result = TaskResult(
             **facts, error=None if error is None else TaskError(**error)
         )
-        is_sound = (
-            all(type(count) is int for count in result.nodes.values())
-            and all(isinstance(text, str) for text in result.versions.values())
-            and all(isinstance(text, str) for text in result.warnings)
-            and isinstance(result.seconds, float | int)
-            and type(result.bytes) is int
-            and (result.state == "done") == (error is None)
-            and isinstance(result.output, str) == (error is None)
-        )
+        is_sound = _is_sound(result)
     except (TypeError, KeyError, AttributeError, RecursionError) as fault:
         raise ValueError(f"it is no result: {fault!r}") from fault
     if not is_sound:
         raise ValueError("it is no result")
     return result
+
+
+def _is_sound(result: TaskResult) -> bool:
+    """Return whether each field of a result that anyone may have written is of its
+    type, and of a value that a task can have.
+    """
+    error = result.error
+    texts: list[object] = [result.id, result.model, result.target]
+    texts += [*result.versions.values(), *result.warnings]
+    texts += [result.output] if error is None else vars(error).values()
+    counts = [result.bytes, *result.nodes.values()]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(count) is int and 0 <= count < _MOST for count in counts)
+        and type(result.seconds) in {int, float}
+        and 0 <= result.seconds < _MOST
+        and type(result.was_cached) is bool
+        and result.state == ("done" if error is None else "failed")
+        and (result.output is None) == (error is not None)
+    )
 
 
 def _try_to_compile(task: Task, folder: Path) -> TaskResult:
@@ -265,10 +313,15 @@ def _compile(task: Task, folder: Path) -> TaskResult:
 def _deliver(entry: Path, names: Sequence[str], folder: Path) -> tuple[Path, int]:
     """Put an entry's files into a folder, as links where the system can; return the
     model's path and the size of all.
+
+    A file that others may write to becomes a copy: a link outside of the cache's
+    private folder would let them change the entry.
     """
     with Publication(folder) as publication:
         for name in names:
-            if not publication.link(name, entry.parent / name):
+            mode = (entry.parent / name).stat().st_mode
+            is_shared = mode & (stat.S_IWGRP | stat.S_IWOTH)
+            if is_shared or not publication.link(name, entry.parent / name):
                 with (entry.parent / name).open("rb") as source:
                     shutil.copyfileobj(source, publication.create(name))
         publication.commit([entry.name])

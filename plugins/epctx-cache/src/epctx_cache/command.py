@@ -117,7 +117,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
             [_make_row(entry) for entry in entries],
         )
     for holder in compiling:
-        console.say(f"compiling: {one_line(holder)}")
+        console.say(f"compiling: {holder}")
     if entries:
         console.say()
     console.say(

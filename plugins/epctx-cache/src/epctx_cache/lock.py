@@ -23,6 +23,7 @@ from contextlib import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from epctx_core.errors import one_line
 from epctx_core.ext import read_small_file
 
 try:
@@ -103,7 +104,7 @@ def read_holder(path: Path) -> str:
     """Return the text in a lock file, which describes the process that compiles."""
     with suppress(OSError):
         if text := read_small_file(path).decode("utf-8", "replace"):
-            return text
+            return one_line(text)
     return "another process that compiles the same model"
 
 

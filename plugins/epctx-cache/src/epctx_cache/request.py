@@ -169,6 +169,9 @@ class Request:
                     try:
                         loaded = entry(lease)
                     except errors.EpctxError as error:
+                        if self.compiled and not lease.model.exists():
+                            # Something has removed it, or the cache, meanwhile.
+                            raise _UnusableError from error
                         if self.compiled or not self._is_fault_of_entry(lease, error):
                             self._warn_of_plugin(lease, error)
                             raise
@@ -317,7 +320,8 @@ class Request:
         key, parts = self._make_key(self._content.digest, secret)
         if is_private and self.settings.shared:
             _log.info(
-                "%s has secret options: its entry is not shared.", self._source.name
+                "%s has secret options: its entry is not shared.",
+                errors.one_line(self._source.name),
             )
         self._shared = None if is_private else self.open_shared()
         with suppress(store.CorruptEntryError):  # logged when it is replaced
@@ -359,7 +363,7 @@ class Request:
         if self.compiled and lease is not None:
             _log.info(
                 "compiled %s into the cache in %s s: %s",
-                self._source.name,
+                errors.one_line(self._source.name),
                 lease.record.seconds,
                 key,
             )
@@ -467,7 +471,7 @@ class Request:
                 "have the model compiled again, remove all entries by `epctx cache "
                 "clear`.",
                 lease.record.key[:12],
-                lease.record.model,
+                errors.one_line(lease.record.model),
                 self.settings.folder,
                 error.message.rstrip("."),
             )
@@ -541,7 +545,8 @@ def _describe_share(record: store.EntryRecord) -> str:
             for ep, count in record.assignments.items()
         ]
     )
-    return f"{record.model}: {', '.join(shares) or 'it has no nodes'}"
+    words = f"{record.model}: {', '.join(shares) or 'it has no nodes'}"
+    return errors.one_line(words)
 
 
 def _warn_once(folder: Path, text: str) -> None:

@@ -38,6 +38,7 @@ from epctx_cache.store import (
     Lease,
     is_key,
 )
+from epctx_core.errors import one_line
 from epctx_core.ext import remove_tree
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class SharedCache:
             self._is_rewriting = True
             _log.warning("entry %s of %s is refused: %s.", key[:12], self, fault)
             return None
-        _log.info("pulled %s from %s: %s", record.model, self, key)
+        _log.info("pulled %s from %s: %s", one_line(record.model), self, key)
         return record
 
     def _push(self, lease: Lease, transfer: _Transfer) -> bool:
@@ -206,7 +207,7 @@ class SharedCache:
         entry = {**_FORMAT, "blobs": digests, "record": record.dump().decode()}
         with self._writing(self._entry_path(record.key)) as target:
             target.write(json.dumps(entry).encode())
-        _log.info("pushed %s to %s: %s", record.model, self, record.key)
+        _log.info("pushed %s to %s: %s", one_line(record.model), self, record.key)
         return True
 
     def _read_blob(

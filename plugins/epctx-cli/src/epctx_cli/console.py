@@ -148,7 +148,7 @@ class Console:
 
         columns = [
             layout.Column(
-                name,
+                text.cell(name),
                 [text.cell(row[index]) for row in rows],
                 is_number=all(isinstance(row[index], int) for row in rows),
                 folds=not any(header) and index == len(header) - 1,

@@ -18,7 +18,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from epctx_core import errors
-from epctx_core.errors import LONGEST_MESSAGE, EpctxError, PluginError, concealed
+from epctx_core.errors import (
+    LONGEST_MESSAGE,
+    EpctxError,
+    PluginError,
+    concealed,
+    one_line,
+)
 from epctx_core.ext import parse_json
 
 if TYPE_CHECKING:
@@ -239,22 +245,18 @@ def describe(error: BaseException) -> str:
     return type(error).__name__
 
 
-def make_printable(text: str, longest: int, *, keep: str = "") -> str:
+def make_printable(text: str, longest: int, *, keeps_lines: bool = False) -> str:
     """Return the beginning of a text, without secrets and with an escape sequence for
     whatever a terminal or a log could take for something else.
 
     Args:
         text: of another process.
         longest: most characters of the result.
-        keep: characters that stay, such as a line's end.
+        keeps_lines: whether the ends of lines stay.
     """
     shown = concealed(text)[:longest]
-    if not shown.isprintable():
-        shown = "".join(
-            c if c.isprintable() or c in keep else c.encode("unicode_escape").decode()
-            for c in shown
-        )
-    return shown[:longest]
+    lines = shown.split("\n") if keeps_lines else [shown]
+    return "\n".join(map(one_line, lines))[:longest]
 
 
 class RemoteError(Exception):
@@ -307,11 +309,11 @@ def decode_error(message: Message) -> EpctxError:
     ):
         raise ProtocolError("an error with unknown fields")
     texts = {
-        name: make_printable(text, _LONGEST, keep="\n")
+        name: make_printable(text, _LONGEST, keeps_lines=True)
         for name, text in {"message": message.text("message"), **fields}.items()
     }
     error = cls(texts.pop("message"), **texts)
     error.__cause__ = RemoteError(
-        make_printable(message.text("trace"), _LONGEST_TRACE, keep="\n")
+        make_printable(message.text("trace"), _LONGEST_TRACE, keeps_lines=True)
     )
     return error

@@ -27,10 +27,10 @@ from epctx_core import (
     errors,
     get_model_compatibility,
 )
+from epctx_core.errors import quote
 from epctx_core.ext import SESSION_OPTIONS, host_call, import_installed
 from epctx_core.plugin import Compatibility
 from epctx_onnxruntime.providers.base import MODELS, OnnxRuntimeProvider
-from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.providers.registration import find_adapter
 from epctx_onnxruntime.real import onnxruntime
 
@@ -474,5 +474,5 @@ def _open(
         name = _OTHER_NAMES.get(kind.__name__, kind.__name__)
         typed: type[errors.EpctxError] = getattr(errors, name, errors.Fail)
         raise typed(
-            f"onnxruntime cannot make the session: {one_line(error)}", ep=ep
+            f"onnxruntime cannot make the session: {quote(error)}", ep=ep
         ) from error

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from epctx_blobs import Blobs, write_blobs
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import (
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+    quote,
+)
 from epctx_core.plugin import (
     Availability,
     BuildInfo,
@@ -31,7 +36,6 @@ from epctx_core.plugin import (
 from epctx_onnxruntime.providers.library import (
     PluginLibrary,
     digest_named_files,
-    one_line,
 )
 
 if TYPE_CHECKING:
@@ -325,7 +329,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             )
         except Exception as error:  # noqa: BLE001 - QNN's fails where there is no NPU, as onnxruntime's sessions do not ask
             logging.getLogger(f"epctx.ep.{cls.name}").info(
-                "it cannot judge a compiled model: %s", one_line(error)
+                "it cannot judge a compiled model: %s", quote(error)
             )
             return Compatibility.EP_NOT_APPLICABLE
 
@@ -520,7 +524,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 session.set_dynamic_options(options)
             except Exception as error:
                 # Onnxruntime's exceptions have no base of their own.
-                raise ValueError(one_line(error)) from error
+                raise ValueError(quote(error)) from error
 
     @hookimpl
     def shutdown(self) -> None:
@@ -578,7 +582,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             if given and self._loads_by_default(create):
                 raise InvalidArgument(
                     f"{error.node!r} does not load with {given} set, and loads "
-                    f"without: {one_line(error.__cause__ or error)}",
+                    f"without: {quote(error.__cause__ or error)}",
                     ep=self.name,
                     node=error.node,
                     hint=_CHECK_OPTIONS,
@@ -619,7 +623,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
         except Exception as error:
             raise InvalidArgument(
                 f"onnxruntime cannot create {self.name} with "
-                f"{self._name_options() or 'no options'} set: {one_line(error)}",
+                f"{self._name_options() or 'no options'} set: {quote(error)}",
                 ep=self.name,
                 hint=_CHECK_OPTIONS,
             ) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import importlib_metadata
 
-from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -116,7 +116,7 @@ class PluginLibrary:
             raise InvalidArgument(
                 f"onnxruntime does not add {self.ep} with the options "
                 f"{', '.join(map(repr, settings)) or 'that it has by default'}: "
-                f"{one_line(error)}",
+                f"{quote(error)}",
                 ep=self.ep,
                 hint="Check its options against the vendor's documentation.",
             ) from error
@@ -176,7 +176,7 @@ class PluginLibrary:
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             reason = (
                 f"the library {Path(path).name} of {self.ep} does not load: "
-                f"{one_line(error)}"
+                f"{quote(error)}"
             )
             hint = (
                 f"Install a version of {self.distribution or 'it'} that fits "
@@ -228,7 +228,7 @@ class PluginLibrary:
     def _make_error(self, error: Exception) -> NotImplementedByProvider:
         return NotImplementedByProvider(
             f"the package {self.distribution or self.module} of {self.ep} cannot be "
-            f"used: {type(error).__name__}: {one_line(error)}",
+            f"used: {type(error).__name__}: {quote(error)}",
             hint=f"Install {self.distribution or self.module} again.",
         )
 
@@ -335,8 +335,3 @@ def digest_named_files(texts: Iterable[str]) -> str:
     # Not `Path.is_file`, which raises for long texts that are no paths.
     digests = [digest_file(Path(part)) for part in parts if os.path.isfile(part)]  # noqa: PTH113
     return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
-
-
-def one_line(error: BaseException) -> str:
-    """Return the text of an error of onnxruntime's on one line."""
-    return " ".join(str(error).split())

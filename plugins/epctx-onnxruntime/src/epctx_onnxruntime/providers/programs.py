@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import ModelProto, helper
 
+from epctx_core.errors import quote
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal, number_nodes
 from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weights
 from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
-from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import compile_model
 
@@ -372,7 +372,7 @@ class ProgramMaker:
             raise
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             raise VendorRefusal(
-                f"onnxruntime does not compile it for {self.ep}: {one_line(error)}"
+                f"onnxruntime does not compile it for {self.ep}: {quote(error)}"
             ) from error
         del kept
         return compiled, folder
@@ -639,7 +639,7 @@ class ProgramMaker:
             raise
         except Exception as error:
             raise VendorRefusal(
-                f"onnxruntime does not run it on {self.ep}: {one_line(error)}"
+                f"onnxruntime does not run it on {self.ep}: {quote(error)}"
             ) from error
         parts = [
             part
@@ -666,7 +666,7 @@ class ProgramMaker:
             raise
         except Exception as error:
             raise VendorRefusal(
-                f"onnxruntime does not optimise it for {self.ep}: {one_line(error)}"
+                f"onnxruntime does not optimise it for {self.ep}: {quote(error)}"
             ) from error
         del kept
         for node in filter(_is_context, optimised.graph.node):

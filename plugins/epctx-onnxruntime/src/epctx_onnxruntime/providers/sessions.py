@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto, TensorProto, helper
 
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidGraph, quote
 from epctx_onnxruntime.engine import (
     OnnxRuntimeModel,
     keep_distinct_names,
     ort_value,
     place_weights,
 )
-from epctx_onnxruntime.providers.library import one_line
 from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
 from epctx_onnxruntime.real import onnxruntime
 
@@ -161,7 +160,7 @@ def open_model(
         raise
     except Exception as error:  # onnxruntime's exceptions have no base of their own
         raise InvalidGraph(
-            f"onnxruntime does not load {name!r}: {one_line(error)}",
+            f"onnxruntime does not load {name!r}: {quote(error)}",
             node=name,
             hint=(
                 "Fetch the context binary again, or compile the model again with the "
