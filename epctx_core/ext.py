@@ -67,8 +67,8 @@ exactly its own version of the core.
     (epctx-bench, epctx-cache, epctx-files, epctx-isolation, epctx-onnxruntime,
     epctx-report).
 `read_small_file`:
-    reading files that anybody may have written (epctx-bench, epctx-cache,
-    epctx-cli, epctx-onnxruntime, epctx-report).
+    reading files that anybody may have written (epctx-batch, epctx-bench,
+    epctx-cache, epctx-cli, epctx-onnxruntime, epctx-report).
 `read_with_manifest`:
     reading a model with its manifest, within the core's budgets (epctx-files).
 `read_request`:

@@ -246,10 +246,11 @@ def _find_folder(wanted: str | None, output: str | None) -> Path:
 
 
 def _read_task(path: Path) -> Mapping[str, Any]:
-    from epctx_batch.work import read_facts
+    from epctx_batch.work import MOST_FACTS
+    from epctx_core.ext import read_small_file
 
     try:
-        facts = json.loads(read_facts(path))
+        facts = json.loads(read_small_file(path, MOST_FACTS))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{str(path)!r} cannot be read: {error}.") from error
     if not isinstance(facts, dict) or not _is_flat(facts, _LEVELS):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.ext import read_small_file
 
 _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
     "batch": {
@@ -45,7 +46,6 @@ _FORMS: Final = {
     dict: "a table",
     list: "a list",
 }
-_LONGEST_FILE: Final = 64 << 20
 _MOST_TASKS: Final = 4_000_000
 _SEARCHES: Final = 3
 """Searches for a pattern's files in a folder that changes meanwhile."""
@@ -128,11 +128,7 @@ def read_fleet(path: Path) -> Fleet:
         InvalidArgument: it is not TOML, or a key, value or name in it is wrong.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LONGEST_FILE + 1)
-        if len(content) > _LONGEST_FILE:
-            raise ValueError(f"it has more than {_LONGEST_FILE:,} bytes")  # noqa: TRY301 - as below
-        data = tomllib.loads(content.decode())
+        data = tomllib.loads(read_small_file(path).decode())
     except FileNotFoundError as error:
         raise NoSuchFile(f"there is no file {str(path)!r}.", path=path) from error
     except (OSError, ValueError, RecursionError) as error:

@@ -33,7 +33,12 @@ from epctx_core import (
     inspect_model,
 )
 from epctx_core.errors import EpctxError, Fail
-from epctx_core.ext import SESSION_OPTIONS, Publication, import_installed
+from epctx_core.ext import (
+    SESSION_OPTIONS,
+    Publication,
+    import_installed,
+    read_small_file,
+)
 
 if TYPE_CHECKING:
     from epctx_batch.fleet import Task
@@ -128,15 +133,15 @@ def store_failure(folder: Path, result: TaskResult) -> None:
 def read_result(folder: Path) -> TaskResult | None:
     """Return the result in a task's folder, None if there is none, or no whole one."""
     try:
-        result = parse_result(read_facts(folder / RESULT))
+        result = parse_result(read_small_file(folder / RESULT, MOST_FACTS))
     except (OSError, ValueError):
         return None
     return result if result.id == folder.name else None
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """Return the last bytes of a file in a folder of results, into which others may
-    have put anything.
+    """Return the last bytes of a log in a folder of results, into which others may have
+    put anything.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
@@ -149,19 +154,6 @@ def read_end(path: Path, most: int) -> bytes:
             raise OSError(f"{str(path)!r} is not a regular file")
         file.seek(max(0, status.st_size - most))
         return file.read(most)
-
-
-def read_facts(path: Path) -> bytes:
-    """Return the JSON that a task has left.
-
-    Raises:
-        OSError: see `read_end`.
-        ValueError: it is longer than any.
-    """
-    data = read_end(path, MOST_FACTS + 1)
-    if len(data) > MOST_FACTS:
-        raise ValueError(f"it has more than {MOST_FACTS:,} bytes")
-    return data
 
 
 def parse_result(data: bytes) -> TaskResult:
