@@ -41,7 +41,7 @@ __all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"
 
 EP_GROUP = "epctx.execution_providers"
 """One entry for each EP: its name is the EP name, its value `module:Class`, followed by
-extras that it needs.
+an extra that is called as the distribution without which the EP is not there.
 """
 SOURCE_GROUP = "epctx.ep_sources"
 """One entry for each further source key of an EP: its value is the EP's name, or that
@@ -65,10 +65,6 @@ EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TARGET = re.compile(
     r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?"
 )
-_REQUIRED = re.compile(
-    r"""\s*(?P<name>[\w.-]+).*;"""
-    r"""\s*\(?\s*extra\s*==\s*['"](?P<extra>[^'"]*)['"]\s*\)?\s*"""
-)
 # METADATA is missing, can't be decoded or lacks the field; versions of the library
 # raise differently.
 _UNREADABLE = (KeyError, OSError, TypeError, ValueError)
@@ -79,8 +75,8 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     distribution.
 
     States are DISCOVERED, or BROKEN where the metadata is wrong. No plugin is imported.
-    An EP whose entry point names an extra has no record as long as a distribution that
-    only this extra requires is not installed.
+    An EP whose entry point names an extra has no record as long as the distribution of
+    that name is not installed.
 
     Args:
         paths: folders and wheels to search; None for `sys.path`.
@@ -178,7 +174,7 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
 
     Args:
         dist: the distribution.
-        where: folders that are searched for what extras require.
+        where: folders that are searched for the distributions that extras name.
     """
     name = _read_field(dist, "name")
     version = _read_field(dist, "version")
@@ -186,9 +182,6 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
     providers: dict[str, list[EntryPoint]] = {}
     try:
         entries = list(dist.entry_points)
-        extras = {
-            e.value: _read_extras(dist, e.value) for e in entries if e.group == EP_GROUP
-        }
     except Exception as error:  # noqa: BLE001 - a parser error must not affect other distributions
         return [
             _make_broken_record(label, label, version, _explain_unreadable(dist, error))
@@ -201,16 +194,9 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
     simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
     records = []
     for ep, mine in providers.items():
-        required, undeclared = extras[mine[0].value]
-        if undeclared:
-            reason = (
-                f"its entry point {ep!r} needs the extra {min(undeclared)!r}, which "
-                "its metadata does not declare"
-            )
-            records.append(_make_broken_record(ep, label, version, reason))
-        elif all(
+        if all(
             any(True for _ in distributions(name=needed, path=where))
-            for needed in required
+            for needed in _list_needed(mine[0].value)
         ):
             record = _make_record(mine, sources, label, version)
             is_simulated = _SAID.get(simulated.get(ep, ""))
@@ -273,25 +259,11 @@ def _make_found(
     return _make_record([entry], [], package, version)
 
 
-def _read_extras(dist: IDistribution, value: str) -> tuple[set[str], set[str]]:
-    """Return the distributions that the extras of an entry point's value require, and
-    the extras that are not declared.
-
-    A requirement counts if the extra is its only condition.
-    """
+def _list_needed(value: str) -> list[str]:
+    """Return the distributions that an entry point's value names as extras."""
     match = _TARGET.fullmatch(value)
-    named = {
-        normalise_name(extra.strip())
-        for extra in ((match and match["extras"]) or "").split(",")
-    } - {""}
-    requirements = map(_REQUIRED.fullmatch, dist.requires or () if named else ())
-    required = {
-        requirement["name"]
-        for requirement in requirements
-        if requirement is not None and normalise_name(requirement["extra"]) in named
-    }
-    declared = dist.metadata.get_all("Provides-Extra") or () if named else ()
-    return required, named.difference(map(normalise_name, declared))
+    named = ((match and match["extras"]) or "").split(",")
+    return [name.strip() for name in named if name.strip()]
 
 
 def _explain_unreadable(dist: IDistribution, error: Exception) -> str:

@@ -130,8 +130,11 @@ def site(tmp_path):
         module = distribution.replace("-", "_")
         fields = [f"Requires-Dist: {each}" for each in requires]
         if npu:
-            fields += ["Provides-Extra: npu", f'Requires-Dist: {npu}; extra == "npu"']
-        target = f"{module}:Provider" + (" [npu]" if npu else "")
+            fields += [
+                "Provides-Extra: acme-npu",
+                f'Requires-Dist: {npu}; extra == "acme-npu"',
+            ]
+        target = f"{module}:Provider" + (" [acme-npu]" if npu else "")
         entries = {"epctx.execution_providers": {name: target}}
         install_distribution(folder, distribution, entries, fields=fields)
         text = PROVIDER.format(name=name, body=body) if code is None else code

@@ -203,7 +203,7 @@ def test_a_vendors_package_that_an_extra_installs_is_named_with_the_line_for_pip
 
     assert said.code == 0
     assert not any("acme-npu" in message for message, _ in found(said, "note"))
-    assert "\n  pip install 'epctx-acme[npu]'\n" in people.out
+    assert "\n  pip install 'epctx-acme[acme-npu]'\n" in people.out
     assert re.search(r"acme-npu +- +>=2\.7 +AcmeExecutionProvider +no", people.out)
 
 
@@ -244,7 +244,7 @@ def test_a_vendors_package_that_is_too_old_is_a_problem(doctor, site, distributi
         "acme-npu 2.6 is installed; AcmeExecutionProvider of epctx-acme needs >=2.7."
     )
     assert said.code == 1
-    assert found(said, "problem") == [(message, "pip install 'epctx-acme[npu]'")]
+    assert found(said, "problem") == [(message, "pip install 'epctx-acme[acme-npu]'")]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_requirements_that_are_met_or_of_another_platform_or_extra_are_no_findin
     requires = [
         "numpy>=1",
         "no-such-acme-sdk; sys_platform == 'cobol'",
-        "no-such-acme-npu; extra == 'npu'",
+        "no-such-acme-npu; extra == 'acme-npu'",
     ]
     folder = site("epctx-acme", "AcmeExecutionProvider", requires=requires)
 

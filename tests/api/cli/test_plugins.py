@@ -301,7 +301,7 @@ def test_an_ep_whose_extra_is_not_installed_is_named_below_the_list_until_it_is(
     process, site, distribution
 ):
     folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7")
-    line = "pip install 'epctx-acme[npu]'"
+    line = "pip install 'epctx-acme[acme-npu]'"
 
     people, before = (
         process("plugins", "list", path=[folder]),

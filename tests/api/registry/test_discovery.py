@@ -259,6 +259,7 @@ def test_a_source_key_names_its_ep_by_class_or_by_name(packages):
         metadata="Metadata-Version: 2.1\nName: epctx-a\nVersion: 1.0\n"
         "Provides-Extra: npu\n",
     )
+    packages.write_metadata("npu", "")
 
     first, second = Registry().records()
 
