@@ -429,7 +429,7 @@ def test_package_metadata_is_read_by_discovery_and_for_hints_alone():
         )
     }
 
-    assert readers == {"epctx_core/installing.py", "epctx_core/registry/discovery.py"}
+    assert readers == {"epctx_core/installing.py", "epctx_core/registry/installed.py"}
 
 
 def test_importing_epctx_imports_nothing_heavy():

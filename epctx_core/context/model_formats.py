@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.graph.mapping import ModelInput
     from epctx_core.plugin import ModelFormat
-    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.registry.installed import EntryPoint
 
 GROUP: Final = "epctx.model_formats"
 """One entry for each format: its name is the format's, its value is a
@@ -122,10 +122,10 @@ def _name_format(data: bytes, path: Path | None) -> str | None:
     """
     if data[4:8] == _ORT_IDENTIFIER:
         return f"{PROVIDED_BY[GROUP, _ORT]}:{_ORT}"
-    from epctx_core.registry.discovery import list_entries
+    from epctx_core.registry.installed import list_entries
 
     suffix = "" if path is None else path.suffix[1:].lower()
-    names = {entry.name.lower(): entry.name for _, entry in list_entries(GROUP)}
+    names = {entry.name.lower(): entry.name for entry in list_entries(GROUP)}
     return names.get(suffix) if suffix != ONNX.lower() else None
 
 

@@ -27,7 +27,7 @@ from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.options.choices import is_whole
 from epctx_core.options.strict import log_without_effect
-from epctx_core.registry.discovery import EntryPoint, list_entries
+from epctx_core.registry.installed import EntryPoint, list_entries
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
     name = chosen or ONNXRUNTIME
     entries = list_entries(GROUP)
     candidates = {
-        dist.name: entry for dist, entry in reversed(entries) if entry.name == name
+        entry.package.name: entry for entry in reversed(entries) if entry.name == name
     }
     if not candidates and not chosen:
         return None
@@ -90,7 +90,7 @@ def find_engine(named: str | None) -> EntryPoint | None:
         # A load needs no hint.
         from epctx_core.installing import install_engine_command
 
-        names = sorted({*(entry.name for _, entry in entries), BUILT_IN})
+        names = sorted({*(entry.name for entry in entries), BUILT_IN})
         others = f"Install the package that has it, or use one of: {', '.join(names)}."
         raise PackageMissing(
             f"the engine {name!r}, named by "

@@ -6,23 +6,21 @@ Reads metadata only, and lets no distribution disturb another.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
-from typing import TYPE_CHECKING, Literal
-
-from importlib_metadata import (
-    EntryPoint,
-    PackageNotFoundError,
-    distribution,
-    distributions,
-)
+from typing import TYPE_CHECKING
 
 from epctx_core.options.choices import CPU_EP
+from epctx_core.registry.installed import (
+    OBJECT,
+    Distribution,
+    EntryPoint,
+    list_distributions,
+    list_ours,
+)
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
@@ -31,13 +29,7 @@ from epctx_core.registry.records import (
 )
 
 if TYPE_CHECKING:
-    # The oldest versions of the library do not have it.
-
-    from importlib_metadata import IDistribution
-
     from epctx_core.plugin import ExecutionProvider
-
-__all__ = ["EntryPoint", "PackageNotFoundError", "distribution", "distributions"]
 
 EP_GROUP = "epctx.execution_providers"
 """One entry for each EP: its name is the EP name, its value `module:Class`, followed by
@@ -58,16 +50,8 @@ SIMULATED_GROUP = "epctx.simulated"
 """One entry for each EP that says before an import whether it is simulated: its name is
 the EP name, its value `true` or `false`.
 """
-_GROUPS = (EP_GROUP, SOURCE_GROUP, FINDER_GROUP)
 _SAID = {"true": True, "false": False}
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-
-_TARGET = re.compile(
-    r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?"
-)
-# METADATA is missing, can't be decoded or lacks the field; versions of the library
-# raise differently.
-_UNREADABLE = (KeyError, OSError, TypeError, ValueError)
 
 
 def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
@@ -81,94 +65,28 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     Args:
         paths: folders and wheels to search; None for `sys.path`.
     """
-    installed = _list_installed() if paths is None else distributions(path=list(paths))
     where = [*sys.path, *(paths or ())]
     records = [
-        record
-        for dist in installed
-        if _mentions(dist, _GROUPS)
-        for record in _read_records(dist, where)
+        record for dist in list_ours(paths) for record in _read_records(dist, where)
     ]
     return sorted(records, key=sort_key)
-
-
-def list_entries(group: str) -> list[tuple[IDistribution, EntryPoint]]:
-    """Return the entries of a group, without those whose metadata cannot be read."""
-    entries: list[tuple[IDistribution, EntryPoint]] = []
-    for dist in distributions():
-        if not _mentions(dist, (group,)):
-            # Most distributions have none, and parsing takes longer than reading.
-            continue
-        with suppress(Exception):
-            # Whatever the parser trips over must stay with this distribution.
-            entries += [
-                (dist, entry)
-                for entry in dist.entry_points
-                if entry.group == group and dist.name
-            ]
-    return entries
 
 
 def explain_hidden(record: PluginRecord, location: str) -> str:
     """Return a sentence on the distribution that Python finds instead of a record's in
     a folder or wheel; empty if there is none.
     """
-    try:
-        first = distribution(record.distribution or "")
-        place = os.path.realpath(str(first.locate_file("")))
-    except (PackageNotFoundError, *_UNREADABLE):
-        return ""
-    if record.finder or place == os.path.realpath(location):
+    key = normalise_name(record.distribution or "")
+    first = next((each for each in list_distributions() if each.key == key), None)
+    if record.finder or first is None or first.place == location:
         return ""
     return (
         f"{record.origin} in {location!r} is not used: {first.name} {first.version} in "
-        f"{place!r} comes first on sys.path and hides it"
+        f"{first.place!r} comes first on sys.path and hides it"
     )
 
 
-def _list_installed() -> Iterator[IDistribution]:
-    """Yield the distributions that have one of our groups; of one found twice, the
-    first on sys.path.
-    """
-    seen: set[str] = set()
-    for dist in distributions():
-        if not _mentions(dist, _GROUPS):
-            continue
-        name = _read_field(dist, "name")
-        if name is None:
-            yield dist
-        elif normalise_name(name) not in seen:
-            seen.add(normalise_name(name))
-            try:
-                # the one found here may be hidden by another version, earlier on
-                # sys.path, without entry points
-                yield distribution(name)
-            except PackageNotFoundError:
-                # Its folder is not named after it, so only the walk finds it.
-                yield dist
-
-
-def _mentions(dist: IDistribution, groups: Collection[str]) -> bool:
-    """Return whether the entry points contain the name of one of some groups; also if
-    they can't be decoded.
-    """
-    try:
-        text = dist.read_text("entry_points.txt") or ""
-    except UnicodeDecodeError as error:
-        text = error.object.decode(errors="replace")
-    except OSError:
-        return False
-    return any(group in text for group in groups)
-
-
-def _read_field(dist: IDistribution, field: Literal["name", "version"]) -> str | None:
-    try:
-        return getattr(dist, field) or None
-    except _UNREADABLE:
-        return None
-
-
-def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
+def _read_records(dist: Distribution, where: list[str]) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points
     can't be read.
 
@@ -176,16 +94,13 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
         dist: the distribution.
         where: folders that are searched for the distributions that extras name.
     """
-    name = _read_field(dist, "name")
-    version = _read_field(dist, "version")
-    label = name or "unnamed distribution"
+    version = dist.version
+    label = dist.name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
     try:
-        entries = list(dist.entry_points)
-    except Exception as error:  # noqa: BLE001 - a parser error must not affect other distributions
-        return [
-            _make_broken_record(label, label, version, _explain_unreadable(dist, error))
-        ]
+        entries = dist.entry_points
+    except ValueError as error:
+        return [_make_broken_record(label, label, version, str(error))]
 
     for entry in entries:
         if entry.group == EP_GROUP:
@@ -194,10 +109,7 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
     simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
     records = []
     for ep, mine in providers.items():
-        if all(
-            any(True for _ in distributions(name=needed, path=where))
-            for needed in _list_needed(mine[0].value)
-        ):
+        if _are_installed(_list_needed(mine[0].value), where):
             record = _make_record(mine, sources, label, version)
             is_simulated = _SAID.get(simulated.get(ep, ""))
             records.append(replace(record, simulated=is_simulated))
@@ -215,11 +127,11 @@ def _read_records(dist: IDistribution, where: list[str]) -> list[PluginRecord]:
             )
             records.append(_make_broken_record(entry.name, label, version, reason))
 
-    if name is not None:
-        return [*records, *_ask_finders(entries, name, version, where)]
+    if dist.name:
+        return [*records, *_ask_finders(entries, dist.name, version, where)]
     reason = (
         "the metadata of the distribution that provides it has no name, so reinstall "
-        f"it: {dist}"
+        f"it: {dist.key} in {dist.place!r}"
     )
     return [_make_broken_record(r.name, label, version, reason) for r in records]
 
@@ -261,27 +173,14 @@ def _make_found(
 
 def _list_needed(value: str) -> list[str]:
     """Return the distributions that an entry point's value names as extras."""
-    match = _TARGET.fullmatch(value)
+    match = OBJECT.fullmatch(value)
     named = ((match and match["extras"]) or "").split(",")
-    return [name.strip() for name in named if name.strip()]
+    return [normalise_name(name.strip()) for name in named if name.strip()]
 
 
-def _explain_unreadable(dist: IDistribution, error: Exception) -> str:
-    """Return the reason with the line that is not `name = value`, which the parser's
-    own error lacks.
-    """
-    if isinstance(error, UnicodeDecodeError):
-        return "its entry_points.txt is not UTF-8"
-    for number, line in enumerate(
-        (dist.read_text("entry_points.txt") or "").splitlines(), start=1
-    ):
-        text = line.strip()
-        if text and not text.startswith(("#", "[")) and "=" not in text:
-            return (
-                f"line {number} of its entry_points.txt is not of the form name = "
-                f"module:Class: {text!r}"
-            )
-    return f"its entry_points.txt cannot be read ({type(error).__name__}: {error})"
+def _are_installed(needed: Collection[str], where: list[str]) -> bool:
+    # Few entry points need another distribution.
+    return not needed or {d.key for d in list_distributions(where)}.issuperset(needed)
 
 
 def _make_record(
@@ -335,9 +234,7 @@ def _parse_class_path(text: str) -> str | None:
     """Return `module:Class` without spaces and extras, or None if a text is not of that
     form.
     """
-    # Not entry.module and entry.attr: for what does not match, each version of the
-    # library fails differently.
-    match = _TARGET.fullmatch(text)
+    match = OBJECT.fullmatch(text)
     return f"{match['module']}:{match['attribute']}" if match else None
 
 

@@ -17,8 +17,8 @@ from epctx_core.errors import (
 )
 from epctx_core.forwarding import import_installed, missing_package
 from epctx_core.installing import PROVIDED_BY, install_command
-from epctx_core.registry.discovery import EntryPoint, list_entries
 from epctx_core.registry.guard import describe
+from epctx_core.registry.installed import EntryPoint, list_entries
 
 
 def find_entry(group: str, name: str, kind: str) -> EntryPoint:
@@ -35,12 +35,12 @@ def find_entry(group: str, name: str, kind: str) -> EntryPoint:
     """
     entries = list_entries(group)
     candidates = {
-        d.name: e
-        for d, e in reversed(entries)
-        if name in (e.name, f"{d.name}:{e.name}")
+        entry.package.name: entry
+        for entry in reversed(entries)
+        if name in (entry.name, f"{entry.package.name}:{entry.name}")
     }
     if not candidates:
-        names = sorted({entry.name for _, entry in entries})
+        names = sorted({entry.name for entry in entries})
         package = PROVIDED_BY.get((group, name))
         raise PackageMissing(
             f"the {kind} {name!r} is not installed.{suggestion(name, names)}",
@@ -84,10 +84,10 @@ def import_entry(
         if package is None:
             raise
         raise missing_package(f"the package {package}", needed_by, package) from error
-    dist: Any = entry.dist
     with blame_entry(entry, kind):
         # For an error that names the package; it is there then.
-        import_installed(entry.module, needed_by=needed_by, distribution=dist.name)
+        package = entry.package.name
+        import_installed(entry.module, needed_by=needed_by, distribution=package)
         return entry, entry.load()
 
 
@@ -118,11 +118,10 @@ def entry_error(entry: EntryPoint, kind: str, problem: str, hint: str) -> Plugin
         problem: completes "the <kind> 'x' of package 1.0 ...".
         hint: what to do next.
     """
-    dist: Any = entry.dist
     return PluginError(
         f"{describe_entry(entry, kind)} {problem}.",
-        distribution=dist.name,
-        version=dist.version,
+        distribution=entry.package.name,
+        version=entry.package.version,
         hint=hint,
     )
 
@@ -134,5 +133,4 @@ def describe_entry(entry: EntryPoint, kind: str) -> str:
 
 def describe_package(entry: EntryPoint) -> str:
     """Return distribution and version of an entry point, to follow its name."""
-    dist: Any = entry.dist
-    return f" of {dist.name} {dist.version}"
+    return f" of {entry.package.name} {entry.package.version}"

@@ -15,8 +15,9 @@ from epctx_core.plugin import (
     ProviderOption,
 )
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
-from epctx_core.registry.discovery import EP_NAME, EntryPoint
+from epctx_core.registry.discovery import EP_GROUP, EP_NAME
 from epctx_core.registry.guard import describe_type, mark_broken
+from epctx_core.registry.installed import EntryPoint
 from epctx_core.registry.records import PluginRecord, PluginState
 
 _MARK = f"{PROJECT}_impl"
@@ -279,7 +280,7 @@ def import_provider(
         the plugin raised, or None.
     """
     try:
-        cls = EntryPoint(name=record.name, value=record.entry_point, group="").load()
+        cls = EntryPoint(record.name, record.entry_point, EP_GROUP).load()
         problems = find_problems(cls, name=record.name)
     except KeyboardInterrupt:
         raise

@@ -12,7 +12,7 @@ from epctx_core.registry.entries import blame_entry, entry_error, import_entry
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import ProcessIsolation, Purpose
-    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.registry.installed import EntryPoint
     from epctx_core.registry.records import PluginRecord
 
 _log = logging.getLogger("epctx.providers")

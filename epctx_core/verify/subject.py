@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import OpenedFiles
-    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.registry.installed import EntryPoint
     from epctx_core.sessions.work import Work
 
 _FETCH = "Fetch the model again, or compile again."

@@ -5,6 +5,7 @@ Each test names its trap.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import importlib_metadata
@@ -159,6 +160,36 @@ def test_distributions_are_walked_when_first_asked_and_not_for_each_question(pac
 
     assert (before, finder.walks) == (0, 1)
     assert "epctx_a" not in sys.modules
+
+
+def test_folders_are_read_without_the_library_for_metadata():
+    code = (
+        "import sys, epctx_core; names = epctx_core.get_available_providers(); "
+        "print('importlib_metadata' in sys.modules, 'QNNExecutionProvider' in names)"
+    )
+
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+
+    assert said == "False True\n"
+
+
+def test_what_a_finder_of_the_host_has_is_found_as_in_a_frozen_program(
+    packages, tmp_path
+):
+    frozen = type(packages)(tmp_path / "frozen")
+    frozen.install("epctx-a", "A")
+    [info] = frozen.folder.glob("*.dist-info")
+
+    class Frozen(importlib_metadata.DistributionFinder):
+        def find_spec(self, fullname, path=None, target=None):
+            return None
+
+        def find_distributions(self, context=None):
+            return [importlib_metadata.PathDistribution(info)]
+
+    sys.meta_path.append(Frozen())
+
+    assert [record.origin for record in Registry().records()] == ["epctx-a 1.0"]
 
 
 def test_the_marker_of_another_project_is_no_hook_of_ours():

@@ -61,9 +61,10 @@ def installed(name, real=importlib_metadata.distribution):
     if name == "epctx-onnxruntime":
         raise importlib_metadata.PackageNotFoundError(name)
     return real(name)
-def all_installed(real=importlib_metadata.distributions, **where):
-    return [found for found in real(**where) if found.name != "epctx-onnxruntime"]
 importlib.util.find_spec, importlib_metadata.distribution = seen, installed
-importlib_metadata.distributions = all_installed
+from epctx_core.registry import installed as registered
+def all_others(paths=None, real=registered.list_distributions):
+    return [found for found in real(paths) if found.key != "epctx-onnxruntime"]
+registered.list_distributions = all_others
 """
 """Beginning of a program that is to find neither onnxruntime nor epctx-onnxruntime."""

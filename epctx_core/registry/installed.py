@@ -1,0 +1,208 @@
+"""Installed distributions and their entry points, read from the folders of `sys.path`.
+
+Only what is no folder of files, such as a wheel on `sys.path` or a frozen program, is
+asked through importlib_metadata: to import that library takes longer than to read the
+folders.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.machinery import PathFinder
+from operator import attrgetter
+from typing import Any
+
+from epctx_core.registry.records import normalise_name
+
+_INFO = (".dist-info", ".egg-info")
+_ENTRY_POINTS = "entry_points.txt"
+_GROUPS = b"epctx."
+"""Beginning of all groups of epctx's entry points."""
+OBJECT = re.compile(
+    r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?"
+)
+"""Value of an entry point that names an object of a module."""
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """Entry point of a distribution, as Python's packaging has them."""
+
+    name: str
+    value: str
+    group: str
+    dist: Distribution | None = None
+
+    @property
+    def package(self) -> Distribution:
+        """The distribution of one that was read from its metadata."""
+        assert self.dist is not None  # noqa: S101 - asked of what `list_entries` gives
+        return self.dist
+
+    @property
+    def module(self) -> str:
+        """The module that has the object, or is it."""
+        return re.split(r"[:\[]", self.value)[0].strip()
+
+    def load(self) -> Any:
+        """Import and return the object; raise whatever its module raises."""
+        match = OBJECT.fullmatch(self.value)
+        module = import_module(self.module)
+        return attrgetter(match["attribute"])(module) if match else module
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Installed distribution.
+
+    Attributes:
+        key: its name in the form that package indexes compare, as its files spell it.
+        place: the folder or archive of `sys.path` that it is in.
+        read: returns the content of a file of its metadata, empty if there is none.
+    """
+
+    key: str
+    place: str
+    read: Callable[[str], bytes]
+
+    @property
+    def name(self) -> str:
+        """Name by its metadata; empty if that has none."""
+        return self._fields.get("name", "")
+
+    @property
+    def version(self) -> str | None:
+        """Version by its metadata, None without one."""
+        return self._fields.get("version") or None
+
+    @cached_property
+    def _fields(self) -> dict[str, str]:
+        data = self.read("METADATA") or self.read("PKG-INFO")
+        try:
+            head = data.decode().partition("\n\n")[0]
+        except UnicodeDecodeError:
+            return {}
+        lines = (line.partition(":") for line in reversed(head.splitlines()))
+        return {key.strip().lower(): text.strip() for key, _, text in lines}
+
+    @cached_property
+    def entry_points(self) -> list[EntryPoint]:
+        """All entry points, in their order.
+
+        Raises:
+            ValueError: they cannot be read.
+        """
+        try:
+            lines = self.read(_ENTRY_POINTS).decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"its {_ENTRY_POINTS} is not UTF-8") from error
+
+        group = ""
+        entries = []
+        for number, line in enumerate(map(str.strip, lines), start=1):
+            if not line or line.startswith("#"):
+                continue
+            if line.startswith("[") and line.endswith("]"):
+                group = line[1:-1].strip()
+                continue
+            name, equals, value = map(str.strip, line.partition("="))
+            if not equals:
+                raise ValueError(
+                    f"line {number} of its {_ENTRY_POINTS} is not of the form name = "
+                    f"module:Class: {line!r}"
+                )
+            entries.append(EntryPoint(name, value, group, self))
+        return entries
+
+
+def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribution]:
+    """Yield the distributions of some folders and archives, None for those of
+    `sys.path`, in its order; of two with one name the first alone, as Python does.
+    """
+    seen: set[str] = set()
+    for dist in _walk(sys.path if paths is None else paths, everything=paths is None):
+        if dist.key not in seen:
+            seen.add(dist.key)
+            yield dist
+
+
+def list_ours(paths: Sequence[str] | None = None) -> list[Distribution]:
+    """Return the distributions that have entry points of epctx."""
+    return [d for d in list_distributions(paths) if _GROUPS in d.read(_ENTRY_POINTS)]
+
+
+def list_entries(group: str) -> list[EntryPoint]:
+    """Return the entries of a group, without those that cannot be read or have no
+    distribution's name.
+    """
+    entries = []
+    for dist in list_ours():
+        try:
+            found = dist.entry_points
+        except ValueError:
+            continue  # doctor and the list of plugins say so
+        entries += [entry for entry in found if entry.group == group and dist.name]
+    return entries
+
+
+def _walk(paths: Sequence[str], *, everything: bool) -> Iterator[Distribution]:
+    for path in dict.fromkeys(paths):
+        place = path or "."
+        if not os.path.isdir(place):  # noqa: PTH112 - there may be very many
+            if os.path.exists(place):  # noqa: PTH110
+                yield from _ask_library(path=[path])
+            continue
+        for name in sorted(_list_folder(place)):
+            if name.endswith(_INFO):
+                stem = name.rpartition(".")[0].partition("-")[0]
+                yield Distribution(
+                    normalise_name(stem), place, _make_reader(f"{place}{os.sep}{name}")
+                )
+    # A frozen program has a finder of its own.
+    finders = [f for f in sys.meta_path if hasattr(f, "find_distributions")]
+    if everything and any(not _is_usual(finder) for finder in finders):
+        yield from _ask_library()
+
+
+def _is_usual(finder: object) -> bool:
+    """Return whether a finder looks at the folders and archives of `sys.path` alone."""
+    return finder is PathFinder or type(finder).__module__ == "importlib_metadata"
+
+
+def _list_folder(place: str) -> list[str]:
+    try:
+        return os.listdir(place)  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+
+
+def _make_reader(folder: str) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        try:
+            with open(f"{folder}{os.sep}{name}", "rb") as file:  # noqa: PTH123
+                return file.read()
+        except OSError:
+            return b""
+
+    return read
+
+
+def _ask_library(**where: list[str]) -> Iterator[Distribution]:
+    from importlib_metadata import distributions
+
+    for dist in distributions(**where):
+
+        def read(name: str, dist: Any = dist) -> bytes:
+            try:
+                return (dist.read_text(name) or "").encode()
+            except (OSError, UnicodeDecodeError):
+                return b""
+
+        name = Distribution("", "", read).name
+        yield Distribution(normalise_name(name), str(dist.locate_file("")), read)
