@@ -164,40 +164,39 @@ def folder_lock(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     locked = False
     while not locked:
-        with suppress(FileExistsError):  # another publication has made it meanwhile
-            descriptor = _open_lock(path)
-            try:
-                status = os.fstat(descriptor)
-                key = (os.getpid(), status.st_dev, status.st_ino)
-                # flock alone would let a thread that enters one folder twice wait for
-                # itself for ever.
-                if _holders.get(key) == threading.get_ident():
-                    raise InvalidArgument(
-                        f"This thread is already publishing into {folder}.",
-                        path=folder,
-                        hint=(
-                            "Finish the first publication before the next one into the "
-                            "same folder."
-                        ),
-                    )
-                _wait_for_lock(descriptor, status.st_ino, folder)
-                # Who held it has removed it, and another may have got the name.
-                with suppress(FileNotFoundError):
-                    locked = os.path.samestat(status, path.lstat())
-                if locked:
-                    _holders[key] = threading.get_ident()
-                    try:
-                        yield
-                    finally:
-                        _holders.pop(key, None)
-                        with suppress(OSError):  # in /tmp it may be another user's
-                            path.unlink()
-                        with suppress(OSError):  # closing gives it back, too
-                            # Explicitly, since a process forked meanwhile would
-                            # otherwise keep the lock alive.
-                            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            finally:
-                os.close(descriptor)
+        descriptor = _open_lock(path)
+        try:
+            status = os.fstat(descriptor)
+            key = (os.getpid(), status.st_dev, status.st_ino)
+            # flock alone would let a thread that enters one folder twice wait for
+            # itself for ever.
+            if _holders.get(key) == threading.get_ident():
+                raise InvalidArgument(
+                    f"This thread is already publishing into {folder}.",
+                    path=folder,
+                    hint=(
+                        "Finish the first publication before the next one into the "
+                        "same folder."
+                    ),
+                )
+            _wait_for_lock(descriptor, status.st_ino, folder)
+            # Who held it has removed it, and another may have got the name.
+            with suppress(FileNotFoundError):
+                locked = os.path.samestat(status, path.lstat())
+            if locked:
+                _holders[key] = threading.get_ident()
+                try:
+                    yield
+                finally:
+                    _holders.pop(key, None)
+                    with suppress(OSError):  # in /tmp it may be another user's
+                        path.unlink()
+                    with suppress(OSError):  # closing gives it back, too
+                        # Explicitly, since a process forked meanwhile would otherwise
+                        # keep the lock alive.
+                        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
 
 
 def _open_lock(path: Path) -> int:
@@ -205,9 +204,14 @@ def _open_lock(path: Path) -> int:
     write into its folder: others could stop every publication there.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(FileNotFoundError):
-        return os.open(path, flags)
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        # Another publication may have made it meanwhile.
+        with suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            break
+
     status = path.parent.stat()
     writers = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     with suppress(OSError):

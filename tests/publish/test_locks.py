@@ -219,3 +219,11 @@ def test_who_waits_for_long_is_told_which_process_holds_the_lock(
         f"waiting for process {os.getpid()}, which publishes into {folder}"
     ]
     assert harness.snapshot(folder) == {"a": b"a"}
+
+
+@pytest.mark.parametrize("error", [FileExistsError, FileNotFoundError, BlockingIOError])
+def test_an_error_of_the_work_under_the_lock_is_passed_on(tmp_path, error):
+    with pytest.raises(error), files.folder_lock(tmp_path):
+        raise error
+
+    assert list(tmp_path.iterdir()) == []
