@@ -163,15 +163,18 @@ def _print_sums(table: Table, result: BatchResult, console: Console) -> None:
 
 
 def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
-    from epctx_batch.work import LOG, MOST_LOG, RESULT, TASK, read_end, read_result
+    from epctx_batch.work import LOG, RESULT, TASK, read_result
+    from epctx_core.ext import read_small_file
 
     folder = _find_folder(wanted, output)
     facts = _read_task(folder / TASK)
     result = read_result(folder)
     try:
-        log = read_end(folder / LOG, MOST_LOG).decode(errors="replace")
-    except OSError:
+        log = read_small_file(folder / LOG).decode(errors="replace")
+    except FileNotFoundError:
         log = ""
+    except OSError as error:
+        log = f"The log is not shown: {error}."
 
     console.say(f"{folder.name}: {_describe_state(folder / RESULT, result)}")
     rows = [
@@ -194,8 +197,7 @@ def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
         for words in filter(None, (result.error.message, result.error.hint)):
             console.say(one_line(words))
     console.say()
-    is_cut = len(log) >= MOST_LOG
-    console.say(f"{folder / LOG}{' (only its end is shown)' if is_cut else ''}:")
+    console.say(f"{folder / LOG}:")
     for line in log.splitlines():
         console.say(f"  {one_line(line)}")
     console.result(ShowResult(task=result, options=dict(facts), log=log))

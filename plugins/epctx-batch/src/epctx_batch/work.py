@@ -51,8 +51,6 @@ HTML: Final = "epctx batch --html"
 HIDDEN: Final = "(hidden)"
 MOST_FACTS: Final = 4 << 20
 """Bytes of a task's JSON."""
-MOST_LOG: Final = 16 << 20
-"""Bytes of a log that are shown."""
 _MOST: Final = 1 << 63
 _ATTEMPTS: Final = 3
 """Compiles of a model whose entry the cache removes before its files are taken."""
@@ -137,23 +135,6 @@ def read_result(folder: Path) -> TaskResult | None:
     except (OSError, ValueError):
         return None
     return result if result.id == folder.name else None
-
-
-def read_end(path: Path, most: int) -> bytes:
-    """Return the last bytes of a log in a folder of results, into which others may have
-    put anything.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
-    # A pipe without a writer would be waited for.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{str(path)!r} is not a regular file")
-        file.seek(max(0, status.st_size - most))
-        return file.read(most)
 
 
 def parse_result(data: bytes) -> TaskResult:
