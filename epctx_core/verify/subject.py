@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from epctx_core.context.dependencies import (
     CONTEXT_BINARY,
@@ -38,15 +38,9 @@ from epctx_core.context.manifest import (
 from epctx_core.context.metadata import get_metadata, parse_json
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import (
-    SWITCHES,
     ContextNodeRecord,
-    check_attribute,
-    check_switches,
     find_wrong_types,
-    get_node_name,
-    is_context_node,
-    make_names_unique,
-    read_context_node,
+    read_context_nodes,
 )
 from epctx_core.context.payload_reader import (
     PayloadReader,
@@ -72,9 +66,7 @@ from epctx_core.graph.model_io import (
     require_text_names,
 )
 from epctx_core.graph.type_table import types_of
-from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 from epctx_core.graph.weights import ModelContent
-from epctx_core.graph.wire import decode_name
 from epctx_core.options import SessionConfig, Verification
 from epctx_core.plugin import EnginePolicy
 from epctx_core.registry.entries import blame_entry
@@ -286,60 +278,16 @@ def read_nodes(subject: Subject) -> list[ContextNodeRecord]:
     """Decode all EPContext nodes, each as far as a load would read it, and note what a
     load refuses.
     """
-    opened = subject.opened
-    if opened is None:
-        return _read_each(subject)
-    # A load decodes all nodes or none: each is looked at only where it refuses one.
-    try:
-        records = opened.context_nodes
-    except InvalidGraph:
-        records = _read_each(subject)
-
-    for record in records:
-        with subject.findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
-            opened.graph_of(record)
-    return records
-
-
-def _read_each(subject: Subject) -> list[ContextNodeRecord]:
     findings = subject.findings
-    decoded = [
-        record
-        for path, index, node in walk_indexed_nodes(subject.proto.graph)
-        if is_context_node(node)
-        and (record := _read_node(node, index, path, findings)) is not None
-    ]
-    for record in decoded:
-        for key in SWITCHES:
-            with findings.collect("node-refused"):
-                check_switches(record, (key,))
-    return make_names_unique(decoded)
-
-
-def _read_node(
-    node: NodeProto, index: int, path: SubgraphPath, findings: Findings
-) -> ContextNodeRecord | None:
-    """Return a node without the attributes that a load refuses, which are noted; None
-    if nothing can be made of it.
-    """
-    with findings.collect("node-refused"), require_text_names():
-        for text in (node.name, *node.input, *node.output):
-            decode_name(text)
-        with suppress(InvalidGraph):
-            return read_context_node(node, index, path)
-        name = get_node_name(node, index)
-        good = NodeProto(name=name, input=node.input, output=node.output)
-        for attribute in node.attribute:
-            with findings.collect("node-refused"):
-                check_attribute(name, attribute)
-                # A payload may be large, and nothing in it is read here.
-                if attribute.name != "ep_cache_context":
-                    read_context_node(
-                        NodeProto(name=name, output=["y"], attribute=[attribute]), index
-                    )
-                good.attribute.append(attribute)
-        return read_context_node(good, index, path)
-    return None
+    opened = subject.opened
+    records = read_context_nodes(
+        subject.proto.graph, partial(findings.add_error, "node-refused")
+    )
+    if opened is not None:
+        for record in records:
+            with findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
+                opened.graph_of(record)
+    return records
 
 
 def check_references(subject: Subject) -> None:
