@@ -120,7 +120,7 @@ class Seal(NamedTuple):
     size: int
     digest: str
 
-    def is_of(self, data: bytes, text: str | bytes | None) -> bool:
+    def is_of(self, data: bytes | memoryview, text: str | bytes | None) -> bool:
         """Return whether a model's file has these bytes, and nothing was added but the
         seal: its text in the metadata, None for a seal beside the model.
         """

@@ -8,11 +8,11 @@ bytes, so it stays bytes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
@@ -42,6 +42,9 @@ _KINDS = {
     ),
 }  # fmt: skip
 
+_SWITCHES = frozenset({"embed_mode", "main_context"})
+_NAMES = frozenset({"partition_name", "source"})
+
 BOUNDARY_TYPES = frozenset(
     {
         TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16,
@@ -52,6 +55,17 @@ BOUNDARY_TYPES = frozenset(
     }
 )  # fmt: skip
 """Element types that the operator takes and gives (the T of onnxruntime's schema)."""
+
+
+Refuse: TypeAlias = "Callable[[InvalidGraph], object]"
+"""Function that gets an error of a node. A load raises it; after a verification has
+noted it, the reading goes on behind the attribute or the node that is wrong.
+"""
+
+
+def raise_error(error: InvalidGraph) -> NoReturn:
+    """Raise an error; see `Refuse`."""
+    raise error
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,30 +119,40 @@ def is_context_node(node: NodeProto) -> bool:
     return node.op_type == OP_TYPE and node.domain == DOMAIN
 
 
-def read_context_nodes(graph: GraphProto) -> list[ContextNodeRecord]:
+def read_context_nodes(
+    graph: GraphProto, refuse: Refuse = raise_error
+) -> list[ContextNodeRecord]:
     """Decode the EPContext nodes of a graph and of all its subgraphs, each graph's own
     before its subgraphs'.
 
     Their names differ; see `make_names_unique`.
 
+    Args:
+        graph: the main graph.
+        refuse: gets what is wrong with a node, and raises it by default.
+
     Raises:
-        InvalidGraph: an attribute has the wrong type or a name that is not UTF-8, or a
-            node has no outputs.
+        InvalidGraph: an attribute has the wrong type or value, a name is not UTF-8, or
+            a node has no outputs.
     """
     return read_indexed_nodes(
-        item for item in walk_indexed_nodes(graph) if is_context_node(item[2])
+        (item for item in walk_indexed_nodes(graph) if is_context_node(item[2])),
+        refuse,
     )
 
 
 def read_indexed_nodes(
-    nodes: Iterable[tuple[SubgraphPath, int, NodeProto]],
+    nodes: Iterable[tuple[SubgraphPath, int, NodeProto]], refuse: Refuse = raise_error
 ) -> list[ContextNodeRecord]:
     """Decode EPContext nodes, each with the path to its graph and its index there; see
     `read_context_nodes`.
     """
-    records = [read_context_node(node, i, path) for path, i, node in nodes]
-    for record in records:
-        check_switches(record)
+    records = []
+    for path, index, node in nodes:
+        try:
+            records.append(read_context_node(node, index, path, refuse))
+        except InvalidGraph as error:
+            refuse(error)
     return make_names_unique(records)
 
 
@@ -161,51 +185,33 @@ def make_names_unique(records: Sequence[ContextNodeRecord]) -> list[ContextNodeR
     return apart
 
 
-def get_node_name(node: NodeProto, index: int) -> str:
-    """Return a node's name, or one by its index: routing and messages need one, and
-    onnxruntime makes one, too.
-    """
-    return node.name or f"EPContext_{index}"
-
-
 def read_context_node(
-    node: NodeProto, index: int, path: SubgraphPath = ()
+    node: NodeProto, index: int, path: SubgraphPath = (), refuse: Refuse = raise_error
 ) -> ContextNodeRecord:
     """Decode one node; see `read_context_nodes`."""
-    name = get_node_name(node, index)
-    values, cache = _read_attributes(name, node)
+    # Routing and messages need a name, and onnxruntime makes one, too.
+    name = node.name or f"EPContext_{index}"
+    values, cache = _read_attributes(name, node, refuse)
+    inputs = tuple(node.input[:])
     outputs = tuple(node.output[:])
     if not outputs:
         raise _node_error(name, "has no outputs")
+    # Protobuf gives bytes for what is not UTF-8.
+    if bytes in map(type, (name, *inputs, *outputs)):
+        raise _node_error(name, "has a name that is not UTF-8")
     return ContextNodeRecord(
         index=index,
         path=path,
         name=name,
-        source=_require_text(name, "source", values["source"]),
+        source=values["source"],
         main_context=values["main_context"] == 1,
         embed_mode=values["embed_mode"] == 1,
         cache=cache,
-        partition_name=_require_text(
-            name, "partition_name", values.get("partition_name", "")
-        )
-        or name,
-        inputs=tuple(node.input[:]),
+        partition_name=values.get("partition_name") or name,
+        inputs=inputs,
         outputs=outputs,
         attributes=MappingProxyType(values),
     )
-
-
-SWITCHES = ("embed_mode", "main_context")
-
-
-def check_switches(record: ContextNodeRecord, keys: Iterable[str] = SWITCHES) -> None:
-    """Raise InvalidGraph if an attribute that is 0 or 1 has another value."""
-    for key in keys:
-        value = record.attributes[key]
-        if value not in (0, 1):
-            raise _node_error(
-                record.name, f"has {key}={value}; the operator has 0 and 1"
-            )
 
 
 def find_wrong_types(
@@ -262,40 +268,50 @@ def _format_type(kind: TypeProto) -> str:
     )
 
 
-def _read_attributes(name: str, node: NodeProto) -> tuple[dict[str, Any], bytes | None]:
+def _read_attributes(
+    name: str, node: NodeProto, refuse: Refuse
+) -> tuple[dict[str, Any], bytes | None]:
     """Return a node's attributes without `ep_cache_context`, and that."""
     values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
     cache: bytes | None = None
     for attribute in node.attribute:
         key = attribute.name
         kind = attribute.type
-        if isinstance(key, bytes):
-            raise _node_error(
-                name, f"has the attribute {key!r}, whose name is not UTF-8"
-            )
-        if _KINDS.get(key, kind) != kind:
-            check_attribute(name, attribute)
-        if key == "ep_cache_context":
-            cache = attribute.s
-        # A model can have very many nodes, and nearly all attributes are of these two
-        # types.
-        elif kind == _INT:
-            values[key] = attribute.i
-        elif kind == _STRING:
-            values[key] = decode_text(attribute.s)
-        else:
-            try:
+        try:
+            if isinstance(key, bytes) or _KINDS.get(key, kind) != kind:
+                check_attribute(name, attribute)
+            if key == "ep_cache_context":
+                cache = attribute.s
+            # A model can have very many nodes, and nearly all attributes are of these
+            # two types.
+            elif kind == _INT:
+                values[key] = value = attribute.i
+                if key in _SWITCHES and value not in (0, 1):
+                    raise _node_error(
+                        name, f"has {key}={value}; the operator has 0 and 1"
+                    )
+            elif kind == _STRING:
+                text = decode_text(attribute.s)
+                if key in _NAMES and isinstance(text, bytes):
+                    raise _node_error(name, f"has a {key!r} that is not UTF-8")
+                values[key] = text
+            else:
                 values[key] = decode_attribute(attribute)
-            except (ValueError, TypeError) as error:
-                problem = f"has the attribute {key!r}, which cannot be read: {error}"
-                raise _node_error(name, problem) from error
+        except InvalidGraph as error:
+            refuse(error)
+        except (ValueError, TypeError) as error:
+            problem = f"has the attribute {key!r}, which cannot be read: {error}"
+            refuse(_node_error(name, problem))
     return values, cache
 
 
 def check_attribute(name: str, attribute: AttributeProto) -> None:
-    """Raise InvalidGraph if an attribute of the operator has another type than the
-    operator says.
+    """Raise InvalidGraph if the name of an attribute is not UTF-8, or if one of the
+    operator has another type than the operator says.
     """
+    if isinstance(attribute.name, bytes):
+        problem = f"has the attribute {attribute.name!r}, whose name is not UTF-8"
+        raise _node_error(name, problem)
     expected = _KINDS.get(attribute.name, attribute.type)
     if attribute.type != expected:
         kinds = AttributeProto.AttributeType
@@ -304,12 +320,6 @@ def check_attribute(name: str, attribute: AttributeProto) -> None:
             f"has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
             f"the operator has {kinds.Name(expected)}",
         )
-
-
-def _require_text(name: str, attribute: str, value: str | bytes) -> str:
-    if isinstance(value, bytes):
-        raise _node_error(name, f"has a {attribute!r} that is not UTF-8")
-    return value
 
 
 def _node_error(name: str, what: str) -> InvalidGraph:

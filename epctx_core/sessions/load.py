@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from epctx_core.context.digests import DigestChecks
+from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -137,7 +138,7 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
     """Return the session of a model that was read."""
     work.route()
     folder = find_context_folder(work.model, work.config, compiles=exporter is not None)
-    work.check_compatibility()
+    work.check_compatibility(read_compatibility_info(work.model.source.proto))
 
     with ExitStack() as stack:
         workspaces: WorkspaceOf = make_private_workspace

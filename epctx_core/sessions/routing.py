@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import (
     EpctxError,
-    Fail,
     InvalidArgument,
     InvalidGraph,
     NotImplementedByProvider,
@@ -144,8 +143,3 @@ def accept(choice: ProviderChoice, info: str, registry: Registry) -> str:
     if verdict == Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION:
         return f"{choice.name} runs this compiled model less well than a new one: {why}"
     return ""
-
-
-def outdated_error(choice: ProviderChoice, reason: str) -> Fail:
-    """Return the error for a reason of `accept`."""
-    return Fail(reason, ep=choice.name, hint="Compile the source model again.")

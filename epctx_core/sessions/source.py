@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from epctx_core.graph.mapping import ModelInput, OpenedFile
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.walks import Operators
-    from epctx_core.graph.weights import OpenExternal, Weights
+    from epctx_core.graph.weights import ModelContent, Weights
+    from epctx_core.registry.discovery import EntryPoint
 
 _log = logging.getLogger("epctx.graph")
 _T = TypeVar("_T")
@@ -218,11 +219,8 @@ def open_state(
         ReplacedBinaryError: a file was replaced meanwhile.
     """
     data, path = model_io.read_model(path_or_bytes, opened)
-    content = model_io.separate_model(data, path)
+    content, other = separate_content(data, path, config)
     structure = content.structure
-    other = find_format(data, path, config.input_budget, config.model_format, structure)
-    if other is not None:
-        content = replace(content, structure=data, extents={})
     # The checker decodes a copy of its own: two at once would be the peak of a load. It
     # would look for files of weights in the process's folder.
     may_be_compiled = OP_TYPE.encode() in structure
@@ -234,12 +232,8 @@ def open_state(
         and model_io.is_accepted_by_checker(data)
     )
     proto = decode_model(content.structure, path, config.input_budget, other)
-    open_weights = weights_opener(proto, path, config, checks, opened)
     detach = partial(
-        model_io.detach_model,
-        proto,
-        content,
-        open_weights,
+        make_detach(proto, content, config, checks, opened),
         checked=checked,
         digested=digested or may_be_compiled,
     )
@@ -259,6 +253,21 @@ def open_state(
         )
 
     return model
+
+
+def separate_content(
+    data: bytes, path: Path | None, config: SessionConfig
+) -> tuple[ModelContent, EntryPoint | None]:
+    """Return a model's bytes, those to decode apart, and its format if that is not
+    ONNX; see `find_format`.
+    """
+    content = model_io.separate_model(data, path)
+    other = find_format(
+        data, path, config.input_budget, config.model_format, content.structure
+    )
+    if other is not None:
+        content = replace(content, structure=data, extents={})
+    return content, other
 
 
 def open_proto(
@@ -299,15 +308,15 @@ def open_proto(
         return model
 
 
-def weights_opener(
+def make_detach(
     proto: ModelProto,
-    path: Path | None,
+    content: ModelContent,
     config: SessionConfig,
     checks: DigestChecks,
     opened: OpenedFiles,
-) -> OpenExternal:
-    """Return a function that opens the files of weights that a model names; `opened`
-    has the model's own and gets the others.
+) -> Callable[..., SourceModel]:
+    """Return `detach_model` of a decoded model, which opens the files of weights that
+    it names; `opened` has the model's own and gets the others.
 
     Raises:
         NoSuchFile: the host's folder for them does not exist.
@@ -320,7 +329,7 @@ def weights_opener(
         from epctx_core.context.weights_folder import WeightsFolder, read_checksum
 
         return WeightsFolder(
-            path,
+            content.path,
             config.external_initializers_folder,
             checksum=read_checksum(proto),
             verification=config.verification,
@@ -337,7 +346,7 @@ def weights_opener(
     ):
         # What is wrong with either is said whether or not the model names files.
         folder()
-    return open_weights
+    return partial(model_io.detach_model, proto, content, open_weights)
 
 
 def infer_model_types(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import NO_MANIFEST, find_manifest
-from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import find_entry
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.plugin import Purpose
@@ -31,7 +30,6 @@ from epctx_core.sessions.routing import (
     find_keeper,
     find_maker,
     no_provider_error,
-    outdated_error,
 )
 from epctx_core.sessions.source import open_state, read_one_state
 
@@ -179,19 +177,11 @@ class Work:
             EpctxError: see `open_state`.
         """
 
-        def find_kept_functions() -> Collection[FunctionId]:
-            # A call that an EP keeps is a single node to all others: only those count
-            # that will be there.
-            available, _ = skip_unavailable(
-                self.choices, self.skipped, self.session, self.registry, self.purpose
-            )
-            return collect_kept_functions(available)
-
         def read(files: OpenedFiles) -> OpenModel:
             return open_state(
                 self.source,
                 self.config,
-                find_kept_functions,
+                self.find_kept_functions,
                 checks,
                 opened=files,
                 digested=bool(self.choices),
@@ -200,7 +190,32 @@ class Work:
         self.model = read_one_state(read) if opened is None else read(opened)
         return self.model
 
+    def find_kept_functions(self) -> Collection[FunctionId]:
+        """Return the functions that EPs keep as calls."""
+        # Such a call is a single node to all other EPs: only those count that will be
+        # there.
+        available, _ = skip_unavailable(
+            self.choices, self.skipped, self.session, self.registry, self.purpose
+        )
+        return collect_kept_functions(available)
+
     def route(self) -> Mapping[str, Sequence[ContextNodeRecord]]:
+        """Read the manifest, and give each EPContext node to the EP that takes its
+        source.
+
+        Raises:
+            InvalidGraph: the manifest is damaged.
+            EpctxError: see `route_nodes`.
+        """
+        source = self.model.source
+        limit = self.config.input_budget.manifest_entries
+        self.manifest = find_manifest(
+            source.proto, source.path, lambda: source.digest, limit
+        )
+        self.route_nodes(self.model.context_nodes)
+        return self.nodes
+
+    def route_nodes(self, nodes: Sequence[ContextNodeRecord]) -> None:
         """Give each EPContext node to the EP that takes its source.
 
         Where sources decide, EPs are added: those of the nodes, and those that kept
@@ -209,20 +224,12 @@ class Work:
         Raises:
             NotImplementedByProvider: no EP takes a node.
             InvalidArgument, PluginError: see `ProviderSession.choose`.
-            InvalidGraph: the manifest is damaged.
         """
-        source = self.model.source
-        limit = self.config.input_budget.manifest_entries
-        self.manifest = find_manifest(
-            source.proto, source.path, lambda: source.digest, limit
-        )
         if not self._is_decided:
-            loads = self.model.context_nodes
-            self.skip_unavailable(Purpose.LOAD if loads else Purpose.RUN)
-        for node in self.model.context_nodes:
+            self.skip_unavailable(Purpose.LOAD if nodes else Purpose.RUN)
+        for node in nodes:
             self.route_node(node)
-        self.add_keepers()
-        return self.nodes
+        self._add_keepers()
 
     def skip_unavailable(self, purpose: Purpose) -> None:
         """Decide the EPs' purpose, and skip optional ones that are not available for
@@ -260,7 +267,7 @@ class Work:
             self._eps_by_source[source] = record.name
         self.nodes.setdefault(self._eps_by_source[source], []).append(node)
 
-    def add_keepers(self) -> None:
+    def _add_keepers(self) -> None:
         """Add the EPs that kept nodes in the model when it was compiled, as far as they
         are there; none if the host named all that may be used.
         """
@@ -312,27 +319,35 @@ class Work:
         maker = self._makers.get(record.name, {}).get("distribution")
         return describe_others(record, self.registry.records(), maker)
 
-    def check_compatibility(self) -> None:
-        """Have each EP validate its text about the model; log a warning where it
-        recommends to compile again.
+    def check_compatibility(self, infos: Mapping[str, Sequence[str]]) -> None:
+        """Have each EP validate its texts about the model; see `validate`.
 
         Called before any EP instance exists.
 
-        Raises:
-            InvalidGraph: an EP says that it cannot run the model any more.
-            NotImplementedByProvider: nor is it available on this machine.
-            Fail: an EP recommends to compile again, and the host made that an error.
-            PluginError: an EP raised, or did not return a verdict.
+        Args:
+            infos: see `read_compatibility_info`.
         """
-        infos = read_compatibility_info(self.model.source.proto)
+        for choice in self.choices:
+            for info in infos.get(choice.name, ()):
+                self.validate(choice, info)
+
+    def validate(self, choice: ProviderChoice, info: str) -> None:
+        """Have an EP validate its text about the model; log a warning where it
+        recommends to compile again.
+
+        Raises:
+            InvalidGraph: the EP says that it cannot run the model any more.
+            NotImplementedByProvider: nor is it available on this machine.
+            Fail: it recommends to compile again, and the host made that an error.
+            PluginError: it raised, or did not return a verdict.
+        """
         with self.hint_at_others():
-            for choice in self.choices:
-                for info in infos.get(choice.name, ()):
-                    reason = accept(choice, info, self.registry)
-                    if reason and self.config.fail_on_suboptimal:
-                        raise outdated_error(choice, reason)
-                    if reason:
-                        _log.warning("%s", reason)
+            reason = accept(choice, info, self.registry)
+        if reason and self.config.fail_on_suboptimal:
+            hint = "Compile the source model again."
+            raise Fail(reason, ep=choice.name, hint=hint)
+        if reason:
+            _log.warning("%s", reason)
 
     def find_contained(self) -> set[str]:
         """Return the EPs that get a process of their own because a payload without
