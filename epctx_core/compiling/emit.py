@@ -14,6 +14,7 @@ from epctx_core.compiling.descriptions import (
     HOOK,
     Descriptions,
     check_graph_names,
+    check_written,
     name_partitions,
     strip_number,
 )
@@ -42,7 +43,7 @@ from epctx_core.graph.splice import (
     splice_graph,
 )  # fmt: skip
 from epctx_core.graph.weights import compute_digests_ahead
-from epctx_core.registry.guard import blame, contract_error
+from epctx_core.registry.guard import blame
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import Outputs
@@ -410,13 +411,8 @@ def write_all_payloads(
         choice = providers.choices[ep]
         payloads = _make_payload_set(choice, outputs, tuple(map(tuple, by_model)))
         providers.instances.call(ep, HOOK, writer=payloads.handle)
+        check_written(choice, payloads)
         for writer in payloads.writers.values():
-            if not writer.size:
-                raise contract_error(
-                    choice.record,
-                    HOOK,
-                    f"wrote nothing into the payload {writer.name!r}",
-                )
             written[writer.get_cache_value()] = writer
     return written
 
