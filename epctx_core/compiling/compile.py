@@ -397,7 +397,8 @@ class Compile:
                 models = [] if destination.model is None else [destination.model]
                 if publication is not None and (models or outputs.files):
                     states = publication.commit(models)
-                    note_published(states, context.digests)
+                    files = (*self.payloads, *self.files)
+                    note_published(states, {file.path: file.digest for file in files})
                 if models and any(entry.embedded for entry in context.payloads):
                     note([make_model_receipt(self.files[-1].digest)])
 

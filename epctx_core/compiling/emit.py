@@ -110,18 +110,6 @@ class ContextModel:
         check_size(data.size, embedded=embedded)
         return data
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """The root digest (hex) of each file that was written, as a load checks it; by
-        the name of the file.
-        """
-        files = {
-            entry.name: entry.root for entry in self.payloads if not entry.embedded
-        }
-        if self.initializers is not None:
-            files[self.initializers.name] = self.initializers.root
-        return files
-
 
 def make_context_model(
     work: Work, existing: PassThrough, outputs: Outputs, earlier: GraphsByModel

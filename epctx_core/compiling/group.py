@@ -16,8 +16,9 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from onnx import ModelProto
 
@@ -36,11 +37,10 @@ from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
-from epctx_core.sessions.workspaces import SharedWorkspace, SharedWorkspaces
+from epctx_core.sessions.workspaces import SharedWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
     from epctx_core.compiling.report import OutputFile
-    from epctx_core.context.digests import PayloadEntry
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.mapping import ExtentDigests
     from epctx_core.options import SessionConfig
@@ -125,10 +125,6 @@ class Member(Protocol):
         """Write the model itself."""
 
 
-Described: TypeAlias = "tuple[Member, Outputs, ContextModel]"
-"""Member with its context model, not yet written, and the outputs for its files."""
-
-
 class Group:
     """Share group.
 
@@ -152,7 +148,6 @@ class Group:
         # File of each published model whose binaries are not written yet: SHA-256
         # (hex), and its `ContextModel.to_read`.
         self._pending: dict[Path, tuple[str, frozenset[str]]] = {}
-        self._workspaces = SharedWorkspaces()
         self._workspaces_in_use: dict[str, SharedWorkspace] = {}
         self._lock = threading.RLock()
 
@@ -161,30 +156,10 @@ class Group:
         group.
         """
         with self._lock:
+            join = partial(shared_workspaces.get().join, (self, choice.name))
             if choice.name not in self._workspaces_in_use:
-                self._workspaces_in_use[choice.name] = self._workspaces.join(
-                    choice.name
-                )
-            return self._workspaces.join(choice.name)
-
-    def abandon(self) -> None:
-        """Warn of models that were published and will never be completed, and release
-        what EPs keep.
-        """
-        left = []
-        for path, (digest, _) in self._pending.items():
-            with suppress(Fail):
-                read_published(path, digest)
-                left.append(repr(str(path)))
-        if left:
-            _log.warning(
-                (
-                    "a share group was never stopped: %s cannot be loaded. Compile "
-                    "its last model with ep.stop_share_ep_contexts=1."
-                ),
-                ", ".join(left),
-            )
-        self.close()
+                self._workspaces_in_use[choice.name] = join()
+            return join()
 
     def write(
         self, members: Sequence[Member], last: Member, *, is_end: bool
@@ -233,120 +208,126 @@ class Group:
             Publication(folder, before_writing=last.work.before_writing) as publication,
         ):
             named = self._naming or members[0].destination
-            models, graphs = self._describe(members, publication, named)
-            payloads: tuple[PayloadWriter, ...] = ()
+            graphs = dict(self._graphs)
+            # All nodes first: an EP knows what to write after it was asked for those of
+            # every member.
+            models = [_describe(m, publication, named, graphs) for m in members]
+            payloads: Mapping[bytes, PayloadWriter] = {}
+            completed = self._pending if self.is_over else {}
             if self.is_over:
                 # As this member's folder is spelled: its files are compared by path.
                 paths = [folder / name for name in self.models]
                 destination = last.destination.use_names_of(
                     named, (*paths, *(m.destination.path for m in members))
                 )
-                outputs = Outputs(destination, publication)
-                payloads = self._complete(models, graphs, last, outputs, publication)
+                payloads = write_all_payloads(
+                    last.work.providers, Outputs(destination, publication), graphs
+                )
+                for member, (context, _) in zip(members, models, strict=True):
+                    _complete(context.proto, context.to_read, payloads, member)
+                for path, (digest, to_read) in self._pending.items():
+                    # As it is on disk.
+                    proto = ModelProto.FromString(read_published(path, digest))
+                    _complete(proto, to_read, payloads, last)
+                    with publication.create(path.name) as file:
+                        file.write(proto.SerializeToString(deterministic=True))
 
-            digests = {each.name: each.make_entry().root for each in payloads}
-            pending = {}
-            names = []
-            for member, outputs, context in models:
+            for member, (context, outputs) in zip(members, models, strict=True):
                 member.finish(context, outputs)
-                file = member.files[-1]
-                names.append(file.path)
-                digests |= context.digests
-                if context.pending:
-                    path = publication.folder / file.path
-                    pending[path] = file.digest, context.to_read
             last.work.cancel.raise_if_requested()
-            earlier = [path.name for path in self._pending] if self.is_over else []
-            note_published(publication.commit([*names, *earlier]), digests)
+            names = [member.files[-1].path for member in members]
+            digests = {each.name: each.make_entry().root for each in payloads.values()}
+            digests |= {file.path: file.digest for m in members for file in m.files}
+            states = publication.commit([*names, *(path.name for path in completed)])
+            note_published(states, digests)
 
         # Only now: of a member that failed, nothing may count.
         self._naming = named
         self._graphs = graphs
         self.models.update(names)
-        self._pending = {} if self.is_over else self._pending | pending
-        return payloads
-
-    def _describe(
-        self, members: Sequence[Member], publication: Publication, named: Destination
-    ) -> tuple[list[Described], GraphsByModel]:
-        """Return the members' context models without payloads, and the graphs of the
-        group with theirs.
-
-        All come before the binaries: an EP knows what to write after it was asked for
-        the nodes of every member.
-        """
-        graphs = self._graphs
-        models = []
-        for member in members:
-            work = member.work
-            destination = member.destination.use_names_of(named)
-            # Its folder may have changed since the compile began.
-            destination.check_model()
-            outputs = Outputs(destination, publication, final=False)
-            context = member.describe(outputs, graphs)
-            compare_shapes(work.assignment, context.to_read, work.providers)
-            models.append((member, outputs, context))
-
-            more = dict(graphs)
-            for ep in work.providers.choices:
-                names = {p.name: p.graph_name for p in work.assignment.of(ep)}
-                if names:
-                    more[ep] = (*more.get(ep, ()), names)
-            graphs = more
-        return models, graphs
-
-    def _complete(
-        self,
-        models: Sequence[Described],
-        graphs: GraphsByModel,
-        last: Member,
-        outputs: Outputs,
-        publication: Publication,
-    ) -> tuple[PayloadWriter, ...]:
-        """Have EPs write the binaries, and complete the models that name them; write
-        those that were published before.
-        """
-        providers = last.work.providers
-        payloads = write_all_payloads(providers, outputs, graphs)
-        # As they are on disk.
-        earlier = {
-            path: ModelProto.FromString(read_published(path, digest))
-            for path, (digest, _) in self._pending.items()
-        }
-        written = [
-            (c.proto, c.to_read, member.work.providers) for member, _, c in models
-        ]
-        written += [
-            (proto, self._pending[path][1], providers)
-            for path, proto in earlier.items()
-        ]
-        entries = {each.name: each.make_entry() for each in payloads.values()}
-        for proto, to_read, reading in written:
-            _complete_manifest(proto, entries)
-            read_back(proto, to_read, payloads, reading)
-        for path, proto in earlier.items():
-            with publication.create(path.name) as file:
-                file.write(proto.SerializeToString(deterministic=True))
+        self._pending = (
+            {}
+            if self.is_over
+            else {
+                **self._pending,
+                **{
+                    publication.folder / name: (digests[name], context.to_read)
+                    for name, (context, _) in zip(names, models, strict=True)
+                    if context.pending
+                },
+            }
+        )
         return tuple(payloads.values())
 
     def close(self) -> None:
-        """Release what EPs keep for the group; further calls do nothing."""
+        """Warn of models that were published and will never be completed, and release
+        what EPs keep; further calls do nothing.
+        """
         with self._lock:
-            in_use = self._workspaces_in_use
-            self._workspaces_in_use = {}
+            pending, self._pending = self._pending, {}
+            in_use, self._workspaces_in_use = self._workspaces_in_use, {}
+        left = []
+        for path, (digest, _) in pending.items():
+            with suppress(Fail):
+                read_published(path, digest)
+                left.append(repr(str(path)))
+        if left:
+            _log.warning(
+                (
+                    "a share group was never stopped: %s cannot be loaded. Compile "
+                    "its last model with ep.stop_share_ep_contexts=1."
+                ),
+                ", ".join(left),
+            )
         for workspace in in_use.values():
             close_quietly(workspace.close, "closing what an EP kept for a share group")
 
 
-def _complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
-    """Move what a model's manifest says to be pending into its payloads.
+def _describe(
+    member: Member,
+    publication: Publication,
+    named: Destination,
+    graphs: dict[str, tuple[Mapping[str, str], ...]],
+) -> tuple[ContextModel, Outputs]:
+    """Return a member's context model without payloads, and the outputs for its files.
+
+    Args:
+        member: the member.
+        publication: stages the files.
+        named: destination that names the binaries.
+        graphs: see `GraphsByModel`; gets those of this member.
+    """
+    work = member.work
+    destination = member.destination.use_names_of(named)
+    # Its folder may have changed since the compile began.
+    destination.check_model()
+    outputs = Outputs(destination, publication, final=False)
+    context = member.describe(outputs, graphs)
+    compare_shapes(work.assignment, context.to_read, work.providers)
+    for ep in work.providers.choices:
+        names = {p.name: p.graph_name for p in work.assignment.of(ep)}
+        if names:
+            graphs[ep] = (*graphs.get(ep, ()), names)
+    return context, outputs
+
+
+def _complete(
+    proto: ModelProto,
+    to_read: frozenset[str],
+    payloads: Mapping[bytes, PayloadWriter],
+    reader: Member,
+) -> None:
+    """Complete a model whose binaries were pending, and have its payloads read back.
 
     Args:
         proto: its context model; one without pending payloads stays as it is.
-        written: by name, the entries of all payloads of the group.
+        to_read: see `ContextModel`.
+        payloads: all of the group; see `write_all_payloads`.
+        reader: the member whose EPs read.
     """
     manifest = read_manifest(proto)
     if manifest is not None and manifest.pending:
+        written = {each.name: each for each in payloads.values()}
         missing = [name for name in manifest.pending if name not in written]
         if missing:
             raise PluginError(
@@ -355,12 +336,10 @@ def _complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -
                 hook="get_ep_context_nodes",
                 hint="The EP did not start it when `ContextWriter.final` was True.",
             )
-        payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
-        set_metadata(
-            proto,
-            MANIFEST,
-            dump_manifest(replace(manifest, payloads=payloads, pending=())),
-        )
+        entries = (written[name].make_entry() for name in manifest.pending)
+        complete = replace(manifest, payloads=tuple(entries), pending=())
+        set_metadata(proto, MANIFEST, dump_manifest(complete))
+    read_back(proto, to_read, payloads, reader.work.providers)
 
 
 _open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))
@@ -404,7 +383,7 @@ def join_group(
     try:
         if replaced is not None and not replaced.compiling:
             # Whoever uses it still closes it.
-            replaced.abandon()
+            replaced.close()
         yield group
     finally:
         with lock:
@@ -419,7 +398,7 @@ def join_group(
             if is_left and groups.get(key) is group:
                 del groups[key]
         if is_left:
-            group.abandon()
+            group.close()
 
 
 @atexit.register
@@ -427,4 +406,4 @@ def abandon_open_groups() -> None:
     """Abandon the groups that are still open; the process ends."""
     _, groups = _open_groups.get()
     for group in list(groups.values()):
-        group.abandon()
+        group.close()

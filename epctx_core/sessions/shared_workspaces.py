@@ -15,7 +15,7 @@ from epctx_core.sessions.providers import (
     WorkspaceOf,
     make_private_workspace,
 )
-from epctx_core.sessions.workspaces import PrivateWorkspace, loaded_workspaces
+from epctx_core.sessions.workspaces import PrivateWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -48,7 +48,7 @@ def load_workspaces(
         if not binaries:
             return make_private_workspace(choice)
         # A binary is verified as the session that opened it asked for.
-        return loaded_workspaces.get().join(
+        return shared_workspaces.get().join(
             (fingerprint_providers([choice]), config.verification, binaries)
         )
 

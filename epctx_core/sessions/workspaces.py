@@ -100,10 +100,10 @@ class SharedWorkspaces:
         call of this.
         """
         with self._lock:
-            if key not in self._found:
-                self._found[key] = SharedWorkspace(partial(self._leave, key))
-            self._found[key].users += 1
-            return self._found[key]
+            made = SharedWorkspace(partial(self._leave, key))
+            workspace = self._found.setdefault(key, made)
+            workspace.users += 1
+            return workspace
 
     def _leave(self, key: Hashable) -> bool:
         with self._lock:
@@ -112,7 +112,7 @@ class SharedWorkspaces:
             return not self._found[key].users and bool(self._found.pop(key))
 
 
-loaded_workspaces = PerProcess(SharedWorkspaces)
-"""Those of all sessions of this process that load context models with
-`ep.share_ep_contexts=1`.
+shared_workspaces = PerProcess(SharedWorkspaces)
+"""Those of this process: of sessions that load context models with
+`ep.share_ep_contexts=1`, and of groups that are compiled.
 """
