@@ -347,6 +347,8 @@ class Compile:
             PluginError: an EP describes its nodes wrongly.
             Fail, InvalidArgument: see `place_initializers`.
         """
+        # Its folder may have changed since the compile began.
+        outputs.destination.check_model()
         self.existing.keep(outputs.open_payload)
         self.context = make_context_model(self.work, self.existing, outputs, earlier)
         return self.context
@@ -371,8 +373,6 @@ class Compile:
                     before_writing=self.work.before_writing,
                 )
                 stack.enter_context(publication)
-            # Its folder may have changed since the compile began.
-            destination.check_model()
             outputs = Outputs(
                 destination,
                 publication,

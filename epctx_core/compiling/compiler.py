@@ -672,7 +672,9 @@ def count_saved_bytes(
 
     # An EP may store one weight in several payloads.
     return sum(
-        max(users[weight] - copies, 0) * weight[-1] for weight, copies in stored.items()
+        count * weight[-1]
+        for weight, count in (users - stored).items()
+        if weight in stored
     )
 
 

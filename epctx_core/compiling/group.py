@@ -213,7 +213,7 @@ class Group:
             # every member.
             models = [_describe(m, publication, named, graphs) for m in members]
             payloads: Mapping[bytes, PayloadWriter] = {}
-            completed = self._pending if self.is_over else {}
+            completed: list[str] = []
             if self.is_over:
                 # As this member's folder is spelled: its files are compared by path.
                 paths = [folder / name for name in self.models]
@@ -223,41 +223,47 @@ class Group:
                 payloads = write_all_payloads(
                     last.work.providers, Outputs(destination, publication), graphs
                 )
-                for member, (context, _) in zip(members, models, strict=True):
+                for member, context, _ in models:
                     _complete(context.proto, context.to_read, payloads, member)
-                for path, (digest, to_read) in self._pending.items():
-                    # As it is on disk.
-                    proto = ModelProto.FromString(read_published(path, digest))
-                    _complete(proto, to_read, payloads, last)
-                    with publication.create(path.name) as file:
-                        file.write(proto.SerializeToString(deterministic=True))
+                completed = self._complete_published(payloads, last, publication)
 
-            for member, (context, outputs) in zip(members, models, strict=True):
+            for member, context, outputs in models:
                 member.finish(context, outputs)
             last.work.cancel.raise_if_requested()
             names = [member.files[-1].path for member in members]
             digests = {each.name: each.make_entry().root for each in payloads.values()}
             digests |= {file.path: file.digest for m in members for file in m.files}
-            states = publication.commit([*names, *(path.name for path in completed)])
-            note_published(states, digests)
+            note_published(publication.commit([*names, *completed]), digests)
 
         # Only now: of a member that failed, nothing may count.
         self._naming = named
         self._graphs = graphs
         self.models.update(names)
-        self._pending = (
-            {}
-            if self.is_over
-            else {
-                **self._pending,
-                **{
-                    publication.folder / name: (digests[name], context.to_read)
-                    for name, (context, _) in zip(names, models, strict=True)
-                    if context.pending
-                },
-            }
-        )
+        for member, context, _ in models:
+            if context.pending:
+                file = member.files[-1]
+                path = publication.folder / file.path
+                self._pending[path] = file.digest, context.to_read
+        if self.is_over:
+            self._pending.clear()
         return tuple(payloads.values())
+
+    def _complete_published(
+        self,
+        payloads: Mapping[bytes, PayloadWriter],
+        last: Member,
+        publication: Publication,
+    ) -> list[str]:
+        """Write the models anew that were published before the end; return their
+        names.
+        """
+        for path, (digest, to_read) in self._pending.items():
+            # As it is on disk.
+            proto = ModelProto.FromString(read_published(path, digest))
+            _complete(proto, to_read, payloads, last)
+            with publication.create(path.name) as file:
+                file.write(proto.SerializeToString(deterministic=True))
+        return [path.name for path in self._pending]
 
     def close(self) -> None:
         """Warn of models that were published and will never be completed, and release
@@ -288,8 +294,9 @@ def _describe(
     publication: Publication,
     named: Destination,
     graphs: dict[str, tuple[Mapping[str, str], ...]],
-) -> tuple[ContextModel, Outputs]:
-    """Return a member's context model without payloads, and the outputs for its files.
+) -> tuple[Member, ContextModel, Outputs]:
+    """Return a member with its context model, without payloads, and the outputs for its
+    files.
 
     Args:
         member: the member.
@@ -298,17 +305,14 @@ def _describe(
         graphs: see `GraphsByModel`; gets those of this member.
     """
     work = member.work
-    destination = member.destination.use_names_of(named)
-    # Its folder may have changed since the compile began.
-    destination.check_model()
-    outputs = Outputs(destination, publication, final=False)
+    outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
     context = member.describe(outputs, graphs)
     compare_shapes(work.assignment, context.to_read, work.providers)
     for ep in work.providers.choices:
         names = {p.name: p.graph_name for p in work.assignment.of(ep)}
         if names:
             graphs[ep] = (*graphs.get(ep, ()), names)
-    return context, outputs
+    return member, context, outputs
 
 
 def _complete(
