@@ -143,8 +143,7 @@ def make_context_model(
         source_tensors |= payloads.references.tensors
         for writer in payloads.writers.values():
             contents |= writer.get_embedded_bytes()
-            if outputs.final:
-                written[writer.get_cache_value()] = writer
+            written[writer.get_cache_value()] = writer
 
     proto = _place_nodes(work, existing, parts)
 

@@ -37,7 +37,7 @@ from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
-from epctx_core.sessions.workspaces import SharedWorkspace, shared_workspaces
+from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
     from epctx_core.compiling.report import OutputFile
@@ -148,10 +148,10 @@ class Group:
         # File of each published model whose binaries are not written yet: SHA-256
         # (hex), and its `ContextModel.to_read`.
         self._pending: dict[Path, tuple[str, frozenset[str]]] = {}
-        self._workspaces_in_use: dict[str, SharedWorkspace] = {}
+        self._workspaces_in_use: dict[str, SessionWorkspace] = {}
         self._lock = threading.RLock()
 
-    def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
+    def workspace_of(self, choice: ProviderChoice) -> SessionWorkspace:
         """Return the workspace that an EP's instances share; it lives as long as the
         group.
         """

@@ -15,7 +15,7 @@ from epctx_core.sessions.providers import (
     WorkspaceOf,
     make_private_workspace,
 )
-from epctx_core.sessions.workspaces import PrivateWorkspace, shared_workspaces
+from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -43,7 +43,7 @@ def load_workspaces(
     if folder is None or config.data_reader is not None or not config.map_binaries:
         return make_private_workspace
 
-    def workspace_of(choice: ProviderChoice) -> PrivateWorkspace:
+    def workspace_of(choice: ProviderChoice) -> SessionWorkspace:
         binaries = _identify_binaries(nodes.get(choice.name, ()), folder, manifest)
         if not binaries:
             return make_private_workspace(choice)
