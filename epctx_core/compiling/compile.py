@@ -208,46 +208,40 @@ class Compile:
             kept=(),
             copied=(),
         )
+        if self.is_shared and model.context_nodes:
+            # Its payloads would not be the group's.
+            raise InvalidArgument(
+                f"{model.source.where} is a context model already (EPContext "
+                f"node {model.context_nodes[0].name!r}), and a share group "
+                "takes models that are not.",
+                path=model.source.path,
+                hint="Compile the model that it was made from.",
+            )
+        self.existing = find_existing(
+            model,
+            destination,
+            self.work.config,
+            embedded=self.embedded,
+            delivered=self.deliver is not None,
+        )
+        self.destination = self.existing.destination
+        # A share group's are checked when it ends and its models are known.
+        named = choices if self.writes_binaries and not self.is_shared else ()
+        self.destination.check(
+            {c.name: self.destination.binary_name(c.binary_suffix) for c in named}
+        )
         with ExitStack() as stack:
-            if self.is_shared:
-                # Before it joins: a model that is refused must not begin a new group.
-                if model.context_nodes:
-                    # Its payloads would not be the group's.
-                    raise InvalidArgument(
-                        f"{model.source.where} is a context model already (EPContext "
-                        f"node {model.context_nodes[0].name!r}), and a share group "
-                        "takes models that are not.",
-                        path=model.source.path,
-                        hint="Compile the model that it was made from.",
-                    )
-                # Binaries are checked when the group ends and its models are known.
-                destination.check({})
-                if self.group is None:
-                    self.group = stack.enter_context(join_group(destination, choices))
-                    # A session that reads its model again comes here again, and this
-                    # group may be over by then.
-                    stack.callback(setattr, self, "group", None)
-                self.group.share_digests(model)
-            self.existing = find_existing(
-                model,
-                destination,
-                self.work.config,
-                embedded=self.embedded,
-                delivered=self.deliver is not None,
-            )
-            self.destination = self.existing.destination
+            # Not before: a model that is refused must not begin a new group.
+            if self.is_shared and self.group is None:
+                self.group = stack.enter_context(join_group(self.destination, choices))
+                # A session that reads its model again comes here again, and this group
+                # may be over by then.
+                stack.callback(setattr, self, "group", None)
             if self.group is None:
-                self.destination.check(
-                    {
-                        c.name: self.destination.binary_name(c.binary_suffix)
-                        for c in (choices if self.writes_binaries else ())
-                    }
-                )
-            yield (
-                make_private_workspace
-                if self.group is None
-                else self.group.workspace_of
-            )
+                yield make_private_workspace
+            else:
+                share_digests(model.source.weights.values(), self.group.digests)
+                yield self.group.workspace_of
 
     def compile(self, workspace_of: WorkspaceOf) -> None:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions
@@ -331,10 +325,13 @@ class Compile:
                     ),
                     self.work.model.source.where,
                 )
-        elif self.work.config.stop_sharing:
-            self.group.stop(self, is_member=is_written)
-        elif is_written:
-            self.group.publish(self)
+        elif is_written or self.work.config.stop_sharing:
+            binaries = self.group.write(
+                [self] if is_written else [], self, is_end=self.work.config.stop_sharing
+            )
+            self.payloads = tuple(
+                OutputFile.from_entry(each.make_entry()) for each in binaries
+            )
 
     def describe(
         self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS
@@ -350,20 +347,15 @@ class Compile:
             PluginError: an EP describes its nodes wrongly.
             Fail, InvalidArgument: see `place_initializers`.
         """
+        # Its folder may have changed since the compile began.
+        outputs.destination.check_model()
         self.existing.keep(outputs.open_payload)
         self.context = make_context_model(self.work, self.existing, outputs, earlier)
         return self.context
 
-    def publish(
-        self, named: Destination | None = None, earlier: GraphsByModel = NO_GRAPHS
-    ) -> ContextModel:
+    def publish(self) -> None:
         """Describe the model, have EPs read their payloads back, and bring all files to
         their names.
-
-        Args:
-            named: for a member of a share group, the destination that names the group's
-                binaries, which the group writes.
-            earlier: graphs of the share group's models before this one.
 
         Raises:
             Fail: the model exists by now, a file belongs to another model, the disk is
@@ -372,9 +364,7 @@ class Compile:
                 wrote.
             ModelLoadCanceled: the host asked to stop.
         """
-        destination = (
-            self.destination if named is None else self.destination.use_names_of(named)
-        )
+        destination = self.destination
         publication = None
         with pause_collection(self.work.model.node_count), ExitStack() as stack:
             if destination.folder is not None:
@@ -383,17 +373,14 @@ class Compile:
                     before_writing=self.work.before_writing,
                 )
                 stack.enter_context(publication)
-            # Its folder may have changed since the compile began.
-            destination.check_model()
             outputs = Outputs(
                 destination,
                 publication,
                 embedded=self.embedded,
                 in_files=self.writes_binaries,
-                final=named is None,
             )
             with self.time_stage("write"):
-                context = self.describe(outputs, earlier)
+                context = self.describe(outputs)
             with self.time_stage("read_back"):
                 providers = self.work.providers
                 compare_shapes(self.work.assignment, context.to_read, providers)
@@ -410,10 +397,10 @@ class Compile:
                 models = [] if destination.model is None else [destination.model]
                 if publication is not None and (models or outputs.files):
                     states = publication.commit(models)
-                    note_published(states, context.digests)
+                    files = (*self.payloads, *self.files)
+                    note_published(states, {file.path: file.digest for file in files})
                 if models and any(entry.embedded for entry in context.payloads):
                     note([make_model_receipt(self.files[-1].digest)])
-        return context
 
     def finish(self, context: ContextModel, outputs: Outputs) -> None:
         """Hand over payloads, then the model; files are complete, and get their names

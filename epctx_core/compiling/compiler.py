@@ -397,7 +397,6 @@ class ShareGroup:
         self._registry = registry
         self._group = Group()
         self._members: list[Compile] = []
-        self._eps: object = None
         self._open = ExitStack()
         self._report: ShareReport | None = None
         self._process = os.getpid()
@@ -428,7 +427,7 @@ class ShareGroup:
         """Discard the group, with a ResourceWarning if models are lost by it."""
         if not self._is_over:
             if self._members and os.getpid() == self._process:
-                names = ", ".join(repr(path.name) for path in self._group.models)
+                names = ", ".join(repr(m.destination.model) for m in self._members)
                 message = (
                     f"the share group of {names} was left without an end: nothing was "
                     "written."
@@ -454,13 +453,10 @@ class ShareGroup:
         """End the group without writing anything; do nothing if it is over."""
         self._is_over = True
         if os.getpid() != self._process:
-            keep_forever((self._open, self._group))
+            keep_forever(self._open)
             return
         self._members.clear()
-        try:
-            self._open.close()
-        finally:
-            self._group.close()
+        self._open.close()
 
     @convert_errors("compiling a model of the share group")
     def compile(
@@ -489,18 +485,17 @@ class ShareGroup:
         """
         self._refuse_over()
         with ExitStack() as stack:
-            # A first model that fails decides nothing.
-            group = self._group if self._members else Group()
             if not self._members:
-                stack.callback(group.close)
-            member = self._make_member(
-                model, host.copy_options(sess_options), name, group
-            )
+                # Of a first model that fails, nothing stays.
+                stack.callback(self._group.close)
+            member = self._make_member(model, host.copy_options(sess_options), name)
             with member.work.cancel.by_interrupt():
                 member.choose()
                 stack.enter_context(closing(member.work))
-                eps = fingerprint_providers(member.work.choices)
-                if self._members and eps != self._eps:
+                first, *_ = (*self._members, member)
+                if fingerprint_providers(member.work.choices) != fingerprint_providers(
+                    first.work.choices
+                ):
                     raise InvalidArgument(
                         "the models of a share group are compiled by the same EPs "
                         "with the same options.",
@@ -513,10 +508,7 @@ class ShareGroup:
                 member.compile(stack.enter_context(member.settle()))
             self._open.push(stack.pop_all())
 
-        self._eps = eps
         self._folder = member.destination.folder
-        self._group = group
-        self._group.add(member)
         self._members.append(member)
 
     def _make_member(
@@ -524,7 +516,6 @@ class ShareGroup:
         model: ModelInput,
         session: SessionOptions,
         name: str | None,
-        group: Group,
     ) -> Compile:
         config = session.config()
         if config.stop_sharing or config.context_file_path is not None:
@@ -550,7 +541,7 @@ class ShareGroup:
                 path, name, config.external_initializers_file
             ),
             embedded=config.embed,
-            group=group,
+            group=self._group,
             flags=self._flags,
             level=self._level,
         )
@@ -576,9 +567,9 @@ class ShareGroup:
 
         last = self._members[-1]
         with last.report_stage("write"), last.work.cancel.by_interrupt():
-            payloads = self._group.finish(self._members, last)
+            payloads = self._group.write(self._members, last, is_end=True)
         self._report = ShareReport(
-            folder=self._members[0].destination.folder or Path(),
+            folder=self._folder or Path(),
             members=tuple(m.make_report() for m in self._members),
             binaries=tuple(
                 OutputFile.from_entry(each.make_entry()) for each in payloads
@@ -627,9 +618,12 @@ class ShareGroup:
             folder
             / f"{path.stem if name is None and path is not None else name}_ctx.onnx"
         )
-        names = (path.name for path in self._group.models)
-        files = (member.destination.placement.file for member in self._members)
-        used = {name.casefold() for name in (*names, *files) if name is not None}
+        used = {
+            file.casefold()
+            for each in (member.destination for member in self._members)
+            for file in (each.model, each.placement.file)
+            if file is not None
+        }
         for file in (output.name, initializers):
             if file is not None and file.casefold() in used:
                 raise InvalidArgument(
@@ -678,7 +672,9 @@ def count_saved_bytes(
 
     # An EP may store one weight in several payloads.
     return sum(
-        max(users[weight] - copies, 0) * weight[-1] for weight, copies in stored.items()
+        count * weight[-1]
+        for weight, count in (users - stored).items()
+        if weight in stored
     )
 
 

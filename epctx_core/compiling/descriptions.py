@@ -85,10 +85,7 @@ class Descriptions:
                     f"wrote the payload {writer.name!r}, which no node carries with "
                     "main_context=1"
                 )
-            if self.payloads.final and not writer.size:
-                # A load takes an empty file for one that was lost.
-                raise self._error(f"wrote nothing into the payload {writer.name!r}")
-
+        check_written(self._choice, self.payloads)
         if not payloads:
             raise self._error(
                 "gave no node a payload, so that nothing could be loaded again"
@@ -185,6 +182,15 @@ class Descriptions:
 
     def _error(self, problem: str) -> PluginError:
         return contract_error(self._choice.record, HOOK, problem)
+
+
+def check_written(choice: ProviderChoice, payloads: PayloadSet) -> None:
+    """Raise PluginError if an EP wrote nothing into a payload that is to be final."""
+    for writer in payloads.writers.values():
+        # A load takes an empty file for one that was lost.
+        if payloads.final and not writer.size:
+            problem = f"wrote nothing into the payload {writer.name!r}"
+            raise contract_error(choice.record, HOOK, problem)
 
 
 def _staying_names(part: GraphAssignment) -> Iterator[str]:

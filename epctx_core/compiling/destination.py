@@ -106,7 +106,7 @@ class Destination:
         kept: the binaries of nodes that the model has already; new ones get other
             names.
         copied: those of them that are written, too.
-        group_models: other models of its share group, which name the same binaries.
+        group_models: the models of its share group, which name the same binaries.
     """
 
     folder: Path | None
@@ -119,7 +119,7 @@ class Destination:
     source_files: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
-    group_models: tuple[Path, ...] = ()
+    group_models: tuple[Path | None, ...] = ()
 
     @property
     def path(self) -> Path | None:
@@ -172,10 +172,17 @@ class Destination:
             or Path(f"{name if is_plain_name(name) else 'model'}.onnx"),
         )
 
-    def use_names_of(self, other: Destination) -> Destination:
-        """Return this destination with the names of another's binaries."""
+    def use_names_of(
+        self, other: Destination, group_models: tuple[Path | None, ...] = ()
+    ) -> Destination:
+        """Return this destination with the names of another's binaries, and the models
+        of a share group that name them.
+        """
         return replace(
-            self, named_after=other.named_after, binary_folder=other.binary_folder
+            self,
+            named_after=other.named_after,
+            binary_folder=other.binary_folder,
+            group_models=group_models,
         )
 
     def binary_name(self, suffix: str, name: str | None = None) -> str:

@@ -14,6 +14,7 @@ from epctx_core.compiling.descriptions import (
     HOOK,
     Descriptions,
     check_graph_names,
+    check_written,
     name_partitions,
     strip_number,
 )
@@ -42,7 +43,7 @@ from epctx_core.graph.splice import (
     splice_graph,
 )  # fmt: skip
 from epctx_core.graph.weights import compute_digests_ahead
-from epctx_core.registry.guard import blame, contract_error
+from epctx_core.registry.guard import blame
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import Outputs
@@ -109,18 +110,6 @@ class ContextModel:
         check_size(data.size, embedded=embedded)
         return data
 
-    @property
-    def digests(self) -> dict[str, str]:
-        """The root digest (hex) of each file that was written, as a load checks it; by
-        the name of the file.
-        """
-        files = {
-            entry.name: entry.root for entry in self.payloads if not entry.embedded
-        }
-        if self.initializers is not None:
-            files[self.initializers.name] = self.initializers.root
-        return files
-
 
 def make_context_model(
     work: Work, existing: PassThrough, outputs: Outputs, earlier: GraphsByModel
@@ -154,8 +143,7 @@ def make_context_model(
         source_tensors |= payloads.references.tensors
         for writer in payloads.writers.values():
             contents |= writer.get_embedded_bytes()
-            if outputs.final:
-                written[writer.get_cache_value()] = writer
+            written[writer.get_cache_value()] = writer
 
     proto = _place_nodes(work, existing, parts)
 
@@ -410,13 +398,8 @@ def write_all_payloads(
         choice = providers.choices[ep]
         payloads = _make_payload_set(choice, outputs, tuple(map(tuple, by_model)))
         providers.instances.call(ep, HOOK, writer=payloads.handle)
+        check_written(choice, payloads)
         for writer in payloads.writers.values():
-            if not writer.size:
-                raise contract_error(
-                    choice.record,
-                    HOOK,
-                    f"wrote nothing into the payload {writer.name!r}",
-                )
             written[writer.get_cache_value()] = writer
     return written
 

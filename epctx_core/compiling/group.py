@@ -13,9 +13,10 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,28 +24,27 @@ from onnx import ModelProto
 
 from epctx_core.compiling.destination import Destination, Outputs
 from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
-from epctx_core.compiling.provenance import complete_manifest
 from epctx_core.compiling.read_back import compare_shapes, read_back
-from epctx_core.compiling.report import OutputFile
+from epctx_core.context.manifest import MANIFEST, dump_manifest, read_manifest
+from epctx_core.context.metadata import set_metadata
 from epctx_core.context.receipts import note_published
-from epctx_core.errors import Fail, InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument, PluginError
 from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import read_small_file
 from epctx_core.graph.model_io import MOST_BYTES
-from epctx_core.graph.weights import share_digests
 from epctx_core.options import WeightlessMode
 from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
-from epctx_core.sessions.workspaces import SharedWorkspace, SharedWorkspaces
+from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
+    from epctx_core.compiling.report import OutputFile
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.mapping import ExtentDigests
     from epctx_core.options import SessionConfig
     from epctx_core.sessions.providers import ProviderChoice
-    from epctx_core.sessions.source import OpenModel
     from epctx_core.sessions.work import Work
 
 _log = logging.getLogger("epctx.sharing")
@@ -113,7 +113,6 @@ class Member(Protocol):
 
     work: Work
     destination: Destination
-    payloads: tuple[OutputFile, ...]
     files: tuple[OutputFile, ...]
 
     def time_stage(self, name: str) -> AbstractContextManager[None]:
@@ -121,9 +120,6 @@ class Member(Protocol):
 
     def describe(self, outputs: Outputs, earlier: GraphsByModel) -> ContextModel:
         """Return the context model, not yet written."""
-
-    def publish(self, named: Destination, earlier: GraphsByModel) -> ContextModel:
-        """Write the context model and its files."""
 
     def finish(self, context: ContextModel, outputs: Outputs) -> None:
         """Write the model itself."""
@@ -135,233 +131,219 @@ class Group:
     The first member that is written determines the names of the binaries.
 
     Attributes:
-        models: paths of the members that were added, in order.
+        models: names of the members that were published before the end.
         compiling: for groups that session options drive, names of the models that are
             being compiled.
-        is_ending: whether its end is being written, or was.
-        finished: whether its end was written.
+        is_over: whether its end is being written, or was.
+        digests: those that members made: a file of weights is digested once.
     """
 
     def __init__(self) -> None:
-        self.models: list[Path] = []
+        self.models: set[str] = set()
         self.compiling: set[str] = set()
-        self.is_ending = False
-        self.finished = False
+        self.is_over = False
+        self.digests: ExtentDigests = {}
         self._naming: Destination | None = None
         self._graphs: GraphsByModel = {}
-        # File of each model that was published before the end: SHA-256 (hex), and its
-        # `ContextModel.to_read`.
-        self._published: dict[Path, tuple[str, frozenset[str]]] = {}
-        self._digests: ExtentDigests = {}
-        self._workspaces = SharedWorkspaces()
-        self._workspaces_in_use: dict[str, SharedWorkspace] = {}
+        # File of each published model whose binaries are not written yet: SHA-256
+        # (hex), and its `ContextModel.to_read`.
+        self._pending: dict[Path, tuple[str, frozenset[str]]] = {}
+        self._workspaces_in_use: dict[str, SessionWorkspace] = {}
         self._lock = threading.RLock()
 
-    def workspace_of(self, choice: ProviderChoice) -> SharedWorkspace:
+    def workspace_of(self, choice: ProviderChoice) -> SessionWorkspace:
         """Return the workspace that an EP's instances share; it lives as long as the
         group.
         """
         with self._lock:
+            join = partial(shared_workspaces.get().join, (self, choice.name))
             if choice.name not in self._workspaces_in_use:
-                self._workspaces_in_use[choice.name] = self._workspaces.join(
-                    choice.name
+                self._workspaces_in_use[choice.name] = join()
+            return join()
+
+    def write(
+        self, members: Sequence[Member], last: Member, *, is_end: bool
+    ) -> tuple[PayloadWriter, ...]:
+        """Write members in one publication; return what wrote the binaries.
+
+        Before the end, binaries are pending. At the end they are written, and the
+        members that were published before are completed.
+
+        Args:
+            members: members to write.
+            last: the member whose EPs write the binaries; one of which nothing is
+                written is not among `members`.
+            is_end: whether this is the end. If it fails, the group is open again.
+
+        Raises:
+            Fail: the group is over, a published model was replaced meanwhile, or a file
+                belongs to a model outside of the group.
+            PluginError: an EP wrote nothing, or cannot read what it wrote.
+        """
+        with self._lock:
+            if self.is_over:
+                source = last.work.model.source
+                raise Fail(
+                    f"the share group of {source.where} was stopped while it was "
+                    "compiled.",
+                    path=source.path,
+                    hint="Stop a group when all its other models are compiled.",
                 )
-            return self._workspaces.join(choice.name)
+            # No member is accepted while the end is written.
+            self.is_over = is_end
+            try:
+                return self._publish(members, last) if members or self._pending else ()
+            except BaseException:
+                self.is_over = False
+                raise
 
-    def share_digests(self, model: OpenModel) -> None:
-        """Give a member the digests that others made: a file of weights is digested
-        once.
+    def _publish(
+        self, members: Sequence[Member], last: Member
+    ) -> tuple[PayloadWriter, ...]:
+        """Publish members, and at the end all that the group has to write."""
+        folder = last.destination.folder or Path()
+        with (
+            pause_collection(sum(member.work.model.node_count for member in members)),
+            last.time_stage("write"),
+            Publication(folder, before_writing=last.work.before_writing) as publication,
+        ):
+            named = self._naming or members[0].destination
+            graphs = dict(self._graphs)
+            # All nodes first: an EP knows what to write after it was asked for those of
+            # every member.
+            models = [_describe(m, publication, named, graphs) for m in members]
+            payloads: Mapping[bytes, PayloadWriter] = {}
+            completed: list[str] = []
+            if self.is_over:
+                # As this member's folder is spelled: its files are compared by path.
+                paths = [folder / name for name in self.models]
+                destination = last.destination.use_names_of(
+                    named, (*paths, *(m.destination.path for m in members))
+                )
+                payloads = write_all_payloads(
+                    last.work.providers, Outputs(destination, publication), graphs
+                )
+                for member, context, _ in models:
+                    _complete(context.proto, context.to_read, payloads, member)
+                completed = self._complete_published(payloads, last, publication)
+
+            for member, context, outputs in models:
+                member.finish(context, outputs)
+            last.work.cancel.raise_if_requested()
+            names = [member.files[-1].path for member in members]
+            digests = {each.name: each.make_entry().root for each in payloads.values()}
+            digests |= {file.path: file.digest for m in members for file in m.files}
+            note_published(publication.commit([*names, *completed]), digests)
+
+        # Only now: of a member that failed, nothing may count.
+        self._naming = named
+        self._graphs = graphs
+        self.models.update(names)
+        for member, context, _ in models:
+            if context.pending:
+                file = member.files[-1]
+                path = publication.folder / file.path
+                self._pending[path] = file.digest, context.to_read
+        if self.is_over:
+            self._pending.clear()
+        return tuple(payloads.values())
+
+    def _complete_published(
+        self,
+        payloads: Mapping[bytes, PayloadWriter],
+        last: Member,
+        publication: Publication,
+    ) -> list[str]:
+        """Write the models anew that were published before the end; return their
+        names.
         """
-        share_digests(model.source.weights.values(), self._digests)
+        for path, (digest, to_read) in self._pending.items():
+            # As it is on disk.
+            proto = ModelProto.FromString(read_published(path, digest))
+            _complete(proto, to_read, payloads, last)
+            with publication.create(path.name) as file:
+                file.write(proto.SerializeToString(deterministic=True))
+        return [path.name for path in self._pending]
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         """Warn of models that were published and will never be completed, and release
-        what EPs keep.
+        what EPs keep; further calls do nothing.
         """
-        pending = []
-        for path, (digest, _) in [] if self.finished else [*self._published.items()]:
+        with self._lock:
+            pending, self._pending = self._pending, {}
+            in_use, self._workspaces_in_use = self._workspaces_in_use, {}
+        left = []
+        for path, (digest, _) in pending.items():
             with suppress(Fail):
                 read_published(path, digest)
-                pending.append(path)
-        if pending:
+                left.append(repr(str(path)))
+        if left:
             _log.warning(
                 (
                     "a share group was never stopped: %s cannot be loaded. Compile "
                     "its last model with ep.stop_share_ep_contexts=1."
                 ),
-                ", ".join(repr(str(path)) for path in pending),
+                ", ".join(left),
             )
-        self.close()
-
-    def add(self, member: Member) -> None:
-        """Add a member whose partitions were compiled."""
-        with self._lock:
-            if member.destination.path is not None:
-                self.models.append(member.destination.path)
-
-    def publish(self, member: Member) -> None:
-        """Publish a member at once, its binaries pending."""
-        with self._lock:
-            self._refuse_finished(member)
-            named = self._naming or member.destination
-            context = member.publish(named, self._graphs)
-            # Only now: of a member that failed, nothing may count.
-            self.add(member)
-            self._naming = named
-            self._graphs = _add_names(self._graphs, member)
-            if context.pending and member.destination.folder is not None:
-                file = member.files[-1]
-                path = Path(os.path.realpath(member.destination.folder)) / file.path
-                self._published[path] = file.digest, context.to_read
-
-    def finish(
-        self, members: Sequence[Member], last: Member
-    ) -> tuple[PayloadWriter, ...]:
-        """Write binaries and models in one publication: these members' and those
-        published before; return what wrote the binaries.
-
-        Args:
-            members: members to write, which were added before.
-            last: the member whose EPs write the binaries.
-
-        Raises:
-            Fail: a published model was replaced meanwhile, or a file belongs to a model
-                outside of the group.
-            PluginError: an EP wrote nothing, or cannot read what it wrote.
-        """
-        folder = last.destination.folder or Path()
-        with (
-            pause_collection(sum(member.work.model.node_count for member in members)),
-            self._lock,
-            self._mark_ending(),
-            last.time_stage("write"),
-            Publication(folder, before_writing=last.work.before_writing) as publication,
-        ):
-            named = self._naming or members[0].destination
-            # All nodes first: an EP knows what to write after it was asked for those of
-            # every member.
-            models, graphs = self._describe(members, publication, named)
-            # As this member's folder is spelled: its files are compared by path.
-            group_models = tuple(folder / path.name for path in self.models)
-            destination = replace(
-                last.destination.use_names_of(named), group_models=group_models
-            )
-            destination.check_model()
-            payloads = write_all_payloads(
-                last.work.providers, Outputs(destination, publication), graphs
-            )
-            entries = {writer.name: writer.make_entry() for writer in payloads.values()}
-
-            # As they are on disk.
-            earlier = {
-                path: ModelProto.FromString(read_published(path, digest))
-                for path, (digest, _) in self._published.items()
-            }
-            written = [
-                (context.proto, context.to_read, member.work.providers)
-                for member, _, context in models
-            ]
-            written += [
-                (proto, self._published[path][1], last.work.providers)
-                for path, proto in earlier.items()
-            ]
-            for proto, to_read, providers in written:
-                complete_manifest(proto, entries)
-                read_back(proto, to_read, payloads, providers)
-
-            for member, each, context in models:
-                member.finish(context, each)
-            for path, proto in earlier.items():
-                with publication.create(path.name) as file:
-                    file.write(proto.SerializeToString(deterministic=True))
-            last.work.cancel.raise_if_requested()
-
-            names = [member.files[-1].path for member in members]
-            names += [path.name for path in earlier]
-            digests = {entry.name: entry.root for entry in entries.values()}
-            for _, _, context in models:
-                digests |= context.digests
-            if names:
-                note_published(publication.commit(names), digests)
-            self.finished = True
-        return tuple(payloads.values())
-
-    def _describe(
-        self, members: Sequence[Member], publication: Publication, named: Destination
-    ) -> tuple[list[tuple[Member, Outputs, ContextModel]], GraphsByModel]:
-        """Return the members' context models without payloads, and the graphs of the
-        group with theirs.
-        """
-        graphs = self._graphs
-        models = []
-        for member in members:
-            destination = member.destination.use_names_of(named)
-            destination.check_model()
-            outputs = Outputs(destination, publication, final=False)
-            context = member.describe(outputs, graphs)
-            compare_shapes(
-                member.work.assignment, context.to_read, member.work.providers
-            )
-            models.append((member, outputs, context))
-            graphs = _add_names(graphs, member)
-        return models, graphs
-
-    def stop(self, last: Member, *, is_member: bool) -> None:
-        """Write the end by the EPs of a last model, and that model too if it is a
-        member.
-        """
-        with self._lock:
-            self._refuse_finished(last)
-            if is_member:
-                last.payloads = tuple(
-                    OutputFile.from_entry(writer.make_entry())
-                    for writer in self.finish([last], last)
-                )
-                self.add(last)
-            elif self._published:
-                self.finish([], last)
-            self.is_ending = self.finished = True
-
-    def close(self) -> None:
-        """Release what EPs keep for the group; further calls do nothing."""
-        with self._lock:
-            in_use = self._workspaces_in_use
-            self._workspaces_in_use = {}
         for workspace in in_use.values():
             close_quietly(workspace.close, "closing what an EP kept for a share group")
 
-    def _refuse_finished(self, member: Member) -> None:
-        if self.finished:
-            source = member.work.model.source
-            raise Fail(
-                f"the share group of {source.where} was stopped while it was compiled.",
-                path=source.path,
-                hint="Stop a group when all its other models are compiled.",
-            )
 
-    @contextmanager
-    def _mark_ending(self) -> Iterator[None]:
-        """Accept no member while the end is written; if that fails, the group is open
-        again.
-        """
-        self.is_ending = True
-        try:
-            yield
-        except BaseException:
-            self.is_ending = False
-            raise
+def _describe(
+    member: Member,
+    publication: Publication,
+    named: Destination,
+    graphs: dict[str, tuple[Mapping[str, str], ...]],
+) -> tuple[Member, ContextModel, Outputs]:
+    """Return a member with its context model, without payloads, and the outputs for its
+    files.
 
-
-def _add_names(graphs: GraphsByModel, member: Member) -> GraphsByModel:
-    """Return the names of the graphs of all members, with those of one more, whose
-    nodes EPs described.
+    Args:
+        member: the member.
+        publication: stages the files.
+        named: destination that names the binaries.
+        graphs: see `GraphsByModel`; gets those of this member.
     """
-    more = dict(graphs)
-    for ep in member.work.providers.choices:
-        names = {p.name: p.graph_name for p in member.work.assignment.of(ep)}
+    work = member.work
+    outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
+    context = member.describe(outputs, graphs)
+    compare_shapes(work.assignment, context.to_read, work.providers)
+    for ep in work.providers.choices:
+        names = {p.name: p.graph_name for p in work.assignment.of(ep)}
         if names:
-            more[ep] = (*more.get(ep, ()), names)
-    return more
+            graphs[ep] = (*graphs.get(ep, ()), names)
+    return member, context, outputs
+
+
+def _complete(
+    proto: ModelProto,
+    to_read: frozenset[str],
+    payloads: Mapping[bytes, PayloadWriter],
+    reader: Member,
+) -> None:
+    """Complete a model whose binaries were pending, and have its payloads read back.
+
+    Args:
+        proto: its context model; one without pending payloads stays as it is.
+        to_read: see `ContextModel`.
+        payloads: all of the group; see `write_all_payloads`.
+        reader: the member whose EPs read.
+    """
+    manifest = read_manifest(proto)
+    if manifest is not None and manifest.pending:
+        written = {each.name: each for each in payloads.values()}
+        missing = [name for name in manifest.pending if name not in written]
+        if missing:
+            raise PluginError(
+                f"the payload {missing[0]!r} of a share group was not written at the "
+                "group's end.",
+                hook="get_ep_context_nodes",
+                hint="The EP did not start it when `ContextWriter.final` was True.",
+            )
+        entries = (written[name].make_entry() for name in manifest.pending)
+        complete = replace(manifest, payloads=tuple(entries), pending=())
+        set_metadata(proto, MANIFEST, dump_manifest(complete))
+    read_back(proto, to_read, payloads, reader.work.providers)
 
 
 _open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))
@@ -388,7 +370,7 @@ def join_group(
     key = (os.path.realpath(destination.folder or ""), fingerprint_providers(choices))
     model = destination.model or ""
     with lock:
-        group = replaced = groups.get(key)
+        group = groups.get(key)
         if group is not None and model in group.compiling:
             raise Fail(
                 f"{model!r} is being compiled into its share group already.",
@@ -396,41 +378,36 @@ def join_group(
                     "Give each model of a group a name of its own, and compile it once."
                 ),
             )
-        if (
-            group is None
-            or group.is_ending
-            or any(path.name == model for path in group.models)
-        ):
+        replaced = None
+        if group is None or group.is_over or model in group.models:
+            replaced = group
             group = groups[key] = Group()
         group.compiling.add(model)
 
     try:
-        if replaced is not None and replaced is not group and not replaced.compiling:
+        if replaced is not None and not replaced.compiling:
             # Whoever uses it still closes it.
-            replaced.abandon()
+            replaced.close()
         yield group
     finally:
-        is_over = False
         with lock:
             group.compiling.discard(model)
-            if not group.compiling:
-                is_over = group.finished or not group.models
-                if not is_over:
-                    # A group whose end failed may still be ended, unless another one
-                    # has replaced it by now.
-                    is_over = groups.setdefault(key, group) is not group
-                elif groups.get(key) is group:
-                    del groups[key]
-        if is_over:
-            group.abandon()
+            is_left = not group.compiling and (
+                group.is_over
+                or not group.models
+                # A group whose end failed may still be ended, unless another one has
+                # replaced it by now.
+                or groups.setdefault(key, group) is not group
+            )
+            if is_left and groups.get(key) is group:
+                del groups[key]
+        if is_left:
+            group.close()
 
 
 @atexit.register
 def abandon_open_groups() -> None:
     """Abandon the groups that are still open; the process ends."""
-    lock, groups = _open_groups.get()
-    with lock:
-        abandoned = list(groups.values())
-        groups.clear()
-    for group in abandoned:
-        group.abandon()
+    _, groups = _open_groups.get()
+    for group in list(groups.values()):
+        group.close()

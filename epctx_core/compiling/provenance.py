@@ -19,7 +19,6 @@ from epctx_core.context.manifest import (
     Manifest,
     SourceReference,
     dump_manifest,
-    read_manifest,
 )
 from epctx_core.context.metadata import (
     COMPATIBILITY_PREFIX,
@@ -30,7 +29,7 @@ from epctx_core.context.metadata import (
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
 from epctx_core.context.weightless import MODE_KEY
 from epctx_core.engines.cpu_engine import make_engine
-from epctx_core.errors import InvalidArgument, InvalidGraph, PluginError
+from epctx_core.errors import InvalidArgument, InvalidGraph
 from epctx_core.graph.walks import ONNX_DOMAINS
 from epctx_core.options import WeightlessMode
 from epctx_core.plugin import Compatibility
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compiling.pass_through import PassThrough
-    from epctx_core.context.digests import PayloadEntry
     from epctx_core.sessions.providers import ProviderChoice
     from epctx_core.sessions.work import Work
 
@@ -187,32 +185,6 @@ def _find_custom_domains(
         domain: Path(path).name or old.custom_domains.get(domain, "")
         for domain, path in libraries.items()
     }
-
-
-def complete_manifest(proto: ModelProto, written: Mapping[str, PayloadEntry]) -> None:
-    """Complete the manifest of a model of a share group with the payloads that were
-    written at the end.
-
-    Args:
-        proto: its context model; one without pending payloads stays as it is.
-        written: by name, the entries of all payloads of the group.
-    """
-    manifest = read_manifest(proto)
-    if manifest is not None and manifest.pending:
-        missing = [name for name in manifest.pending if name not in written]
-        if missing:
-            raise PluginError(
-                f"the payload {missing[0]!r} of a share group was not written at the "
-                "group's end.",
-                hook="get_ep_context_nodes",
-                hint="The EP did not start it when `ContextWriter.final` was True.",
-            )
-        payloads = [*manifest.payloads, *(written[name] for name in manifest.pending)]
-        set_metadata(
-            proto,
-            MANIFEST,
-            dump_manifest(replace(manifest, payloads=payloads, pending=())),
-        )
 
 
 def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:

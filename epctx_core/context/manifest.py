@@ -163,21 +163,6 @@ class Manifest:
         """Return the entry of a payload, or None."""
         return self._entries.get((name, embedded))
 
-    def check_not_pending(self, name: str, node: str) -> None:
-        """Raise InvalidGraph if a binary that a node names is written when the model's
-        share group ends.
-        """
-        if name in self.pending:
-            raise InvalidGraph(
-                f"the context binary {name!r} of EPContext node {node!r} was not "
-                "written yet: its share group was never stopped.",
-                node=node,
-                hint=(
-                    "Compile the group's last model with ep.stop_share_ep_contexts=1, "
-                    "or use epctx.ShareGroup."
-                ),
-            )
-
     def as_dict(self) -> dict[str, Any]:
         """Return the form that stands in a model, as JSON; offsets follow from the
         lengths of segments.

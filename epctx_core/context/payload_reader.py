@@ -227,10 +227,7 @@ class PayloadReader:
                 hint="Compile the model again.",
             )
 
-        if file_name is not None:
-            (self._manifest or NO_MANIFEST).check_not_pending(
-                get_payload_key(record)[0], node
-            )
+        entry = self.find_entry(record)
         payload = self._find(record)
         if not payload.view:
             raise InvalidGraph(
@@ -241,7 +238,6 @@ class PayloadReader:
                 hint="Fetch it again, or compile the model again.",
             )
 
-        entry = self.find_entry(record)
         if entry is not None:
             payload = find_matching(
                 payload,
@@ -413,11 +409,24 @@ def make_plugin_nodes(
 def find_entry(
     record: ContextNodeRecord, manifest: Manifest | None
 ) -> PayloadEntry | None:
-    """Return a manifest's entry of the payload that a node carries, None without
-    one.
+    """Return a manifest's entry of the payload that a node carries, None without one.
+
+    Raises:
+        InvalidGraph: the model's share group has yet to write the payload.
     """
+    stated = manifest or NO_MANIFEST
     name, embedded = get_payload_key(record)
-    return (manifest or NO_MANIFEST).find_entry(name, embedded=embedded)
+    if name in stated.pending and not embedded:
+        raise InvalidGraph(
+            f"the context binary {name!r} of EPContext node {record.name!r} was not "
+            "written yet: its share group was never stopped.",
+            node=record.name,
+            hint=(
+                "Compile the group's last model with ep.stop_share_ep_contexts=1, or "
+                "use epctx.ShareGroup."
+            ),
+        )
+    return stated.find_entry(name, embedded=embedded)
 
 
 def check_primaries(records: Sequence[ContextNodeRecord], ep: str) -> None:

@@ -17,6 +17,7 @@ from epctx_core.context.node import (
     read_context_nodes,
 )
 from epctx_core.context.paths import ModelFolder
+from epctx_core.context.payload_reader import find_entry
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
 from epctx_core.graph.functions import measure_calls
@@ -240,7 +241,7 @@ def _describe_node(
         size = len(record.cache)
     elif name is not None and folder is not None:
         try:
-            manifest.check_not_pending(name, record.name)
+            find_entry(record, manifest)
             with folder.open(name, what="the context binary", node=record.name) as file:
                 size = os.fstat(file.fileno()).st_size
         except InvalidGraph as error:

@@ -48,7 +48,7 @@ from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 from epctx_core.registry.records import PluginState
-from epctx_core.sessions.workspaces import PrivateWorkspace
+from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
@@ -178,13 +178,13 @@ class ProviderChoice:
         return BuildInfo(**texts)
 
 
-WorkspaceOf = Callable[[ProviderChoice], PrivateWorkspace]
+WorkspaceOf = Callable[[ProviderChoice], SessionWorkspace]
 """Function that returns the workspace of an EP in one session."""
 
 
-def make_private_workspace(_choice: ProviderChoice) -> PrivateWorkspace:
+def make_private_workspace(_choice: ProviderChoice) -> SessionWorkspace:
     """Return a workspace of one session's own."""
-    return PrivateWorkspace()
+    return SessionWorkspace()
 
 
 logged_names: ContextVar[set[str]] = ContextVar("epctx_told")
@@ -546,7 +546,7 @@ class ProviderSession:
         purpose: Purpose,
         model: ModelIdentity,
         engine: CpuEngine,
-        workspace: PrivateWorkspace | None = None,
+        workspace: SessionWorkspace | None = None,
     ) -> ProviderContext:
         """Return the context of an EP's instance in this session."""
         return ProviderContext(
@@ -560,7 +560,7 @@ class ProviderSession:
             progress=self.progress,
             scratch=make_scratch_folder,
             engine=engine,
-            workspace=workspace or PrivateWorkspace(),
+            workspace=workspace or SessionWorkspace(),
             weightless=self.weightless,
             intra_op_num_threads=self.session.intra_op_num_threads,
             span=partial(self.instances.span, category="ep", ep=choice.name)
@@ -584,7 +584,7 @@ class ProviderSession:
         """Yield a context for an EP that reads its own payloads: no device, nothing
         shared with the compiling instance.
         """
-        with contextlib.closing(PrivateWorkspace()) as workspace:
+        with contextlib.closing(SessionWorkspace()) as workspace:
             yield replace(
                 self._contexts[ep],
                 purpose=Purpose.EXPORT,

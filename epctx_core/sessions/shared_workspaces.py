@@ -4,26 +4,24 @@ do.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from epctx_core.context.manifest import NO_MANIFEST
-from epctx_core.errors import InvalidArgument
+from epctx_core.context.payload_reader import find_entry
 from epctx_core.graph.mapping import identify_file
-from epctx_core.options import Isolation, SessionConfig
 from epctx_core.sessions.providers import (
     ProviderChoice,
     WorkspaceOf,
     make_private_workspace,
 )
-from epctx_core.sessions.workspaces import PrivateWorkspace, loaded_workspaces
+from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.options import SessionConfig
 
 
 def load_workspaces(
@@ -45,13 +43,12 @@ def load_workspaces(
     if folder is None or config.data_reader is not None or not config.map_binaries:
         return make_private_workspace
 
-    def workspace_of(choice: ProviderChoice) -> PrivateWorkspace:
+    def workspace_of(choice: ProviderChoice) -> SessionWorkspace:
         binaries = _identify_binaries(nodes.get(choice.name, ()), folder, manifest)
         if not binaries:
             return make_private_workspace(choice)
-        check_not_isolated(config)
         # A binary is verified as the session that opened it asked for.
-        return loaded_workspaces.get().join(
+        return shared_workspaces.get().join(
             (fingerprint_providers([choice]), config.verification, binaries)
         )
 
@@ -67,49 +64,34 @@ def _identify_binaries(
     check the binary itself.
     """
     states: dict[str, Hashable] = {}
-    stated = manifest or NO_MANIFEST
     for record in records:
         name = record.file_name
-        if not record.main_context or name in states:
-            continue
-        if name is None:
-            return None
-        status = folder.status(name, what="the context binary", node=record.name)
-        if status is None:
-            return None
-        entry = stated.find_entry(name, embedded=False)
-        digest = "pending" if name in stated.pending else entry and entry.root
-        states[name] = identify_file(status), digest
+        if record.main_context and name not in states:
+            status = (
+                None
+                if name is None
+                else folder.status(name, what="the context binary", node=record.name)
+            )
+            if name is None or status is None:
+                return None
+            entry = find_entry(record, manifest)
+            states[name] = identify_file(status), entry and entry.root
     return frozenset(states.values())
-
-
-def check_not_isolated(config: SessionConfig) -> None:
-    """Raise InvalidArgument if EPs of sessions of a share group are to be isolated."""
-    if config.isolation is not Isolation.NONE:
-        raise InvalidArgument(
-            f"ep.isolate={config.isolation.value} and ep.share_ep_contexts=1 "
-            "contradict each other in a session: EPs share objects within one process "
-            "only.",
-            hint="Leave one of the two out.",
-        )
 
 
 def fingerprint_providers(
     choices: Sequence[ProviderChoice],
-) -> tuple[tuple[str, str, str], ...]:
-    """Return a key of EPs: name, distribution, and a digest of all options.
+) -> tuple[tuple[Hashable, ...], ...]:
+    """Return a key of EPs: name, distribution, its version, and all options.
 
     Secret options count, so this never leaves the process.
     """
-    texts = [
-        json.dumps(dict(choice.options), sort_keys=True, default=str)
-        for choice in choices
-    ]
     return tuple(
         (
-            c.name,
-            f"{c.record.distribution} {c.record.version}",
-            hashlib.sha256(text.encode()).hexdigest(),
+            choice.name,
+            choice.record.distribution,
+            choice.record.version,
+            json.dumps(dict(choice.options), sort_keys=True, default=str),
         )
-        for c, text in zip(choices, texts, strict=True)
+        for choice in choices
     )

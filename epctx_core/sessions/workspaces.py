@@ -16,15 +16,20 @@ from epctx_core.registry.forking import PerProcess
 _T = TypeVar("_T")
 
 
-class PrivateWorkspace:
-    """Workspace of one session that shares nothing: objects by key, graphs by name.
+class SessionWorkspace:
+    """Workspace of a session, or of several: objects by key, graphs by name.
 
-    Implements `Workspace`.
+    Implements `epctx_core.plugin.Workspace`.
+
+    Args:
+        leave: removes one of several users; returns whether it was the last. None for a
+            workspace that is not shared.
     """
 
-    is_shared = False
-
-    def __init__(self) -> None:
+    def __init__(self, leave: Callable[[], bool] | None = None) -> None:
+        self.is_shared = leave is not None
+        self.users = 0
+        self._leave = leave
         self._lock = threading.RLock()
         self._objects: dict[str, tuple[Any, Callable[[Any], None] | None]] = {}
         self._graphs: dict[str, object] = {}
@@ -55,7 +60,12 @@ class PrivateWorkspace:
             return self._graphs.pop(graph_name, None)
 
     def close(self) -> None:
-        """Close all objects, the youngest first; all are closed even if one raises."""
+        """Close all objects, the youngest first; all are closed even if one raises.
+
+        Each user of a shared workspace calls it once, and the last call closes.
+        """
+        if self._leave is not None and not self._leave():
+            return
         with self._lock:
             objects = self._objects
             self._objects = {}
@@ -66,44 +76,22 @@ class PrivateWorkspace:
                     stack.callback(close, obj)
 
 
-class SharedWorkspace(PrivateWorkspace):
-    """A workspace with several users; implements `epctx_core.plugin.Workspace`.
-
-    Made by `SharedWorkspaces`.
-
-    Args:
-        leave: removes one user; returns whether it was the last.
-    """
-
-    is_shared = True
-
-    def __init__(self, leave: Callable[[], bool]) -> None:
-        super().__init__()
-        self.users = 0
-        self._leave = leave
-
-    def close(self) -> None:
-        """Leave; each user calls it once. The last one closes all objects."""
-        if self._leave():
-            super().close()
-
-
 class SharedWorkspaces:
     """Workspaces by key, each as long as it has users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[Hashable, SharedWorkspace] = {}
+        self._found: dict[Hashable, SessionWorkspace] = {}
 
-    def join(self, key: Hashable) -> SharedWorkspace:
+    def join(self, key: Hashable) -> SessionWorkspace:
         """Return the workspace under a key; its `close` has to be called once for each
         call of this.
         """
         with self._lock:
-            if key not in self._found:
-                self._found[key] = SharedWorkspace(partial(self._leave, key))
-            self._found[key].users += 1
-            return self._found[key]
+            made = SessionWorkspace(partial(self._leave, key))
+            workspace = self._found.setdefault(key, made)
+            workspace.users += 1
+            return workspace
 
     def _leave(self, key: Hashable) -> bool:
         with self._lock:
@@ -112,7 +100,7 @@ class SharedWorkspaces:
             return not self._found[key].users and bool(self._found.pop(key))
 
 
-loaded_workspaces = PerProcess(SharedWorkspaces)
-"""Those of all sessions of this process that load context models with
-`ep.share_ep_contexts=1`.
+shared_workspaces = PerProcess(SharedWorkspaces)
+"""Those of this process: of sessions that load context models with
+`ep.share_ep_contexts=1`, and of groups that are compiled.
 """

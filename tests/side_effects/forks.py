@@ -21,7 +21,7 @@ from end_to_end.engine_eps import Alpha
 import epctx_core as epctx
 from epctx_core.plugin import hookimpl
 from epctx_core.registry import default_registry
-from epctx_core.sessions.workspaces import loaded_workspaces
+from epctx_core.sessions.workspaces import shared_workspaces
 
 SECONDS = 60
 """After which a child that hangs is killed."""
@@ -158,7 +158,7 @@ def main(folder):
         "workspaces": in_child(
             lambda: [
                 outputs(folder / "m_ctx.onnx", feeds, options(shares=True)),
-                len(loaded_workspaces.get()._found),
+                len(shared_workspaces.get()._found),
             ]
         ),
         "fork": by_multiprocessing("fork", model, feeds),

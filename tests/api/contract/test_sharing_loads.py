@@ -180,6 +180,26 @@ def test_a_session_that_verifies_more_does_not_take_what_another_verified_less(
                 )
 
 
+@pytest.mark.parametrize("verify", ["once", "head"])
+def test_a_session_that_shares_refuses_a_pending_model_whose_old_binary_is_open(
+    verify, tmp_path
+):
+    out = compiled(QNN, tmp_path, "a", "b")
+    entries = {"ep__context_verify": verify}
+
+    with epctx.InferenceSession(out / "b_ctx.onnx", sharing(QNN, **entries)):
+        compiled(QNN, tmp_path, "a", stop=False)
+        with pytest.raises(
+            InvalidGraph, match="share group was never stopped"
+        ) as raised:
+            epctx.InferenceSession(out / "a_ctx.onnx", sharing(QNN, **entries))
+        compiled(QNN, tmp_path, "b")
+
+    assert "a_qnn.bin" in raised.value.message
+    assert raised.value.node is not None
+    assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
 def weight_of(path):
     return next(
         tensor for tensor in onnx.load(path).graph.initializer if len(tensor.dims) > 1
