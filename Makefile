@@ -9,7 +9,7 @@
 # make hosts   programs from the package index run by onnxruntime and by epctx in its place (an environment for each, Olive's has torch: 6 GB); HOSTS=... for some
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
-# make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS and FUZZ_CORPUS change time and folder
+# make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS, FUZZ_TARGET (files, nodes, container, records) and FUZZ_CORPUS change time, what is read, and folder
 # make bench   every benchmarks/bench_*.py, and the plots of docs/benchmarks-loads.md
 # make differential  what onnxruntime does and what epctx does, compared with the tables of docs/differences-*.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
@@ -25,7 +25,8 @@ PYTHON ?= python3
 # One more than two processors: tests wait for the processes that they start.
 JOBS ?= 3
 FUZZ_SECONDS ?= 600
-FUZZ_CORPUS ?= .fuzz/corpus
+FUZZ_TARGET ?= models
+FUZZ_CORPUS ?= .fuzz/$(FUZZ_TARGET)/corpus
 
 PROJECTS := pyproject.toml $(sort $(wildcard plugins/*/pyproject.toml))
 # Without epctx-openvino: an installed EP of a vendor goes before the simulated one of its name. Its tests find it in its folder.
@@ -109,7 +110,7 @@ stress: .venv/.viewers
 	$(MAKE) stress-vendors
 
 fuzz: .venv-fuzz/.installed
-	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS)
+	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS) $(FUZZ_TARGET)
 
 bench: .venv/.plots
 	@set -e; for script in benchmarks/bench_*.py; do \

@@ -5,9 +5,11 @@ is the same case everywhere.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 import onnx
 from fuzz.mutations import (
@@ -46,6 +48,10 @@ class Case:
     files: dict[str, bytes]
 
 
+Change: TypeAlias = Callable[[Random, Seed, list[Seed]], dict[str, bytes]]
+"""Returns a seed's files after a few changes; parts may come from other seeds."""
+
+
 def read_seeds(folder: Path) -> list[Seed]:
     """Read what `write_seeds` wrote."""
     models: dict[str, str] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
@@ -59,15 +65,15 @@ def read_seeds(folder: Path) -> list[Seed]:
     ]
 
 
-def case(seeds: list[Seed], number: int) -> Case:
-    """Return a case."""
+def case(seeds: list[Seed], number: int, change: Change | None = None) -> Case:
+    """Return a case; without a way to change files, by `changed`."""
     random = Random(number)  # noqa: S311 - the same every time
     seed = seeds[number % len(seeds)]
     return Case(
         number=number,
         seed=seed.name,
         model=seed.model,
-        files=changed(random, seed, seeds),
+        files=(change or changed)(random, seed, seeds),
     )
 
 

@@ -1,5 +1,7 @@
-"""Fuzzing that follows coverage, by atheris: `python guided.py CORPUS SECONDS`, in the
-environment that `make fuzz` makes.
+"""Fuzzing that follows coverage, by atheris: `python guided.py CORPUS SECONDS
+[TARGET]`, in the environment that `make fuzz` makes.
+
+Without a target, what loads and verifies models; `targets.py` has the others.
 
 CORPUS grows: what reaches new code is kept there and is where the next run begins. A
 case is the files of a folder, packed; mutations are those of the suite. What must not
@@ -27,6 +29,9 @@ PACKAGES = (
     "epctx_sim_qnn",
     "epctx_sim_openvino",
     "epctx_sim_vitisai",
+    "epctx_files",
+    "epctx_cache",
+    "epctx_openvino_container",
 )
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "api"), str(TESTS)]
@@ -36,13 +41,14 @@ with atheris.instrument_imports(include=list(PACKAGES)):
     from fuzz.isolated import Worker
     from fuzz.mutations import smaller
     from fuzz.seeds import write_seeds
+    from fuzz.targets import TARGETS
 
 SECONDS_OF_A_CASE = 20
 MINIMISING = 60.0
 """Seconds for one find."""
 
 
-def main(corpus: Path, seconds: float) -> int:
+def main(corpus: Path, seconds: float, target: str = worker.MODELS) -> int:
     """Fuzz, minimise, and print the numbers."""
     finds = corpus.with_name(f"{corpus.name}.finds")
     for folder in (corpus, finds):
@@ -51,14 +57,14 @@ def main(corpus: Path, seconds: float) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         seeds = Path(scratch) / "seeds"
         seeds.mkdir()
-        write_seeds(seeds)
+        _write_seeds(seeds, target)
         for seed in read_seeds(seeds):
             (corpus / f"seed-{seed.name}").write_bytes(packed(seed.files, seed.model))
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > SECONDS_OF_A_CASE:
             starts += 1
-            executed += _fuzzed(corpus, finds, seeds, Path(scratch), int(left))
-        found = _minimised(finds, seeds, Path(scratch) / "case")
+            executed += _fuzzed(corpus, finds, seeds, Path(scratch), int(left), target)
+        found = _minimised(finds, seeds, Path(scratch) / "case", target)
     grown = len(list(corpus.iterdir())) - before
     sys.stdout.write(
         f"{executed} executions in {starts} processes, {grown} cases more in the "
@@ -69,7 +75,18 @@ def main(corpus: Path, seconds: float) -> int:
     return bool(found)
 
 
-def _fuzzed(corpus: Path, finds: Path, seeds: Path, scratch: Path, seconds: int) -> int:
+def _write_seeds(folder: Path, target: str) -> None:
+    (write_seeds if target == worker.MODELS else TARGETS[target].write_seeds)(folder)
+
+
+def _fuzzed(
+    corpus: Path,
+    finds: Path,
+    seeds: Path,
+    scratch: Path,
+    seconds: int,
+    target: str,
+) -> int:
     """Run the process with the cases until it ends; return how many it had."""
     log = scratch / "log"
     with log.open("w") as out:
@@ -81,6 +98,7 @@ def _fuzzed(corpus: Path, finds: Path, seeds: Path, scratch: Path, seconds: int)
                 seeds,
                 scratch / "guided",
                 finds,
+                target,
                 corpus,
                 f"-max_total_time={seconds}",
                 f"-timeout={SECONDS_OF_A_CASE}",
@@ -105,11 +123,15 @@ def _fuzzed(corpus: Path, finds: Path, seeds: Path, scratch: Path, seconds: int)
     return max(map(int, counts), default=0)
 
 
-def cases(seeds: Path, folder: Path, finds: Path, arguments: list[str]) -> None:
+def cases(
+    seeds: Path, folder: Path, finds: Path, target: str, arguments: list[str]
+) -> None:
     """Give cases to epctx until the time is over; atheris ends the process."""
     with atheris.instrument_imports(include=list(PACKAGES)):
         known = read_seeds(seeds)
-        worker.prepare(known, folder)  # imports all that is imported late
+        # Imports all that is imported late.
+        worker.prepare(known, folder, target)
+    change = changed if target == worker.MODELS else TARGETS[target].change
     told: set[str] = set()
 
     def one(data: bytes) -> None:
@@ -120,6 +142,7 @@ def cases(seeds: Path, folder: Path, finds: Path, arguments: list[str]) -> None:
                 folder,
             ),
             folder,
+            target,
         )
         for fault in answer["faults"]:
             if (kind := kind_of(fault)) not in told:
@@ -130,14 +153,14 @@ def cases(seeds: Path, folder: Path, finds: Path, arguments: list[str]) -> None:
     def mutate(data: bytes, most: int, number: int) -> bytes:
         random = Random(number)  # noqa: S311 - atheris draws the number
         seed = random.choice(known) if not data else unpacked(data)
-        files = changed(random, seed, [*known, seed])
+        files = change(random, seed, [*known, seed])
         made = packed(files, seed.model)
         return made if len(made) <= most else data[:most]
 
     def cross(first: bytes, second: bytes, most: int, number: int) -> bytes:
         random = Random(number)  # noqa: S311 - the same
         seed = unpacked(first)
-        made = packed(changed(random, seed, [unpacked(second)]), seed.model)
+        made = packed(change(random, seed, [unpacked(second)]), seed.model)
         return made if len(made) <= most else first[:most]
 
     atheris.Setup(
@@ -155,20 +178,20 @@ def kind_of(fault: str) -> str:
     return f"{fault.partition(':')[0]} {places[-1:]} {error}"
 
 
-def _minimised(finds: Path, seeds: Path, folder: Path) -> dict[Path, str]:
+def _minimised(finds: Path, seeds: Path, folder: Path, target: str) -> dict[Path, str]:
     """Shrink each find as long as it stays one; return folders and faults."""
     found: dict[Path, str] = {}
-    with Worker(seeds, folder) as running:
+    with Worker(seeds, folder, target) as running:
         for file in sorted(path for path in finds.iterdir() if path.is_file()):
-            target = finds / f"{file.name}.files"
+            find = finds / f"{file.name}.files"
 
-            def fault_of(seed: Seed, target: Path = target) -> str | None:
-                target.mkdir(exist_ok=True)
-                for path in target.iterdir():
+            def fault_of(seed: Seed, find: Path = find) -> str | None:
+                find.mkdir(exist_ok=True)
+                for path in find.iterdir():
                     path.unlink()
                 for name, content in seed.files.items():
-                    (target / name).write_bytes(content)
-                faults = running.run([target]).faults
+                    (find / name).write_bytes(content)
+                faults = running.run([find]).faults
                 return faults[0] if faults else None
 
             best = unpacked(file.read_bytes(), file.name)
@@ -184,11 +207,11 @@ def _minimised(finds: Path, seeds: Path, folder: Path) -> dict[Path, str]:
                 again = fault_of(tried)
                 if again is not None and kind_of(again) == kind_of(fault):
                     best = tried
-            found[target] = fault_of(best) or fault
+            found[find] = fault_of(best) or fault
     return found
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--cases":
-        cases(*map(Path, sys.argv[2:5]), arguments=sys.argv[5:])
-    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))
+        cases(*map(Path, sys.argv[2:5]), sys.argv[5], arguments=sys.argv[6:])
+    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2]), *sys.argv[3:]))

@@ -37,14 +37,21 @@ class Results:
 
 
 class Worker:
-    """The long-lived child process; use as a context manager."""
+    """The long-lived child process; use as a context manager.
 
-    def __init__(self, seeds: Path, folder: Path) -> None:
+    Args:
+        seeds: their folder.
+        folder: for the files of one case at a time.
+        target: what to do with them; as for models without.
+    """
+
+    def __init__(self, seeds: Path, folder: Path, *target: str) -> None:
         self._arguments = [
             sys.executable,
             str(TESTS / "fuzz" / "worker.py"),
             str(seeds),
             str(folder),
+            *target,
         ]
         self._errors = folder.with_name(f"{folder.name}.errors")
         self._process: subprocess.Popen[str] | None = None

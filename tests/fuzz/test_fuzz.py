@@ -10,11 +10,21 @@ import pytest
 from fuzz.cases import case, read_seeds
 from fuzz.isolated import Worker
 from fuzz.seeds import write_seeds
+from fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
 CASES = range(600, 1_000)
 """Numbers of cases; among them is each outcome that is expected."""
 STRESS_CASES = range(50_000)
+FEW = range(60)
+MANY = range(3_000)
+REACHED = {
+    "files": {"merge ok", "extract ok", "embed ok", "externalize ok", "seal ok"},
+    "nodes": {"load ok", "load InvalidGraph", "load again ok"},
+    "container": {"decode ok", "decode InvalidGraph"},
+    "records": {"pull ok", "pull Refused"},
+}
+"""What some cases of a target end with; what is only ever refused tests the door."""
 
 pytestmark = pytest.mark.not_for_onnxruntime("one of the seeds has operators of acme")
 
@@ -60,6 +70,23 @@ def test_many_mutated_files_give_typed_errors(worker):
 
     assert results.cases == len(STRESS_CASES)
     assert not results.faults, "\n\n".join(results.faults[:5])
+
+
+@pytest.mark.parametrize(
+    "cases", [FEW, pytest.param(MANY, marks=pytest.mark.stress)], ids=["few", "many"]
+)
+@pytest.mark.parametrize("target", TARGETS)
+def test_mutated_files_of_each_target_give_typed_errors(target, cases, tmp_path):
+    folder = tmp_path / "seeds"
+    folder.mkdir()
+    TARGETS[target].write_seeds(folder)
+
+    with Worker(folder, tmp_path / "case", target) as running:
+        results = running.run(cases)
+
+    assert results.cases == len(cases)
+    assert not results.faults, "\n\n".join(results.faults[:5])
+    assert REACHED[target] <= set(results.outcomes)
 
 
 def test_what_once_was_a_fault_is_none_any_more(worker):

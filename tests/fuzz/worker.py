@@ -1,7 +1,7 @@
 """The process that cases happen to: takes their numbers over a pipe and says what
 became of each.
 
-    python worker.py SEEDS FOLDER
+    python worker.py SEEDS FOLDER [TARGET]
 
 A line in is a number, or the path of a folder whose case is on disk; a line out is
 JSON. What the process cannot say itself (that it died, or hangs) the one that started
@@ -30,21 +30,24 @@ from epctx_cli.arrays import load_inputs, make_inputs, merge_lengths
 from fuzz.cases import Case, Seed, case, read_seeds, unpacked
 from fuzz.one_operator import make_model
 from fuzz.seeds import KERNEL_EP, NPZ
+from fuzz.targets import CONTAINER, ENTRY, TARGETS
 
 import epctx_core as epctx
 from epctx_core.verify import subject
 
 ADDRESS_SPACE = 4 << 30
 """Bytes that may be mapped beyond what the process has when it is warm."""
+MODELS = "models"
+"""Target of all that reads models."""
 OPERATOR = "operator:"
 """Begins the number of a model of one operator."""
 _LARGEST_INPUT = 1 << 16
 _SECONDS_OF_A_RUN = 1.0
 
 
-def attempt(made: Case, folder: Path) -> dict[str, Any]:
-    """Do everything that a host does with foreign files; return outcomes by action, and
-    what must not be.
+def attempt(made: Case, folder: Path, target: str = MODELS) -> dict[str, Any]:
+    """Do everything that a host does with foreign files, or what a target does; return
+    outcomes by action, and what must not be.
     """
     path = folder / made.model
     outcomes: dict[str, str] = {}
@@ -59,6 +62,8 @@ def attempt(made: Case, folder: Path) -> dict[str, Any]:
         actions["load"] = lambda: epctx.InferenceSession(path, _options()).close()
     if made.model == NPZ:
         actions = {"npz": lambda: load_inputs(str(path), ())}
+    if target != MODELS:
+        actions = TARGETS[target].actions(path)
     for name, action in actions.items():
         _watched(name, action, outcomes, faults)
     return {
@@ -159,8 +164,9 @@ def _memory(what: str) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith(what))
 
 
-def _cases(seeds: Path) -> Iterator[Case]:
+def _cases(seeds: Path, target: str) -> Iterator[Case]:
     known = read_seeds(seeds)
+    change = None if target == MODELS else TARGETS[target].change
     for line in sys.stdin:
         word = line.strip()
         if word == "worker:die":
@@ -168,7 +174,7 @@ def _cases(seeds: Path) -> Iterator[Case]:
         while word == "worker:hang":
             pass
         if word.isdecimal():
-            yield case(known, int(word))
+            yield case(known, int(word), change)
         elif word.startswith(OPERATOR):
             model = make_model(int(word.removeprefix(OPERATOR)))
             name = f"{OPERATOR}{model.graph.node[0].op_type}"
@@ -183,12 +189,13 @@ def _cases(seeds: Path) -> Iterator[Case]:
             model = (
                 NPZ
                 if NPZ in files
-                else next(n for n in sorted(files) if n.endswith(".onnx"))
+                else next((n for n in sorted(files) if n.endswith(".onnx")), None)
+                or next(n for n in (CONTAINER, ENTRY, *files) if n in files)
             )
             yield Case(number=-1, seed=folder.name, model=model, files=files)
 
 
-def prepare(seeds: list[Seed], folder: Path) -> None:
+def prepare(seeds: list[Seed], folder: Path, target: str = MODELS) -> None:
     """Set the process up, have each seed once so that what is imported late is
     imported, and limit its memory.
     """
@@ -198,6 +205,8 @@ def prepare(seeds: list[Seed], folder: Path) -> None:
     epctx.register_execution_provider(KERNEL_EP)
     # A verification is to survive a model by itself, not by another process.
     subject._require_survival = lambda *_: None
+    if target != MODELS:
+        TARGETS[target].prepare()
     for seed in seeds:
         attempt(
             put(
@@ -205,20 +214,21 @@ def prepare(seeds: list[Seed], folder: Path) -> None:
                 folder,
             ),
             folder,
+            target,
         )
     limit = (_memory("VmSize") << 10) + ADDRESS_SPACE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(seeds: Path, folder: Path) -> None:
+def main(seeds: Path, folder: Path, target: str = MODELS) -> None:
     """Answer until the pipe ends."""
-    prepare(read_seeds(seeds), folder)
+    prepare(read_seeds(seeds), folder, target)
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     print("ready", file=out)
-    for made in _cases(seeds):
-        print(json.dumps(attempt(put(made, folder), folder)), file=out)
+    for made in _cases(seeds, target):
+        print(json.dumps(attempt(put(made, folder), folder, target)), file=out)
 
 
 def put(made: Case, folder: Path) -> Case:
@@ -231,4 +241,4 @@ def put(made: Case, folder: Path) -> Case:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from batches import Cluster
 from cli.fixtures import epctx  # noqa: F401 - a fixture
 from installed import install_distribution
 
@@ -42,3 +44,9 @@ def counted(installed, tmp_path_factory):
     path = tmp_path_factory.mktemp("counted") / "compiles"
     installed.setenv("COUNTED", str(path))
     return path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, counted):
+    with ExitStack() as held:
+        yield Cluster(tmp_path_factory.mktemp("cluster"), held)

@@ -1,5 +1,6 @@
 """Kills compiles into a cache: `killed.py MODEL CACHE FIRST LAST STEP [OLDER]` prints
-one line of JSON a kill.
+one line of JSON a kill; `killed.py MODEL CACHE moments COUNT` kills at COUNT moments,
+drawn over the time of a compile, into one cache that is emptied in between.
 
 A compile, in a fork, kills itself before the n-th change that it makes to a file
 system; then others, each in a fork, ask as if nothing had happened. Forks because a
@@ -13,9 +14,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
+import shutil
 import signal
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -39,8 +43,10 @@ def asked(model, cache):
         return session.run(None, {"x": X})[0].tolist()
 
 
-def forked(work):
-    """Return what work gives in a fork; None if that was killed."""
+def forked(work, *, seconds=None):
+    """Return what work gives in a fork; None if that was killed, as it is after so many
+    seconds.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -51,6 +57,9 @@ def forked(work):
         finally:
             os._exit(code)
     os.close(writer)
+    if seconds is not None:
+        select.select([reader], [], [], seconds)  # it may end sooner
+        os.kill(child, signal.SIGKILL)
     with os.fdopen(reader) as file:
         said = file.read()
     status = os.waitpid(child, 0)[1]
@@ -170,5 +179,33 @@ def main(model, cache, first, last, step, older=None):
             return
 
 
+def kill_at_moments(model, cache, count):
+    def ask(folder):
+        return asked(model, folder)
+
+    forked(lambda: ask(Path(cache) / "first"))
+    begun = time.perf_counter()
+    forked(lambda: ask(Path(cache) / "whole"))
+    whole = time.perf_counter() - begun
+
+    chance = random.Random(int(count))  # noqa: S311 - for a test
+    folder = Path(cache) / "killed"
+    for _ in range(int(count)):
+        moment = chance.uniform(0, whole)
+        made = forked(lambda: ask(folder), seconds=moment)
+        reached = sorted(
+            str(path.relative_to(folder / "v1")).split("/")[0]
+            for path in folder.glob("v1/*/*")
+        )
+        answers = [forked(lambda: ask(folder)) for _ in range(2)]
+        after = forked(lambda: afterwards(folder))
+        facts = {"killed": made is None, "moment": moment / whole, "reached": reached}
+        say(json.dumps({**facts, "answers": answers, **after}))
+        shutil.rmtree(folder)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[3] == "moments":
+        kill_at_moments(*sys.argv[1:3], sys.argv[4])
+    else:
+        main(*sys.argv[1:])

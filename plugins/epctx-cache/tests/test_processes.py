@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -170,9 +171,9 @@ def test_what_a_locked_file_says_is_replaced_whole(tmp_path):
     assert (tmp_path / "lock").read_bytes() == b"short"
 
 
-def killed(model, cache, first, last, step, *older):
+def killed(model, cache, *arguments):
     """Return what came of each kill."""
-    process = started(model, cache.folder, first, last, step, *older, program=KILLED)
+    process = started(model, cache.folder, *arguments, program=KILLED)
     said, _ = process.communicate(timeout=1200)
     assert process.returncode == 0
     return [json.loads(line) for line in said.splitlines()]
@@ -189,6 +190,20 @@ def test_killed_at_any_change_the_next_one_who_asks_gets_a_whole_entry(cache, mo
     kills = killed(model, cache, 1, 1000, 6)
 
     assert sum(kill["killed"] for kill in kills) >= 5
+    assert_nothing_lost(kills)
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.stress)])
+def test_killed_at_any_moment_the_next_one_who_asks_gets_a_whole_entry(
+    cache, model, count
+):
+    kills = killed(model, cache, "moments", count)
+
+    died = [kill for kill in kills if kill["killed"]]
+    reached = Counter(" ".join(dict.fromkeys(kill["reached"])) for kill in died)
+    sys.stdout.write(f"{len(died)} kills of {count}; folders then: {dict(reached)}\n")
+    assert len(kills) == count
+    assert len(died) >= count / 2
     assert_nothing_lost(kills)
 
 

@@ -238,6 +238,25 @@ def test_unknown_types_are_no_crash(hostile):
     hostile(edit, "weights")
 
 
+@pytest.mark.parametrize(
+    "place", ["input", "output", "attribute", "node.input", "node.output"]
+)
+def test_a_name_in_a_function_that_is_not_utf8_is_refused(sound, tmp_path, place):
+    folder = shutil.copytree(sound / "weights", tmp_path / "weights")
+    path = folder / "net_ctx.onnx"
+    model = onnx.load(path, load_external_data=False)
+    node = onnx.helper.make_node("Relu", ["a"], ["b"])
+    function = onnx.helper.make_function("own", "F", ["a"], ["b"], [node], [])
+    holder = function.node[0] if "." in place else function
+    getattr(holder, place.rpartition(".")[2]).append("mark-utf8")
+    model.functions.append(function)
+    data = model.SerializeToString().replace(b"mark-utf8", b"\xff" * 9)
+    path.write_bytes(data)
+
+    with pytest.raises(InvalidGraph, match="not UTF-8"):
+        diff(path, path)
+
+
 def test_nodes_in_a_circle_are_no_hang(hostile):
     def edit(model):
         model.graph.node[0].input[0] = "y"

@@ -193,3 +193,18 @@ def test_nothing_is_noted_of_weights_in_files_and_of_small_ones(folder):
 
     assert outside.notes == ()
     assert externalize(outside.model, folder / "again" / "net.onnx").notes == ()
+
+
+def test_weights_of_another_model_are_not_taken_for_those_that_were_externalized(
+    tmp_path,
+):
+    for seed in range(2):
+        plain = product(tmp_path / f"{seed}" / "net.onnx", seed=seed, external=False)
+        externalize(plain, tmp_path / f"{seed}" / "out" / "net.onnx")
+    mine, other = (tmp_path / f"{seed}" / "out" / "net.data" for seed in range(2))
+
+    # As a publication leaves it that was killed before the model got its name.
+    mine.write_bytes(other.read_bytes())
+
+    with pytest.raises(InvalidGraph, match=r"net\.data"):
+        run(mine.with_name("net.onnx"), x=X)

@@ -514,3 +514,27 @@ def test_quiet_prints_nothing_where_there_is_no_error(epctx, compiled, resnet, l
 def test_quiet_prints_the_json_that_was_asked_for(epctx, compiled):
     assert epctx("inspect", compiled, "--json", "-q").json["ep_contexts"]
     assert epctx("inspect", compiled, "--json", "-q").err == ""
+
+
+def test_ctrl_c_while_modules_are_imported_is_said_in_a_word():
+    program = """
+import sys
+
+class Interrupting:
+    def find_spec(name, *_):
+        if name.startswith("epctx_cli") and "." in name:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupting)
+from epctx_core.__main__ import main
+sys.exit(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "doctor"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert ended.returncode == 130
+    assert ended.stderr == "error: interrupted.\n"

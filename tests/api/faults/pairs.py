@@ -7,12 +7,13 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import epctx_files
 import numpy as np
 import onnx
 from end_to_end.share_models import WIDTH, sharing, write_model
 from end_to_end.share_models import example as share_example
 from end_to_end.share_models import run as run_shared
-from end_to_end.sim_eps import QNN, with_eps
+from end_to_end.sim_eps import OPENVINO, QNN, with_eps
 from end_to_end.small_models import saved, snapshot
 from onnx import TensorProto, helper, numpy_helper
 
@@ -221,7 +222,65 @@ class StoppedGroup(Group):
         return found
 
 
-HARNESSES = {"compile": OneModel, "share": Group, "share by options": StoppedGroup}
+class Merged(Pairs):
+    """Two context models with a binary each, as one model with both binaries."""
+
+    def write_sources(self, folder: Path, *, seed: int) -> None:
+        """Compile one model for each of two EPs, the second for the first's output."""
+        for ep, name in ((QNN, "a"), (OPENVINO, "b")):
+            source = write_model(ep, folder / f"{name}.onnx", ROWS, seed=seed)
+            if name == "b":
+                saved(_renamed(onnx.load(source), {"x": "y", "y": "z"}), source)
+            epctx.ModelCompiler(with_eps(ep), source).compile_to_file(
+                folder / f"{name}_ctx.onnx"
+            )
+
+    def compile(self, which: int) -> None:
+        """Merge them."""
+        models = [self.sources[which] / f"{name}_ctx.onnx" for name in ("a", "b")]
+        epctx_files.merge(models, self.out / "m_ctx.onnx")
+
+    def answer(self) -> list[np.ndarray]:
+        """Run the merged model."""
+        return [run_shared(self.out / "m_ctx.onnx", ROWS)]
+
+
+def _renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    """Return a model with other names of values."""
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names[value.name]
+    return model
+
+
+class Externalized(OneModel):
+    """A context model with all in it, whose payload and initializers get files."""
+
+    def write_sources(self, folder: Path, *, seed: int) -> None:
+        """Compile, and embed what the compile wrote into files."""
+        super().write_sources(folder, seed=seed)
+        options = with_eps(QNN)
+        options.add_session_config_entry("ep.context_embed_mode", "1")
+        epctx.ModelCompiler(options, folder / "m.onnx").compile_to_file(
+            folder / "whole_ctx.onnx"
+        )
+
+    def compile(self, which: int) -> None:
+        """Externalize it."""
+        epctx_files.externalize(
+            self.sources[which] / "whole_ctx.onnx", self.out / "m_ctx.onnx"
+        )
+
+
+HARNESSES = {
+    "compile": OneModel,
+    "share": Group,
+    "share by options": StoppedGroup,
+    "merge": Merged,
+    "externalize": Externalized,
+}
 """Publications that are killed and watched, by name; whatever writes files all or none
 can be added.
 """

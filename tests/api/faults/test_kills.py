@@ -71,7 +71,7 @@ def moments(count, seconds, calls):
 def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
     harness, count, tmp_path
 ):
-    staged, kept, replaced = 0, 0, 0
+    killed, staged, kept, replaced = 0, 0, 0, 0
     with (
         program("compile", harness, tmp_path) as told,
         program("watch", harness, tmp_path) as watch,
@@ -88,6 +88,7 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
             after = pairs.loaded()
 
             assert fate == "killed" or set(after) == {which}, (number, kind, amount)
+            killed += fate == "killed"
             replaced += after == [which] * len(after)
             kept += after == before
             staged += bool(staging(pairs.out))
@@ -100,6 +101,10 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new_state_for_whoever_reads(
         told("whole", "-", NEW)
         seen = json.loads(watch())
 
+    sys.stdout.write(
+        f"{harness}: {killed} kills of {count}, {staged} while it published; after "
+        f"them {kept} times the old state, {replaced} times the new one\n"
+    )
     assert seen["problems"] == []
     assert set(seen["found"]) - set(map(str, pairs.between)) == {str(OLD), str(NEW)}
     assert kept >= count / 8

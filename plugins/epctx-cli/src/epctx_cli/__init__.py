@@ -15,14 +15,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; see `epctx_cli.exit_codes`.
     """
+    if argv is not None:
+        from epctx_cli.entry import run
+
+        return run(list(argv))
+    try:
+        return _run_process()
+    except KeyboardInterrupt:
+        # While modules are imported, before there is a command that could say so.
+        import sys
+
+        sys.stderr.write("error: interrupted.\n")
+        return 130
+
+
+def _run_process() -> int:
     import os
     import sys
     import threading
 
     from epctx_cli.entry import run
 
-    if argv is not None:
-        return run(list(argv))
     # For plugins that import onnxruntime, and for the processes of commands.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     code = run(sys.argv[1:])

@@ -31,6 +31,7 @@ from epctx_files.bundle import (
 from epctx_files.manifests import index_payloads
 from epctx_files.names import get_key
 from epctx_files.structure import (
+    INITIALIZERS,
     find_attribute,
     find_file_name,
     find_location,
@@ -146,6 +147,12 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         if find_location(tensor) is not None
     }
     tables = [_describe(bundle, repeated, outside) for bundle in (one, other)]
+    # It says what lies in a file; weights are compared where one model has no such
+    # file.
+    if not all(INITIALIZERS in table["metadata"] for table in tables):
+        for table in tables:
+            kept = {k: v for k, v in table["metadata"].items() if k != INITIALIZERS}
+            table["metadata"] = kept
     found = [
         difference
         for part, mine in tables[0].items()

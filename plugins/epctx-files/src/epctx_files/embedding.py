@@ -4,6 +4,7 @@ own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -35,6 +36,7 @@ from epctx_files.structure import (
     is_embedded,
     is_primary,
     remove_metadata,
+    set_metadata,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +213,7 @@ def externalize(model: PathInput, output: PathInput) -> FilesReport:
     data = _find_free(f"{target.stem}.data", bundle.files, numbers)
     weights = list(_move_weights(bundle, data))
     if weights:
-        bundle.files[data] = weights
+        bundle.files[data] = _seal_weights(bundle, data, weights)
     return publish(bundle, output, notes=list(_list_staying(bundle)))
 
 
@@ -280,6 +282,30 @@ def _move_weights(bundle: Bundle, name: str) -> Iterator[memoryview]:
             ("length", str(len(data))),
         ):
             tensor.external_data.add(key=key, value=value)
+
+
+def _seal_weights(
+    bundle: Bundle, name: str, weights: list[memoryview]
+) -> list[memoryview]:
+    """Return a file of weights with its digest in a last line, and state this in the
+    model as a compile does, unless another file is stated there.
+
+    Where a killed publication left the file of one state beside the model of another,
+    a load tells from this which file is the model's.
+    """
+    if bundle.read_checksum():
+        return weights
+    size, digest = 0, hashlib.sha256()
+    for part in weights:
+        size += len(part)
+        digest.update(part)
+    segments = [[size, digest.hexdigest()]]
+    root = hashlib.sha256(f"0 {size} {digest.hexdigest()}\n".encode()).hexdigest()
+    line = f"epctx initializers {root}\n".encode()
+    stated = {"bytes": size + len(line), "digest": root, "name": name}
+    compact = json.dumps({**stated, "segments": segments}, separators=(",", ":"))
+    set_metadata(bundle.model, INITIALIZERS, compact)
+    return [*weights, memoryview(line)]
 
 
 def _list_staying(bundle: Bundle) -> Iterator[str]:

@@ -32,9 +32,11 @@ def list_doubtful_texts(
     UTF-8; none of most nodes.
     """
     for function in model.functions:
-        yield from get_key(function)
+        yield from (*get_key(function), *function.input, *function.output)
+        yield from function.attribute
         for node in function.node:
-            yield from (node.op_type, node.domain, node.overload)
+            yield from _list_node_texts(node)
+            yield from node.output
     for opset in model.opset_import:
         yield opset.domain
     for entry in model.metadata_props:
@@ -53,13 +55,18 @@ def _list_graph_texts(each: GraphProto) -> Iterator[str]:
         for entry in annotation.quant_parameter_tensor_names:
             yield entry.value
     for node in each.node:
-        texts = (node.name, node.op_type, node.domain, node.overload, *node.input)
-        try:
-            # Far faster than a look at each, and it fails for bytes.
-            "".join((*texts, *(attribute.name for attribute in node.attribute)))
-        except TypeError:
-            yield from texts
-            yield from (attribute.name for attribute in node.attribute)
+        yield from _list_node_texts(node)
+
+
+def _list_node_texts(node: NodeProto) -> Iterator[str]:
+    """Yield the names in a node but for its outputs, if one of them is not UTF-8."""
+    texts = (node.name, node.op_type, node.domain, node.overload, *node.input)
+    try:
+        # Far faster than a look at each, and it fails for bytes.
+        "".join((*texts, *(attribute.name for attribute in node.attribute)))
+    except TypeError:
+        yield from texts
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def list_nodes(graphs: Iterable[GraphProto]) -> Iterator[str]:
