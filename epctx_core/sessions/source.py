@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.walks import Operators
     from epctx_core.graph.weights import ModelContent, Weights
-    from epctx_core.registry.discovery import EntryPoint
+    from epctx_core.registry.installed import EntryPoint
 
 _log = logging.getLogger("epctx.graph")
 _T = TypeVar("_T")
