@@ -98,7 +98,7 @@ def _read_records(dist: Distribution, where: list[str]) -> list[PluginRecord]:
     label = dist.name or "unnamed distribution"
     providers: dict[str, list[EntryPoint]] = {}
     try:
-        entries = dist.entry_points
+        entries = dist.read_entry_points()
     except ValueError as error:
         return [_make_broken_record(label, label, version, str(error))]
 

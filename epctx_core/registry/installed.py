@@ -91,9 +91,11 @@ class Distribution:
         lines = (line.partition(":") for line in reversed(head.splitlines()))
         return {key.strip().lower(): text.strip() for key, _, text in lines}
 
-    @cached_property
-    def entry_points(self) -> list[EntryPoint]:
-        """All entry points, in their order.
+    def read_entry_points(self) -> list[EntryPoint]:
+        """Return all entry points, in their order.
+
+        They are not kept, as each has its distribution: a cycle would keep a wheel
+        open.
 
         Raises:
             ValueError: they cannot be read.
@@ -144,7 +146,7 @@ def list_entries(group: str) -> list[EntryPoint]:
     entries = []
     for dist in list_ours():
         try:
-            found = dist.entry_points
+            found = dist.read_entry_points()
         except ValueError:
             continue  # doctor and the list of plugins say so
         entries += [entry for entry in found if entry.group == group and dist.name]

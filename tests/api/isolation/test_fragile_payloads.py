@@ -556,6 +556,6 @@ def test_the_declaration_is_true_or_false():
         needs_verified_payloads = "sometimes"
 
     with pytest.raises(
-        PluginError, match="needs_verified_payloads is 'sometimes', not True or False"
+        PluginError, match="needs_verified_payloads is 'sometimes', not of type bool"
     ):
         registry_of(Undecided)

@@ -4,8 +4,11 @@ installed.
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 import zipfile
+from pathlib import Path
 
 import importlib_metadata
 import pytest
@@ -245,3 +248,19 @@ def test_a_version_that_another_one_hides_is_named_with_both_places(
     )
     registry.add_path(first)
     assert caplog.messages == [message]
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux lists what is open"
+)
+def test_a_wheel_that_was_read_is_closed_at_once(packages, tmp_path):
+    path = wheel(tmp_path)
+    gc.disable()
+    try:
+        Registry(entry_points=False).add_path(path)
+        descriptors = Path("/proc/self/fd").iterdir()
+        opened = {os.path.realpath(each) for each in descriptors}
+    finally:
+        gc.enable()
+
+    assert str(path) not in opened

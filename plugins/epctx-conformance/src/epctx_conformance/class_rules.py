@@ -13,7 +13,6 @@ from epctx_core.ext import HOOKS, implemented_hooks
 from epctx_core.plugin import WeightlessMode
 
 if TYPE_CHECKING:
-    from epctx_core.ext import MarkedMethod
     from epctx_core.plugin import ExecutionProvider
 
 _ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
@@ -47,7 +46,7 @@ def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
         yield from _find_method_mistakes(method)
 
 
-def _find_method_mistakes(method: MarkedMethod) -> Iterator[tuple[str, str]]:
+def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
     name = method.attribute
     if {"wrapper", "hookwrapper"}.intersection(method.marks):
         hint = "An EP implements hooks and wraps none; plugins of hosts do."
