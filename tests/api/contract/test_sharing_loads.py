@@ -16,7 +16,7 @@ from end_to_end.share_models import example, options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, VITISAI
 
 import epctx_core as epctx
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import InvalidArgument, InvalidGraph
 
 
 @pytest.fixture
@@ -198,6 +198,15 @@ def test_a_session_that_shares_refuses_a_pending_model_whose_old_binary_is_open(
     assert "a_qnn.bin" in raised.value.message
     assert raised.value.node is not None
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
+
+
+def test_a_session_whose_eps_are_isolated_cannot_share(tmp_path):
+    out = compiled(QNN, tmp_path, "a", "b")
+
+    with pytest.raises(
+        InvalidArgument, match=r"ep\.isolate=all and ep\.share_ep_contexts=1"
+    ):
+        epctx.InferenceSession(out / "a_ctx.onnx", sharing(QNN, ep__isolate="all"))
 
 
 def weight_of(path):
