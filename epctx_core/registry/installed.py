@@ -1,8 +1,8 @@
 """Installed distributions and their entry points, read from the folders of `sys.path`.
 
-Only what is no folder of files, such as a wheel on `sys.path` or a frozen program, is
-asked through importlib_metadata: to import that library takes longer than to read the
-folders.
+Only what has a finder of its own, such as a frozen program, is asked through
+importlib_metadata: to import that library takes longer than to read the folders, and it
+keeps archives open.
 """
 
 from __future__ import annotations
@@ -156,20 +156,22 @@ def list_entries(group: str) -> list[EntryPoint]:
 def _walk(paths: Sequence[str], *, everything: bool) -> Iterator[Distribution]:
     for path in dict.fromkeys(paths):
         place = path or "."
-        if not os.path.isdir(place):  # noqa: PTH112 - there may be very many
-            if os.path.exists(place):  # noqa: PTH110
-                yield from _ask_library(path=[path])
+        if os.path.isfile(place):  # noqa: PTH113 - there may be very many
+            yield from _read_archive(place)
             continue
         for name in sorted(_list_folder(place)):
             if name.endswith(_INFO):
-                stem = name.rpartition(".")[0].partition("-")[0]
-                yield Distribution(
-                    normalise_name(stem), place, _make_reader(f"{place}{os.sep}{name}")
-                )
+                reader = _make_reader(f"{place}{os.sep}{name}")
+                yield Distribution(_get_key(name), place, reader)
     # A frozen program has a finder of its own.
     finders = [f for f in sys.meta_path if hasattr(f, "find_distributions")]
     if everything and any(not _is_usual(finder) for finder in finders):
         yield from _ask_library()
+
+
+def _get_key(folder: str) -> str:
+    """Return the distribution whose metadata a folder has, by the folder's name."""
+    return normalise_name(folder.rpartition(".")[0].partition("-")[0])
 
 
 def _is_usual(finder: object) -> bool:
@@ -195,10 +197,32 @@ def _make_reader(folder: str) -> Callable[[str], bytes]:
     return read
 
 
-def _ask_library(**where: list[str]) -> Iterator[Distribution]:
+def _read_archive(place: str) -> Iterator[Distribution]:
+    """Yield the distributions of a wheel or another archive."""
+    from zipfile import ZipFile
+
+    try:
+        with ZipFile(place) as archive:
+            files = [name for name in archive.namelist() if name.count("/") == 1]
+            metadata = {
+                name: archive.read(name)
+                for name in sorted(files)
+                if name.partition("/")[0].endswith(_INFO)
+            }
+    except Exception:  # noqa: BLE001 - a file on sys.path may be anything
+        return
+    for folder in dict.fromkeys(name.partition("/")[0] for name in metadata):
+
+        def read(name: str, folder: str = folder) -> bytes:
+            return metadata.get(f"{folder}/{name}", b"")
+
+        yield Distribution(_get_key(folder), place, read)
+
+
+def _ask_library() -> Iterator[Distribution]:
     from importlib_metadata import distributions
 
-    for dist in distributions(**where):
+    for dist in distributions():
 
         def read(name: str, dist: Any = dist) -> bytes:
             try:
