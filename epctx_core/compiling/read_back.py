@@ -51,7 +51,6 @@ from epctx_core.plugin import (
 )
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
-from epctx_core.sessions.load import load_nodes
 from epctx_core.sessions.plan import make_shape_error
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.sessions.signature import has_shape
@@ -233,7 +232,14 @@ def _read(
                     )
                     stack.enter_context(closing(session))
                     session.add(choice, choice.cls, context)
-                load_nodes(ep, nodes, reader, session, Purpose.EXPORT)
+                session.call_for_runnables(
+                    ep,
+                    "load_context",
+                    [node.name for node in nodes],
+                    Purpose.EXPORT,
+                    nodes=nodes,
+                    reader=reader,
+                )
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:

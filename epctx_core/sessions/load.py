@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from epctx_core.graph.mapping import OpenedFiles
     from epctx_core.graph.partition import NodeGroups
     from epctx_core.plugin import (
-        CompiledPartition,
-        ContextNode,
-        ContextReader,
         TensorView,
     )
     from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
@@ -153,7 +150,7 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
             work.start(engine, workspaces, contained=work.find_contained())
         if exporter is not None:
             exporter.check_hooks()
-        planner = _prepare(work, folder, exporter)
+        planner = prepare(work, folder, exporter)
         state = _make_plan(work, planner)
         work.model.checks.finish()
         return state
@@ -176,11 +173,16 @@ def _make_policy(work: Work) -> EnginePolicy:
     )
 
 
-def _prepare(
-    work: Work, folder: ModelFolder | None, exporter: Exporter | None
+def prepare(
+    work: Work, folder: ModelFolder | None, exporter: Exporter | None = None
 ) -> Planner:
     """Assign the nodes of a model, have EPs load and compile theirs, and prepare those
     that are left to the CPU EP.
+
+    Args:
+        work: the model and the live EPs.
+        folder: the folder of context binaries.
+        exporter: see `load_session`.
     """
     span = work.providers.instances.span
     if not work.model.context_nodes:
@@ -404,44 +406,22 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
     if not nodes:
         return steps
     manifest = work.manifest
-    named = {
-        ep: {record.name: record for record in records} for ep, records in nodes.items()
-    }
-    reading = make_reading(model, work.config, work.config.data_reader)
-    source_tensor = make_tensor_source(
-        model.context_nodes, folder, work.config, manifest
-    )
-    readers = {
-        ep: PayloadReader(
-            records,
-            folder=folder,
-            manifest=manifest,
-            scratch=providers.scratch,
-            source_tensor=source_tensor,
-            reading=replace(
-                reading, early=not providers.choices[ep].cls.needs_verified_payloads
-            ),
-        )
-        for ep, records in named.items()
-    }
-
-    # All are checked now, or begin to be, if the host wants that.
-    for ep, reader in readers.items():
-        reader.check_all(ep)
+    owners = {choice.name: choice.record for choice in work.choices}
+    readers = work.readers or _open_readers(work, folder)
     for ep, records in nodes.items():
         providers.cancel.raise_if_requested()
-        owner = providers.instances.record(ep)
         graphs = {
             path: model.graph_of(record)
             for path, record in {r.path: r for r in records}.items()
         }
         views = make_plugin_nodes(records, model.types, ep, manifest)
-        loaded = load_nodes(ep, views, readers[ep], providers, Purpose.LOAD)
+        loaded = work.load_nodes(ep, views, readers[ep])
         readers[ep].check_unchanged()
+        named = {record.name: record for record in records}
         for view, runnable in zip(views, loaded, strict=True):
-            record = named[ep][view.name]
+            record = named[view.name]
             graph = graphs[record.path]
-            spec = StepSpec(
+            step = StepSpec(
                 record.name,
                 ep,
                 cast("RunStep", runnable.run),
@@ -449,28 +429,42 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
                 record.outputs,
                 nodes=(record.index,),
             )
-            step = add_checks(
-                spec, owner, f"the run of {record.name!r}", graph.types, is_loaded=True
-            )
+            # A verification goes on without the EPs that are missing.
+            if ep in owners:
+                step = add_checks(
+                    step,
+                    owners[ep],
+                    f"the run of {record.name!r}",
+                    graph.types,
+                    is_loaded=True,
+                )
             steps.setdefault(graph, {})[record.index] = step
 
     return steps
 
 
-def load_nodes(
-    ep: str,
-    nodes: Sequence[ContextNode],
-    reader: ContextReader,
-    providers: ProviderSession,
-    purpose: Purpose,
-) -> Sequence[CompiledPartition]:
-    """Have an EP load its nodes; the results are closed with the session.
-
-    Raises:
-        InvalidGraph: a payload is missing or wrong.
-        PluginError: the EP failed or broke the contract.
+def _open_readers(work: Work, folder: ModelFolder | None) -> dict[str, PayloadReader]:
+    """Return a reader of its payloads for each EP; all are checked now, or begin to be,
+    if the host wants that.
     """
-    names = [node.name for node in nodes]
-    return providers.call_for_runnables(
-        ep, "load_context", names, purpose, nodes=nodes, reader=reader
+    reading = make_reading(work.model, work.config, work.config.data_reader)
+    source_tensor = make_tensor_source(
+        work.model.context_nodes, folder, work.config, work.manifest
     )
+    readers = {
+        ep: PayloadReader(
+            {record.name: record for record in records},
+            folder=folder,
+            manifest=work.manifest,
+            scratch=work.providers.scratch,
+            source_tensor=source_tensor,
+            reading=replace(
+                reading,
+                early=not work.providers.choices[ep].cls.needs_verified_payloads,
+            ),
+        )
+        for ep, records in work.nodes.items()
+    }
+    for ep, reader in readers.items():
+        reader.check_all(ep)
+    return readers

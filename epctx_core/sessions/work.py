@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from epctx_core.context.digests import DigestChecks
     from epctx_core.context.manifest import Manifest, ProviderFacts
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.context.payload_reader import PayloadReader
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFiles
     from epctx_core.options import GraphOptimizationLevel, SessionOptions
+    from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import (
@@ -83,6 +85,7 @@ class Work:
         model: the model; once it is optimised, as EPs see it.
         manifest: what the model says about its payloads, if it does.
         nodes: EP name to the EPContext nodes that it loads.
+        readers: EP name to the reader of its payloads, if they were read before.
         keepers: EPs that kept others in the model when it was compiled.
         engine: the engine that EPs are lent, and that runs what no EP takes.
         assignment: the nodes that each EP takes.
@@ -117,6 +120,7 @@ class Work:
         self.skipped: tuple[SkippedProvider, ...] = ()
         self.manifest: Manifest | None = None
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
+        self.readers: dict[str, PayloadReader] = {}
         self.keepers: list[str] = []
         self._eps_by_source: dict[str, str] = {}
 
@@ -382,6 +386,24 @@ class Work:
             contained=contained,
         )
         return self.providers
+
+    def load_nodes(
+        self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Have an EP load its nodes; the results are closed with the session.
+
+        Raises:
+            InvalidGraph: a payload is missing or wrong.
+            PluginError: the EP failed or broke the contract.
+        """
+        return self.providers.call_for_runnables(
+            ep,
+            "load_context",
+            [node.name for node in nodes],
+            Purpose.EXPORT if self.purpose is Purpose.EXPORT else Purpose.LOAD,
+            nodes=nodes,
+            reader=reader,
+        )
 
     def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:
         """Have plugins of the host, the engine and EPs change the model; see

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -105,7 +105,7 @@ class Findings:
     def collect(
         self,
         code: str,
-        errors: tuple[type[EpctxError], ...] = _OF_FILES,
+        others: Mapping[type[EpctxError], str] = MappingProxyType({}),
         *,
         node: str | None = None,
         hint: str = "",
@@ -113,33 +113,34 @@ class Findings:
         """Note the error that a load would end with, and go on behind what raised it.
 
         Args:
-            code: of the finding.
-            errors: which; those that blame a file by default.
+            code: of the finding, if the error blames a file.
+            others: codes of further errors; of several that fit, the first counts.
             node: what the finding names if the error does not.
             hint: as `node`.
         """
+        codes = {**others, **dict.fromkeys(_OF_FILES, code)}
         try:
             yield
-        except errors as error:
-            self.add_error(code, error, node=node, hint=hint)
+        except EpctxError as error:
+            fitting = [codes[kind] for kind in codes if isinstance(error, kind)]
+            if not fitting:
+                raise
+            self.add_error(fitting[0], error, node=node, hint=hint)
 
     @contextmanager
     def collect_of_plugin(
-        self, code: str, *, node: str | None = None
+        self, code: str, missing: str = "kernel-missing", *, node: str | None = None
     ) -> Iterator[None]:
-        """Note what an EP raises: with a code what blames a file, else that a kernel is
-        missing or the plugin broken.
+        """Note what an EP raises: with a code what blames a file, with another one that
+        something is missing, else that the plugin is broken.
 
         A wrong option or a cancellation of the host is raised.
         """
         try:
-            yield
+            with self.collect(code, {NotImplementedByProvider: missing}, node=node):
+                yield
         except (InvalidArgument, ModelLoadCanceled):
             raise
-        except _OF_FILES as error:
-            self.add_error(code, error, node=node)
-        except NotImplementedByProvider as error:
-            self.add_error("kernel-missing", error, node=node)
         except EpctxError as error:
             hint = "`epctx plugins list` shows every plugin and its state."
             self.add_error("plugin-broken", error, node=node, hint=hint)
@@ -155,15 +156,6 @@ class Findings:
         self._counts[kind] += 1
         if self._counts[kind] <= LISTED:
             self._found[finding] = None
-
-    def is_unchecked(self, nodes: Iterable[str]) -> bool:
-        """Return whether an EP could not check the payload of one of these nodes."""
-        unchecked = {
-            finding.node
-            for finding in self._found
-            if finding.code == "container-not-checked"
-        }
-        return not unchecked.isdisjoint(nodes)
 
     @property
     def codes(self) -> AbstractSet[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx
@@ -41,23 +41,21 @@ from epctx_core.context.payload_reader import (
     Reading,
     check_primaries,
     get_payload_key,
-    make_plugin_nodes,
 )
 from epctx_core.context.receipts import is_noted, make_reading_receipt, note
-from epctx_core.engines.cpu_engine import CpuEngine, make_engine
+from epctx_core.engines.cpu_engine import make_engine
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
     InvalidGraph,
     InvalidProtobuf,
-    NotImplementedByProvider,
     PackageMissing,
 )
 from epctx_core.file_names import STAGING_PREFIX
 from epctx_core.graph.model_io import describe_path, read_model, require_text_names
 from epctx_core.graph.type_table import types_of
 from epctx_core.options import SessionConfig, Verification
-from epctx_core.plugin import EnginePolicy, Purpose
+from epctx_core.plugin import CompiledPartition, EnginePolicy, Purpose
 from epctx_core.registry.entries import blame_entry
 from epctx_core.sessions.isolation import ISOLATION, import_isolation
 from epctx_core.sessions.load import check_has_folder, find_folder, make_tensor_source
@@ -66,21 +64,21 @@ from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from onnx import ModelProto
 
-    from epctx_core.context.manifest import Manifest, PayloadKey
+    from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
-    from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFiles
     from epctx_core.graph.weights import ModelContent
-    from epctx_core.options import SessionOptions
-    from epctx_core.plugin import ContextNode
+    from epctx_core.options import GraphOptimizationLevel, SessionOptions
+    from epctx_core.plugin import ContextNode, ContextReader
     from epctx_core.registry import Registry
-    from epctx_core.registry.installed import EntryPoint
+    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.source import OpenModel
 
 _FETCH = "Fetch the model again, or compile again."
 READING_SECONDS = 60.0
@@ -104,6 +102,7 @@ class Subject(Work):
         findings: what was found in it so far.
         content: its bytes.
         proto: the model, functions inlined if possible.
+        is_chosen: whether the EPs that the host named could be had.
         is_open: whether a load takes the model itself, so that there is `model`.
         names_weights: whether tensors of it lie in files.
         folder: where its files lie, None for a model from bytes without one.
@@ -113,6 +112,7 @@ class Subject(Work):
         reports: the payloads that were found.
         keys: those that a load takes, by the names of the primaries that carry or name
             them.
+        loadable: EPs that load all their nodes without a device.
     """
 
     content: ModelContent
@@ -131,16 +131,20 @@ class Subject(Work):
         strictly = {
             SessionConfig.verification.key: Verification.FULL.value,
             SessionConfig.fail_on_suboptimal.key: "1",
+            # Not all EPs are there that take nodes in a load.
+            SessionConfig.disable_cpu_ep_fallback.key: "0",
         }
         self.config = replace(self.config, entries={**self.config.entries, **strictly})
         self.files = files
         self.findings = Findings()
+        self.is_chosen = False
         self.is_open = False
         self.names_weights = False
         self.records: Sequence[ContextNodeRecord] = ()
         self.unrouted: dict[str, list[ContextNodeRecord]] = {}
         self.reports: dict[PayloadKey, PayloadReport] = {}
         self.keys: dict[str, PayloadKey] = {}
+        self.loadable: set[str] = set()
 
     def read(self) -> bool:
         """Read the model itself, and note why a load would refuse it; return False for
@@ -152,26 +156,28 @@ class Subject(Work):
         """
         config = self.config
         findings = self.findings
-        other: EntryPoint | None = None
-        is_decoded = False
-        with (
-            findings.collect("budget-exceeded", (InvalidGraph,)),
-            findings.collect("model-unreadable", (InvalidProtobuf,), hint=_FETCH),
-        ):
+        try:
             data, path = read_model(self.source, self.files)
             self.content, other = separate_content(data, path, config)
             self.proto = decode_model(
                 self.content.structure, path, config.input_budget, other
             )
-            is_decoded = True
+        except InvalidProtobuf as error:
+            findings.add_error("model-unreadable", error, hint=_FETCH)
+            return False
+        except InvalidGraph as error:
+            findings.add_error("budget-exceeded", error)
+            return False
 
-        if is_decoded:
-            self.folder = find_folder(self.content.path, config)
-            self.names_weights = any(True for _ in list_external_locations(self.proto))
-            self._open(is_onnx=other is None)
-            self.records = self._read_nodes()
-            self.manifest = self._check_manifest()
-        return is_decoded
+        self.folder = find_folder(path, config)
+        self.names_weights = any(True for _ in list_external_locations(self.proto))
+        with findings.collect_of_plugin("plugin-broken"):
+            self.choose(None)
+            self.is_chosen = True
+        self._open(is_onnx=other is None)
+        self.records = self._read_nodes()
+        self._read_manifest()
+        return True
 
     def _open(self, *, is_onnx: bool) -> None:
         """Open the decoded model."""
@@ -199,15 +205,6 @@ class Subject(Work):
                 raise
             findings.add_error("file-not-sought", error)
 
-    def find_kept_functions(self) -> Collection[FunctionId]:
-        """Return the functions that EPs keep as calls, as far as the host's are not
-        broken.
-        """
-        with self.findings.collect_of_plugin("plugin-broken"):
-            self.choose(None)
-            return super().find_kept_functions()
-        return ()
-
     def _read_nodes(self) -> list[ContextNodeRecord]:
         """Decode all EPContext nodes, each as far as a load would read it, and note
         what a load refuses.
@@ -217,23 +214,20 @@ class Subject(Work):
             self.proto.graph, partial(findings.add_error, "node-refused")
         )
         for record in records if self.is_open else ():
-            with findings.collect("subgraph-not-run", (NotImplementedByProvider,)):
+            with findings.collect_of_plugin("plugin-broken", "subgraph-not-run"):
                 self.model.graph_of(record)
         return records
 
-    def _check_manifest(self) -> Manifest | None:
-        """Return the manifest if it can be used, and note what is wrong with it, or
-        with the model that it was sealed for.
+    def _read_manifest(self) -> None:
+        """Read the manifest, and note what is wrong with it, or with the model that it
+        was sealed for.
         """
         findings = self.findings
         proto = self.proto
         view = self.content.view
         text = get_metadata(proto, MANIFEST) or get_metadata(proto, SEALED)
-        with (
-            findings.collect("manifest-damaged"),
-            findings.collect("seal-broken", (ReplacedBinaryError,)),
-        ):
-            manifest = find_manifest(
+        with findings.collect("manifest-damaged", {ReplacedBinaryError: "seal-broken"}):
+            self.manifest = manifest = find_manifest(
                 proto,
                 self.content.path,
                 lambda: hashlib.sha256(view).hexdigest(),
@@ -271,8 +265,6 @@ class Subject(Work):
                         "digests."
                     ),
                 )
-            return manifest
-        return None
 
     def skip_unavailable(self, purpose: Purpose) -> None:  # noqa: ARG002 - a load's
         """Skip optional EPs that are not available even without a device."""
@@ -285,10 +277,7 @@ class Subject(Work):
         findings = self.findings
         code = "plugin-missing" if node.source else "source-missing"
         if not node.source or node.source not in self.unrouted:
-            with (
-                findings.collect_of_plugin("plugin-broken", node=node.name),
-                findings.collect(code, (NotImplementedByProvider,)),
-            ):
+            with findings.collect_of_plugin("plugin-broken", code, node=node.name):
                 super().route_node(node)
                 return
         self.unrouted.setdefault(node.source, []).append(node)
@@ -299,10 +288,10 @@ class Subject(Work):
         first = next(iter(self.nodes.get(choice.name, ())), None)
         node = None if first is None else first.name
         with (
-            findings.collect_of_plugin("plugin-broken", node=node),
-            findings.collect("plugin-missing", (NotImplementedByProvider,)),
-            findings.collect("compatibility-unsupported"),
-            findings.collect("compatibility-outdated", (Fail,)),
+            findings.collect_of_plugin("plugin-broken", "plugin-missing", node=node),
+            findings.collect(
+                "compatibility-unsupported", {Fail: "compatibility-outdated"}
+            ),
         ):
             super().validate(choice, info)
 
@@ -376,20 +365,18 @@ class Subject(Work):
             ),
         )
 
+        others = {
+            InvalidArgument: "file-not-sought",
+            ReplacedBinaryError: "digest-mismatch",
+        }
         # An exception of the host's callback is the host's.
-        refused = (
-            (InvalidGraph,) if config.data_reader is not None else (InvalidGraph, Fail)
-        )
+        if config.data_reader is None:
+            others[Fail] = "payload-refused"
         tried: set[PayloadKey] = set()
         for record in self.records:
-            node = record.name
-            with (
-                findings.collect("file-not-sought", (InvalidArgument,), node=node),
-                findings.collect("payload-refused", refused, node=node),
-                findings.collect("digest-mismatch", (ReplacedBinaryError,), node=node),
-            ):
-                if not record.main_context:
-                    continue
+            if not record.main_context:
+                continue
+            with findings.collect("payload-refused", others, node=record.name):
                 if self.folder is None:
                     check_has_folder(record, config)
                 key = get_payload_key(record)
@@ -397,7 +384,7 @@ class Subject(Work):
                     tried.add(key)
                     self._read_payload(record, key)
                 if key in self.reader.loaded:
-                    self.keys[node] = key
+                    self.keys[record.name] = key
 
     def _read_payload(self, record: ContextNodeRecord, key: PayloadKey) -> None:
         """Read the payload of a node as a load does, report it, and note what a load
@@ -452,39 +439,39 @@ class Subject(Work):
                 ),
             )
 
-    def select_nodes(self, ep: str) -> list[ContextNode]:
-        """Return the nodes of an EP whose payloads can be looked into, as the EP gets
-        them to load.
-
-        A payload that is known to be another one than the model's would only be refused
-        again.
-        """
-        records = self.nodes[ep]
-        nodes: list[ContextNode] = []
-        if self.is_open and any(record.main_context for record in records):
-            with self.findings.collect("model-invalid"), require_text_names():
-                nodes = make_plugin_nodes(records, self.model.types, ep, self.manifest)
-        all_readable = all(n.name in self.keys for n in nodes if n.main_context)
-        return [
-            n
-            for n in nodes
-            if (all_readable if n.primary is None else n.primary.name in self.keys)
-        ]
-
     def note_reader(self, nodes: Iterable[ContextNode], choice: ProviderChoice) -> None:
         """Note in the reports which EP checked the payloads of some nodes."""
+        origin = choice.record.origin
         for node in nodes:
             if node.main_context:
                 key = self.keys[node.name]
-                origin = choice.record.origin
                 self.reports[key] = replace(self.reports[key], looked_into_by=origin)
 
-    @cached_property
-    def lent_engine(self) -> CpuEngine:
-        """The engine that EPs get, and that prepares what they leave over."""
-        domains = (self.manifest or NO_MANIFEST).custom_domains
-        policy = self.model.policy
-        return CpuEngine(replace(policy, prefer_latency=False, custom_domains=domains))
+    def load_nodes(
+        self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
+    ) -> Sequence[CompiledPartition]:
+        """Have an EP load its nodes if it needs no device for it, and return what runs
+        nothing.
+        """
+        if ep in self.loadable:
+            node = nodes[0].name
+            with (
+                self.findings.collect_of_plugin("container-refused", node=node),
+                self.hint_at_others(),
+            ):
+                super().load_nodes(ep, nodes, reader)
+                self.note_reader(nodes, self.providers.choices[ep])
+        return [CompiledPartition(None)] * len(nodes)
+
+    def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:  # noqa: ARG002 - a load's
+        """Return the model as it is."""
+        return self.model
+
+    def compile(self, check: Callable[[], object]) -> Assignment:  # noqa: ARG002 - a load's
+        """Compile nothing of what EPs keep in the model."""
+        nothing = CompiledPartition(None)
+        self.assignment.compiled = dict.fromkeys(self.assignment.claimed, nothing)
+        return self.assignment
 
 
 def _require_survival(subject: Subject, data: memoryview) -> None:

@@ -2,30 +2,28 @@
 payloads.
 
 No instance is made for these. Then the rest of a load, where nothing was found wrong:
-EPs load their nodes without a device, engines prepare the others. Nothing is run: steps
-that never run replace the runs of EPs, and engines optimise nothing.
+EPs load their nodes without a device, engines prepare the others. Nothing is run, and
+engines optimise nothing.
 """
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.metadata import read_compatibility_info
+from epctx_core.context.payload_reader import make_plugin_nodes
+from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
 from epctx_core.options import SessionOptions
 from epctx_core.plugin import ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
-from epctx_core.registry.instances import ProviderInstances
 from epctx_core.sessions.compatibility import look_into
-from epctx_core.sessions.load import load_nodes
-from epctx_core.sessions.plan import StepsByGraph, StepSpec
-from epctx_core.sessions.planner import Planner
+from epctx_core.sessions.load import prepare
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
 from epctx_core.verify.findings import PayloadReport, VerifyReport
 from epctx_core.verify.subject import Subject
@@ -113,29 +111,31 @@ def _verify(subject: Subject) -> list[PayloadReport]:
         )
     subject.check_types()
     subject.check_dependencies()
-    manifest = subject.manifest
-    with findings.collect_of_plugin("plugin-broken"):
-        subject.choose(None)
-        subject.manifest = manifest
-        subject.route_nodes(subject.records)
+    if subject.is_chosen:
+        with findings.collect_of_plugin("plugin-broken"):
+            subject.route_nodes(subject.records)
     subject.find_payloads()
     subject.check_references()
-    has_source = False
     with findings.collect("source-refused"):
         # Weights that payloads left in the source model: each is checked against its
         # digest.
         for name in (subject.manifest or NO_MANIFEST).source_weights:
             subject.reader.source_tensor(name)
-        has_source = True
 
-    if has_source:
+    if subject.is_open:
+        domains = (subject.manifest or NO_MANIFEST).custom_domains
+        policy = replace(
+            subject.model.policy, prefer_latency=False, custom_domains=domains
+        )
+        subject.engine = CpuEngine(policy)
+    if "source-refused" not in findings.codes:
         with findings.collect("compatibility-damaged"):
             subject.check_compatibility(read_compatibility_info(subject.proto))
         for choice in subject.choices:
             if choice.name in subject.nodes:
                 subject.note_reader(_look_into(choice, subject), choice)
-        if subject.is_open and not findings.has_errors:
-            _rehearse_load(subject)
+    if subject.is_open and not findings.has_errors:
+        _rehearse_load(subject)
     if not findings.has_errors:
         _note_unchecked(subject)
     return [*subject.reports.values()]
@@ -195,30 +195,31 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode
         )
         return ()
 
-    nodes = subject.select_nodes(choice.name)
+    nodes = _select_nodes(choice.name, subject)
     if not any(node.main_context for node in nodes):
         return ()
     context = subject.providers.context_of(
-        choice, Purpose.LOAD, subject.model.identity, subject.lent_engine
+        choice, Purpose.LOAD, subject.model.identity, subject.engine
     )
+    # Where it needs no device it loads them whole, later on.
+    is_loaded = choice.cls.loads_without_device
+    unchecked: set[str | None] = set()
+    looked: Sequence[ContextNode] = ()
     with (
         findings.collect_of_plugin("container-refused", node=nodes[0].name),
         subject.hint_at_others(),
     ):
         reported = look_into(choice, context, nodes, subject.reader)
+        for finding in reported or ():
+            hint = finding.hint
+            if finding.code == "container-refused":
+                hint = f"{hint}{subject.others_of(choice.record)}".strip()
+            elif finding.code == "container-not-checked":
+                unchecked.add(finding.node)
+            findings.take(replace(finding, hint=hint))
         if reported is not None:
-            others = subject.others_of(choice.record)
-            for finding in reported:
-                more = others if finding.code == "container-refused" else ""
-                findings.take(replace(finding, hint=f"{finding.hint}{more}".strip()))
-            unchecked = {
-                finding.node
-                for finding in reported
-                if finding.code == "container-not-checked"
-            }
-            return [n for n in nodes if unchecked.isdisjoint({None, n.name})]
-        # Where it needs no device it loads them whole, later on.
-        if not choice.cls.loads_without_device:
+            looked = [n for n in nodes if unchecked.isdisjoint({None, n.name})]
+        elif not is_loaded:
             findings.add(
                 "container-not-checked",
                 f"{label} has no check for payloads, so those of its nodes were not "
@@ -226,7 +227,36 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode
                 node=nodes[0].name,
             )
 
-    return ()
+    # It loads all its nodes or none.
+    if (
+        is_loaded
+        and len(nodes) == len(subject.nodes[choice.name])
+        and unchecked.isdisjoint(node.name for node in nodes)
+    ):
+        subject.loadable.add(choice.name)
+    return looked
+
+
+def _select_nodes(ep: str, subject: Subject) -> list[ContextNode]:
+    """Return the nodes of an EP whose payloads can be looked into, as the EP gets them
+    to load.
+
+    A payload that is known to be another one than the model's would only be refused
+    again.
+    """
+    records = subject.nodes[ep]
+    nodes: list[ContextNode] = []
+    if subject.is_open and any(record.main_context for record in records):
+        with subject.findings.collect("model-invalid"), require_text_names():
+            nodes = make_plugin_nodes(
+                records, subject.model.types, ep, subject.manifest
+            )
+    gone = {node.name for node in nodes if node.main_context}.difference(subject.keys)
+    return [
+        node
+        for node in nodes
+        if not gone or (node.primary is not None and node.primary.name not in gone)
+    ]
 
 
 def _rehearse_load(subject: Subject) -> None:
@@ -240,69 +270,23 @@ def _rehearse_load(subject: Subject) -> None:
         ModelLoadCanceled: the host asked to stop.
     """
     findings = subject.findings
-    contained = subject.find_contained()
     subject.choices = [
         choice
         for choice in subject.choices
         if choice.name in subject.settled and choice.cls.loads_without_device
     ]
-    # An EP that cannot do it on this machine is not a fault of the file.
-    with (
-        findings.collect_of_plugin("plugin-broken"),
-        suppress(NotImplementedByProvider),
-    ):
-        subject.start(subject.lent_engine)
-        for choice in subject.choices:
-            if choice.name in subject.nodes and choice.name not in contained:
-                _load_nodes(choice, subject)
-
+    with findings.collect_of_plugin("plugin-broken"):
+        try:
+            subject.start(subject.engine)
+        except NotImplementedByProvider:
+            # That an EP cannot do it on this machine is not a fault of the file.
+            subject.loadable.clear()
+    # What no EP takes is in the plan all the same.
+    subject.loadable.difference_update(subject.unrouted)
+    for source, records in subject.unrouted.items():
+        subject.nodes.setdefault(source, []).extend(records)
+    subject.readers = dict.fromkeys(subject.nodes, subject.reader)
     if not findings.has_errors:
         with findings.collect_of_plugin("model-invalid"), require_text_names():
-            _plan(subject)
-
-
-def _load_nodes(choice: ProviderChoice, subject: Subject) -> None:
-    """Have an EP load its nodes, all or none, unless it could not check one."""
-    findings = subject.findings
-    nodes = subject.select_nodes(choice.name)
-    if (
-        findings.has_errors
-        or len(nodes) < len(subject.nodes[choice.name])
-        or findings.is_unchecked(node.name for node in nodes)
-    ):
-        return
-    with (
-        findings.collect_of_plugin("container-refused", node=nodes[0].name),
-        subject.hint_at_others(),
-    ):
-        load_nodes(
-            choice.name, nodes, subject.reader, subject.providers, Purpose.EXPORT
-        )
-        subject.note_reader(nodes, choice)
-
-
-def _plan(subject: Subject) -> None:
-    """Prepare what is left to the CPU EP, and plan all."""
-    assignment = subject.assign(settled=subject.providers.instances.names)
-    groups = [(part, part.cpu_groups()) for part in assignment.graphs]
-
-    # Instead of the runs of EPs: loaded nodes, and those that stay in the model.
-    steps: StepsByGraph = {}
-    for record in subject.records:
-        step = StepSpec(record.name, "", _refuse_run, record.inputs, record.outputs)
-        graph = subject.model.graph_of(record)
-        steps.setdefault(graph, {})[record.index] = step
-    for p in chain.from_iterable(part.kept for part in assignment.graphs):
-        step = StepSpec(repr(p), "", _refuse_run, p.input_names, p.output_names)
-        steps.setdefault(p.graph, {})[p.node_indices[0]] = step
-
-    # No EP makes anything for this plan.
-    planner = Planner(subject.engine, ProviderInstances(), steps, assignment.refusals)
-    for part, cpu in groups:
-        planner.prepare(part, cpu)
-        part.fix(cpu)
-    planner.plan(assignment.main)
-
-
-def _refuse_run(_inputs: Sequence[Any], _options: Any) -> NoReturn:
-    raise AssertionError("a verification runs nothing")
+            planner = prepare(subject, subject.folder)
+            planner.plan(subject.assignment.main)

@@ -261,6 +261,24 @@ def test_what_a_load_refuses_a_verification_has_found(tmp_path, wrong):
         epctx.InferenceSession(harness.path, registry=harness.registry)
 
 
+def test_an_ep_that_the_host_named_refuses_a_model_without_nodes_of_its_own(handmade):
+    beta = type("Beta", (Alpha,), {"name": "BetaExecutionProvider"})
+    handmade.registry = knowing(Alpha, beta)
+    handmade.options.add_provider("Alpha")
+    handmade.options.add_provider("Beta")
+    handmade.edit_metadata(
+        "ep_compatibility_info.BetaExecutionProvider", "EP_UNSUPPORTED"
+    )
+
+    codes = handmade.codes()
+
+    assert codes == ["compatibility-unsupported", "manifest-missing"]
+    with pytest.raises(epctx.InvalidGraph, match=r"Beta.* does not support"):
+        epctx.InferenceSession(
+            handmade.path, handmade.options, registry=handmade.registry
+        )
+
+
 class Reader(Alpha):
     """Loads its nodes without a device; looks into no payload by its class."""
 
