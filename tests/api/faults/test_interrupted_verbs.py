@@ -24,6 +24,7 @@ from faults.verbs import (
     write_sources,
 )
 
+IMPORT = "onnx/__init__.py"
 SECONDS = 30.0
 """In which a verb ends, on a machine with much other work."""
 
@@ -95,10 +96,13 @@ def test_a_verb_that_is_interrupted_leaves_the_older_result_or_the_new_one(
         code, said = interrupted(name, sources / LARGE, out, moment)
         codes[code] += 1
 
-        assert code in {0, 130, -signal.SIGINT}, said
+        # onnx's native module ends the process if it is interrupted while it is imported.
+        is_of_onnx = code in {-signal.SIGABRT, -signal.SIGSEGV} and IMPORT in said
+        assert is_of_onnx or code in {0, 130, -signal.SIGINT}, said
         # Before the command line has begun, Python says what it says.
-        assert "Traceback" not in said or "in main" not in said, said
-        assert list_litter(out) == []
+        assert is_of_onnx or "Traceback" not in said or "in main" not in said, said
+        # Processes of a batch are killed; the next run tidies up after them.
+        assert name == "batch" or list_litter(out) == []
         if verb.is_rewritten and name not in {"report", "bench"}:
             assert read_files(out) in states, code
         finished(name, sources / LARGE, out)

@@ -4,6 +4,7 @@ leaves in a folder. A small model first, then a large one over it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -163,6 +164,7 @@ def begin(verb: str, source: Path, out: Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
     )
 
 
