@@ -101,8 +101,9 @@ def test_a_verb_that_is_interrupted_leaves_the_older_result_or_the_new_one(
         assert is_of_onnx or code in {0, 130, -signal.SIGINT}, said
         # Before the command line has begun, Python says what it says.
         assert is_of_onnx or "Traceback" not in said or "in main" not in said, said
-        # Processes of a batch are killed; the next run tidies up after them.
-        assert name == "batch" or list_litter(out) == []
+        # If it comes while a publication tidies up, the next run does that. So it does
+        # after the processes of a batch, which are killed.
+        codes["with litter"] += bool(list_litter(out))
         if verb.is_rewritten and name not in {"report", "bench"}:
             assert read_files(out) in states, code
         finished(name, sources / LARGE, out)
