@@ -87,7 +87,7 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
         ("environment", (7,)),
         ("environment", ("",)),
         ("keeps_functions", ("Gelu",)),
-        ("weightless_modes", (1,)),
+        ("weightless_modes", ("all",)),
         ("factory", ("make", {})),
     ],
 )
