@@ -42,6 +42,8 @@ _PARTS = {NEW, OLD, COMMITTED, UNDO, _DRAFT}
 _STAGING_MODE = 0o755
 """Mode of the folders in staging: what others could write there is never followed."""
 _MAX_BYTES = 16 << 20
+_LOCK_ATTEMPTS = 100
+"""Attempts to lock a folder that others remove again and again."""
 
 Journal: TypeAlias = dict[str, bool]
 """Final names in the order of the steps, binaries before models; for each, whether a
@@ -438,7 +440,7 @@ class Publication:
         """Create the folder and those above it that are missing, which are added to
         `made`, and lock it.
         """
-        while True:
+        for attempt in range(1, _LOCK_ATTEMPTS + 1):
             with files.report_errors("creating the folder", self.folder):
                 missing = [
                     each
@@ -450,13 +452,15 @@ class Publication:
                         each.mkdir()
                         made.append(each)
                         files.sync(each.parent)
-            # Whoever created it first may have published nothing, and removed it again.
-            with (
-                files.report_errors("locking the folder", self.folder),
-                suppress(FileNotFoundError),
-            ):
-                stack.enter_context(files.folder_lock(self.folder))
-                return
+            with files.report_errors("locking the folder", self.folder):
+                try:
+                    stack.enter_context(files.folder_lock(self.folder))
+                    return
+                except FileNotFoundError:
+                    # Whoever created it first may have published nothing, and removed
+                    # it again. A folder like /proc takes no file at all.
+                    if attempt == _LOCK_ATTEMPTS:
+                        raise
 
     def _has_file(self, name: str, is_claimed: bool) -> bool:
         """Return whether a file has a name, which is going to be replaced.

@@ -541,19 +541,17 @@ def test_sessions_of_a_group_begin_run_and_end_in_many_threads(ep, seconds, tmp_
     def work(number):
         begin.wait(timeout=30)
         rounds = 0
-        while time.monotonic() < end:
+        while rounds == 0 or time.monotonic() < end:
             which = (number + rounds) % 4
             with epctx.InferenceSession(models[which], sharing(ep)) as session:
                 assert np.array_equal(
                     session.run(None, example(which + 1))[0], expected[which]
                 )
             rounds += 1
-        return rounds
 
     with ThreadPoolExecutor(THREADS) as pool:
-        rounds = list(pool.map(work, range(THREADS)))
+        list(pool.map(work, range(THREADS)))
 
-    assert min(rounds) >= 1
     assert held(tmp_path) == before
 
 
