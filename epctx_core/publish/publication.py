@@ -455,12 +455,13 @@ class Publication:
             with files.report_errors("locking the folder", self.folder):
                 try:
                     stack.enter_context(files.folder_lock(self.folder))
-                    return
                 except FileNotFoundError:
                     # Whoever created it first may have published nothing, and removed
                     # it again. A folder like /proc takes no file at all.
                     if attempt == _LOCK_ATTEMPTS:
                         raise
+                else:
+                    return
 
     def _has_file(self, name: str, is_claimed: bool) -> bool:
         """Return whether a file has a name, which is going to be replaced.
