@@ -87,6 +87,8 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
         ("environment", (7,)),
         ("environment", ("",)),
         ("keeps_functions", ("Gelu",)),
+        ("keeps_functions", [("mine",)]),
+        ("keeps_functions", [("mine", 1)]),
         ("weightless_modes", ("all",)),
         ("factory", ("make", {})),
         ("factory", ("module:make", [])),

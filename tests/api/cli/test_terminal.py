@@ -284,7 +284,7 @@ def test_a_command_to_copy_stays_on_one_line(command, site):
     )
 
     commands = [line.strip() for line in lines_of(shown) if "pip install" in line]
-    assert "pip install 'epctx-acme[npu]'" in commands
+    assert "pip install 'epctx-acme[acme-npu]'" in commands
 
 
 def test_a_long_name_of_a_dimension_takes_a_few_rows(model):
