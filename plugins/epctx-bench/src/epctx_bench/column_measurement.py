@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_bench.children import Request, Task, ask_child
-from epctx_bench.columns import ONNXRUNTIME, Column, is_cpu
+from epctx_bench.columns import ONNXRUNTIME, Column, Row, is_cpu
 from epctx_bench.page_cache import read_files
 from epctx_bench.ratio import find_median, summarize
-from epctx_bench.report import Row
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,11 @@ from epctx_core.errors import InvalidArgument, one_line
 # `--help` imports this module, and neither numpy nor onnx: what needs them is imported
 # in functions.
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from epctx_bench.gate import Judgement
-    from epctx_bench.report import BenchReport, ColumnReport
+    from epctx_bench.report import BenchReport
+    from epctx_bench.tables import Table
 
 _DEFAULTS = BenchSettings()
 _POSITIVE = partial(whole_number, least=1)
@@ -269,17 +271,17 @@ def _print_judgement(judgement: Judgement, console: Console) -> None:
 
 
 def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
-    from epctx_bench.sentences import LEGEND, describe_columns, describe_machine
-    from epctx_bench.tables import group_by_model
+    from epctx_bench.sentences import LEGEND, describe_machine
 
     for line in describe_machine(report.machine):
         console.say(line)
-    for model, columns in group_by_model(report.columns).items():
-        _print_model(model, columns, console, markdown=markdown)
-        for index, sentence in enumerate(describe_columns(columns, report.noise)):
-            if not index:
-                console.say()
-            console.say(one_line(sentence))
+    width = None if markdown else console.width
+    for title, tables, sentences in report.sections(width):
+        _print_tables(title, tables, console, markdown=markdown)
+        if sentences:
+            console.say()
+        for sentence in sentences:
+            console.say(sentence)
 
     console.say(f"\n{LEGEND}")
     if report.noise.busy:
@@ -290,16 +292,13 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
             console.error(f"{column.name} failed: {column.error}")
 
 
-def _print_model(
-    model: str, columns: Sequence[ColumnReport], console: Console, *, markdown: bool
+def _print_tables(
+    title: str, tables: Sequence[Table], console: Console, *, markdown: bool
 ) -> None:
-    from epctx_bench.tables import make_tables, make_title
-
-    title = make_title(model, columns)
     if markdown:
         console.say(f"\n### {title}\n")
-        for table in make_tables(columns):
+        for table in tables:
             console.say(table.to_markdown(), wrap=False)
     else:
-        for index, table in enumerate(make_tables(columns, width=console.width)):
+        for index, table in enumerate(tables):
             console.table(table.header, table.rows, title="" if index else title)

@@ -21,6 +21,7 @@ from epctx_bench.columns import (
     ONNXRUNTIME,
     VENDOR,
     Column,
+    ColumnReport,
     Eps,
     Scan,
     is_cpu,
@@ -28,7 +29,7 @@ from epctx_bench.columns import (
 )
 from epctx_bench.machine import describe_machine
 from epctx_bench.noise import Watcher
-from epctx_bench.report import BenchReport, ColumnReport
+from epctx_bench.report import BenchReport
 from epctx_bench.settings import BenchSettings
 from epctx_core import get_available_providers, inspect_model
 from epctx_core.errors import InvalidArgument, NoSuchFile
