@@ -42,6 +42,7 @@ class Column:
         engine: `epctx`, `onnxruntime` or `vendor`.
         compiles: True if the model is compiled first.
         label: the model's name in a report.
+        files: files of the model.
     """
 
     model: Path
@@ -51,6 +52,7 @@ class Column:
     engine: str = EPCTX
     compiles: bool = True
     label: str = ""
+    files: tuple[Path, ...] = ()
 
     @property
     def heading(self) -> str:
