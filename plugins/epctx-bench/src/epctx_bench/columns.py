@@ -57,29 +57,25 @@ class Column:
     @property
     def heading(self) -> str:
         """EPs and scanned values, in few words."""
-        if self.engine == ONNXRUNTIME:
-            return self.engine
-        if self.engine == VENDOR:
-            # There is one real EP of a name, so its distribution is left out.
-            names = shorten(self.eps[0].rpartition(":")[2])
-        else:
-            names = "+".join(shorten(ep) for ep in self.eps) or "context model"
-        values = [self.options[ep][key] for ep, key in self.scanned]
-        return " ".join([names, *values, *self._owner])
+        # There is one real EP of a name, so its distribution is left out.
+        eps = [
+            ep.rpartition(":")[2] if self.engine == VENDOR else ep for ep in self.eps
+        ]
+        return self._describe(eps, [self.options[ep][key] for ep, key in self.scanned])
 
     @property
     def name(self) -> str:
         """Model, EPs and scanned options; unique among the columns of one model."""
-        if self.engine == ONNXRUNTIME:
-            return f"{self.label} {self.engine}"
-        names = "+".join(shorten(ep) for ep in self.eps) or "context model"
         values = [f"{key}={self.options[ep][key]}" for ep, key in self.scanned]
-        return " ".join([self.label, names, *values, *self._owner])
+        return f"{self.label} {self._describe(self.eps, values)}"
 
-    @property
-    def _owner(self) -> tuple[str, ...]:
-        """Words for whose session it is."""
-        return ("in onnxruntime",) if self.engine == VENDOR else ()
+    def _describe(self, eps: Sequence[str], values: Sequence[str]) -> str:
+        """Return whose session it is, with EPs and values."""
+        if self.engine == ONNXRUNTIME:
+            return self.engine
+        names = "+".join(map(shorten, eps)) or "context model"
+        owner = ("in onnxruntime",) if self.engine == VENDOR else ()
+        return " ".join([names, *values, *owner])
 
 
 @dataclass(frozen=True, kw_only=True)
