@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
     if arguments.markdown and arguments.json:
         raise InvalidArgument("--markdown and --json exclude each other.")
-    saved, fail_above = _read_gate(arguments)
+    saved, limits = _read_gate(arguments)
 
     eps = [tuple(each.split("+")) for each in arguments.ep]
     names = list(dict.fromkeys(ep for mix in eps for ep in mix))
@@ -191,10 +191,12 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     found = report.as_dict()
     if arguments.save is not None:
         report.save(arguments.save)
-    judgement = saved and _judge(saved, found, fail_above)
 
     failed = any(column.error is not None for column in report.columns)
-    if judgement:
+    if saved is not None:
+        from epctx_bench.gate import judge
+
+        judgement = judge(saved, found, **limits)
         _print_judgement(judgement, console)
         found["judgement"] = judgement.as_dict()
         failed = failed or judgement.failed
@@ -202,19 +204,10 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _judge(
-    saved: dict[str, Any], found: dict[str, Any], fail_above: float | None
-) -> Judgement:
-    from epctx_bench.gate import FAIL_ABOVE, judge
-
-    threshold = FAIL_ABOVE if fail_above is None else fail_above
-    return judge(saved, found, fail_above=threshold)
-
-
 def _read_gate(
     arguments: argparse.Namespace,
-) -> tuple[dict[str, Any] | None, float | None]:
-    """Return the saved report and the threshold, where they are given.
+) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    """Return the saved report and the limits of `judge`, where they are given.
 
     A file that cannot be read or written is refused here, before minutes of measuring.
     """
@@ -228,16 +221,17 @@ def _read_gate(
                 "--fail-above has nothing to compare with.",
                 hint="Add --against FILE, a report that --save wrote.",
             )
-        return None, None
+        return None, {}
 
     from epctx_bench.gate import parse_threshold, require_peers
 
-    given = arguments.fail_above
-    fail_above = None if given is None else parse_threshold(given)
+    limits = {}
+    if arguments.fail_above is not None:
+        limits["fail_above"] = parse_threshold(arguments.fail_above)
     saved = load_report(arguments.against)
     if arguments.no_onnxruntime:
         require_peers(saved)
-    return saved, fail_above
+    return saved, limits
 
 
 def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSettings:
