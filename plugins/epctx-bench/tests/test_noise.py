@@ -8,13 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from epctx_bench.noise import (
-    LIMIT,
-    Load,
-    Watcher,
-    assess_load,
-    assess_probe,
-)
+from epctx_bench.noise import LIMIT, Load, Watcher, assess_load
 
 from epctx_core.errors import InvalidArgument
 
@@ -108,28 +102,19 @@ def test_stolen_processors_are_noise():
     assert noise.reason.endswith("and the host took the processors away for 20.0%.")
 
 
-def test_a_thread_without_a_processor_is_noise_where_waits_are_not_counted():
-    noise = assess_probe(0.4, IDLE)
-
-    assert noise.busy
-    assert noise.share == 0.4
-    assert "had no processor for 40.0% of its time" in noise.reason
-    assert not assess_probe(0.01, IDLE).busy
-
-
 def test_full_processors_are_noise_where_waits_are_not_counted():
-    full = replace(IDLE, own=1.5, others=3.0 * PROCESSORS - 1.5)
-    noise = assess_probe(0.0, full)
+    uncounted = replace(IDLE, run=0.0, waited=0.0, own=1.5)
+    noise = assess_load(replace(uncounted, others=3.0 * PROCESSORS - 1.5))
 
     assert noise.busy
     assert "all processors were in use" in noise.reason
+    assert not assess_load(replace(uncounted, others=0.05)).busy
 
 
 def test_a_period_without_any_load_is_not_noise():
-    nothing = Load(run=0, waited=0, own=0, others=0, stolen=0, elapsed=0)
-
-    assert not assess_load(nothing).busy
-    assert not assess_probe(0.0, nothing).busy
+    assert not assess_load(
+        Load(run=0, waited=0, own=0, others=0, stolen=0, elapsed=0)
+    ).busy
 
 
 def test_noise_is_not_known_before_the_watcher_has_finished():

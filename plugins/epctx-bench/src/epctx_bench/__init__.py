@@ -11,12 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_bench.columns import ColumnReport, Row
     from epctx_bench.first_results import FirstResults, measure_first_results
     from epctx_bench.gate import JudgedRow, Judgement, Verdict, judge
     from epctx_bench.measuring import bench
     from epctx_bench.noise import Noise
     from epctx_bench.profile import Profile
-    from epctx_bench.report import BenchReport, ColumnReport, Row, read_schema
+    from epctx_bench.report import BenchReport, read_schema
     from epctx_bench.saved import load_report
     from epctx_bench.settings import BenchSettings
 
@@ -50,8 +51,8 @@ _HOME = {
     "measure_first_results": "first_results",
     "Profile": "profile",
     "BenchReport": "report",
-    "ColumnReport": "report",
-    "Row": "report",
+    "ColumnReport": "columns",
+    "Row": "columns",
     "read_schema": "report",
     "BenchSettings": "settings",
 }

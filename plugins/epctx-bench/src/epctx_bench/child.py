@@ -14,12 +14,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.children import Request
-from epctx_bench.columns import ONNXRUNTIME, VENDOR, is_cpu
+from epctx_bench.columns import EPCTX, VENDOR, is_cpu
 from epctx_bench.inputs import has_open_batch, make_inputs
 from epctx_bench.page_cache import drop_files
 from epctx_bench.process_costs import CostMeter, read_peak
@@ -139,44 +140,36 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
     return native
 
 
-def _compile_by_vendor(request: Request) -> dict[str, Any]:
-    """Compile the model by onnxruntime itself, for the vendor's EP."""
-    import_modules(request.modules)
-    import onnxruntime
-
-    options = make_vendor_options(request, compiles=True)
-    folder = Path(request.output).parent
-    earlier = set(folder.iterdir())
-    with CostMeter() as meter:
-        onnxruntime.ModelCompiler(options, request.model).compile_to_file(
-            request.output
-        )
-    written = sorted(set(folder.iterdir()) - earlier)
-    return {
-        **meter.costs._asdict(),
-        "bytes_written": sum(path.stat().st_size for path in written),
-        "compiled": True,
-        "assignments": {},
-        "files": [path.name for path in written],
-    }
-
-
 def compile_model(request: Request) -> dict[str, Any]:
     """Compile the model; return the costs and what was written."""
-    if request.engine == VENDOR:
-        return _compile_by_vendor(request)
     import_modules(request.modules)
-    from epctx_core import ModelCompiler
+    folder = Path(request.output).parent
+    if request.engine == VENDOR:
+        import onnxruntime
 
-    options = make_options(request)
-    with CostMeter() as meter:
-        report = ModelCompiler(options, request.model).compile_to_file(request.output)
+        native = make_vendor_options(request, compiles=True)
+        with CostMeter() as meter:
+            onnxruntime.ModelCompiler(native, request.model).compile_to_file(
+                request.output
+            )
+        compiled, assignments = True, {}
+        names = sorted(path.name for path in folder.iterdir())
+    else:
+        from epctx_core import ModelCompiler
+
+        options = make_options(request)
+        with CostMeter() as meter:
+            report = ModelCompiler(options, request.model).compile_to_file(
+                request.output
+            )
+        compiled, assignments = report.compiled, dict(report.assignments)
+        names = [file.path for file in report.outputs]
     return {
         **meter.costs._asdict(),
-        "bytes_written": sum(file.bytes for file in report.outputs),
-        "compiled": report.compiled,
-        "assignments": dict(report.assignments),
-        "files": [file.path for file in report.outputs],
+        "bytes_written": sum((folder / name).stat().st_size for name in names),
+        "compiled": compiled,
+        "assignments": assignments,
+        "files": names,
     }
 
 
@@ -242,15 +235,16 @@ def compute_outputs(request: Request) -> dict[str, Any]:
     feeds = make_inputs(
         session.get_inputs(), seed=settings.seed, batch=settings.batch_sizes[0]
     )
-    outputs: dict[str, Any] = {}
-    for argument, value in zip(
-        session.get_outputs(), session.run(None, feeds), strict=True
-    ):
-        array = np.asarray(value)
+    outputs = {
+        argument.name: np.asarray(value)
+        for argument, value in zip(
+            session.get_outputs(), session.run(None, feeds), strict=True
+        )
+    }
+    for name, array in outputs.items():
         if array.dtype.kind not in "biufc":
             # `.npz` has no types of ml_dtypes; texts are not compared by distance.
-            array = array.astype(np.float64 if array.dtype.kind == "V" else str)
-        outputs[argument.name] = array
+            outputs[name] = array.astype(np.float64 if array.dtype.kind == "V" else str)
     np.savez(request.output, allow_pickle=False, **outputs)
     return {}
 
@@ -258,20 +252,18 @@ def compute_outputs(request: Request) -> dict[str, Any]:
 def _prepare(request: Request) -> Callable[[], Any]:
     """Import what is needed, and return what creates the session."""
     import_modules(request.modules)
-    if request.engine == ONNXRUNTIME:
+    if request.engine != EPCTX:
         import onnxruntime
 
-        settings = onnxruntime.SessionOptions()
-        settings.log_severity_level = _ORT_ERRORS_ONLY
-        _fix_dimensions(settings, request)
+        if request.engine == VENDOR:
+            native, eps = make_vendor_options(request), None
+        else:
+            native, eps = onnxruntime.SessionOptions(), ["CPUExecutionProvider"]
+            native.log_severity_level = _ORT_ERRORS_ONLY
+            _fix_dimensions(native, request)
         return lambda: onnxruntime.InferenceSession(
-            request.model, settings, providers=["CPUExecutionProvider"]
+            request.model, native, providers=eps
         )
-    if request.engine == VENDOR:
-        import onnxruntime
-
-        native = make_vendor_options(request)
-        return lambda: onnxruntime.InferenceSession(request.model, native)
     from epctx_core import InferenceSession
 
     options = make_options(request)
@@ -287,32 +279,23 @@ def _run_steadily(
     while settings.runs is None and time.perf_counter() < warm_up:
         session.run(None, feeds)
 
-    times: list[list[float]] = [[] for _ in range(threads)]
-    errors: list[BaseException] = []
     ready = threading.Barrier(threads)
 
-    def work(own: list[float]) -> None:
+    def work(_: int) -> list[float]:
         ready.wait()
         deadline = time.perf_counter() + settings.run_seconds
-        try:
-            while _goes_on(len(own), deadline, settings.runs):
-                begun = time.perf_counter()
-                session.run(None, feeds)
-                own.append(time.perf_counter() - begun)
-        except Exception as error:  # noqa: BLE001 - raised below, in the main thread
-            errors.append(error)
+        own: list[float] = []
+        while _goes_on(len(own), deadline, settings.runs):
+            begun = time.perf_counter()
+            session.run(None, feeds)
+            own.append(time.perf_counter() - begun)
+        return own
 
-    others = [threading.Thread(target=work, args=(own,)) for own in times[1:]]
-    for thread in others:
-        thread.start()
-    start = time.perf_counter()
-    work(times[0])
-    for thread in others:
-        thread.join()
-    seconds = time.perf_counter() - start
-    if errors:
-        raise errors[0]
-    return [each for own in times for each in own], seconds
+    with ThreadPoolExecutor(threads) as pool:
+        start = time.perf_counter()
+        times = [each for own in pool.map(work, range(threads)) for each in own]
+        seconds = time.perf_counter() - start
+    return times, seconds
 
 
 def _goes_on(done: int, deadline: float, runs: int | None) -> bool:
@@ -325,10 +308,8 @@ def _goes_on(done: int, deadline: float, runs: int | None) -> bool:
 def _thin_out(times: Sequence[float]) -> list[float]:
     """Return at most `_MOST_TIMES` times, at even distances in order of length."""
     ordered = sorted(times)
-    if len(ordered) <= _MOST_TIMES:
-        return ordered
-    last = len(ordered) - 1
-    return [ordered[i * last // (_MOST_TIMES - 1)] for i in range(_MOST_TIMES)]
+    step = -(-len(ordered) // _MOST_TIMES) or 1
+    return ordered[step // 2 :: step]
 
 
 def _read_peaks() -> int:

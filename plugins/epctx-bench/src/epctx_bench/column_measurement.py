@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from epctx_bench.children import Request, Task, ask_child
-from epctx_bench.columns import ONNXRUNTIME, Column, is_cpu
+from epctx_bench.columns import ONNXRUNTIME, Column, Row, is_cpu
 from epctx_bench.page_cache import read_files
 from epctx_bench.ratio import find_median, summarize
-from epctx_bench.report import Row
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from epctx_bench.settings import BenchSettings
 
@@ -48,7 +47,6 @@ class ColumnMeasurement:
 
     Args:
         column: what is measured.
-        files: files of the model.
         settings: settings of all columns.
         folder: an empty folder for the context model.
 
@@ -62,7 +60,6 @@ class ColumnMeasurement:
         self,
         column: Column,
         *,
-        files: tuple[Path, ...],
         settings: BenchSettings,
         folder: Path,
     ) -> None:
@@ -74,7 +71,7 @@ class ColumnMeasurement:
         self._settings = settings
         self._folder = folder
         self._model = column.model
-        self._files = files
+        self._files = column.files
         self._modules: dict[Task, list[str]] = {}
         self._turns: list[Turn] = []
 
@@ -192,9 +189,12 @@ class ColumnMeasurement:
         rows["first_result"] = Row(
             unit="s", samples=[t.use["first_result"] for t in turns]
         )
-        for index in range(len(turns[0].use["runs"])):
-            name, row = _make_run_row([t.use["runs"][index] for t in turns], index)
-            rows[name] = row
+        for runs in zip(*(t.use["runs"] for t in turns), strict=True):
+            name = "run"
+            if name in rows:
+                name += f"_threads_{runs[0]['threads']}"
+                name += "" if runs[0]["batch"] is None else f"_batch_{runs[0]['batch']}"
+            rows[name] = _make_run_row(runs)
         rows["memory"] = Row(unit="bytes", samples=[t.use["peak_bytes"] for t in turns])
         return rows
 
@@ -220,31 +220,22 @@ def _make_compile_row(results: list[Mapping[str, Any]]) -> Row:
     )
 
 
-def _make_run_row(results: list[Mapping[str, Any]], index: int) -> tuple[str, Row]:
-    """Return the row of one number of threads and one batch size, and its name.
+def _make_run_row(results: Sequence[Mapping[str, Any]]) -> Row:
+    """Return the row of one number of threads and one batch size.
 
     Args:
         results: its part of each turn's result.
-        index: its index in them; the first is called `run`.
     """
-    threads = results[0]["threads"]
-    batch = results[0]["batch"]
-    name = "run"
-    if index:
-        name += f"_threads_{threads}"
-        name += "" if batch is None else f"_batch_{batch}"
-    times = [time for result in results for time in result["times"]]
-    summary = summarize(times)
-
+    summary = summarize([time for result in results for time in result["times"]])
     facts = {
         "p50": summary.p50,
         "p90": summary.p90,
         "p99": summary.p99,
         "throughput": find_median([result["throughput"] for result in results]),
-        "threads": threads,
+        "threads": results[0]["threads"],
     }
-    if batch is not None:
-        facts["batch"] = batch
+    if results[0]["batch"] is not None:
+        facts["batch"] = results[0]["batch"]
 
     medians = [find_median(result["times"]) for result in results]
-    return name, Row(unit="s", samples=medians, facts=facts)
+    return Row(unit="s", samples=medians, facts=facts)

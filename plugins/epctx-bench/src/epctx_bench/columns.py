@@ -1,4 +1,5 @@
-"""Columns of a report: one for each combination of a model, EPs and their options.
+"""Columns of a report: one for each combination of a model, EPs and their options, and
+the results of each.
 
 Knows neither how a column is measured nor how it is shown.
 """
@@ -6,10 +7,11 @@ Knows neither how a column is measured nor how it is shown.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from epctx_core.errors import InvalidArgument
 
@@ -40,6 +42,7 @@ class Column:
         engine: `epctx`, `onnxruntime` or `vendor`.
         compiles: True if the model is compiled first.
         label: the model's name in a report.
+        files: files of the model.
     """
 
     model: Path
@@ -49,33 +52,99 @@ class Column:
     engine: str = EPCTX
     compiles: bool = True
     label: str = ""
+    files: tuple[Path, ...] = ()
 
     @property
     def heading(self) -> str:
         """EPs and scanned values, in few words."""
-        if self.engine == ONNXRUNTIME:
-            return self.engine
-        if self.engine == VENDOR:
-            # There is one real EP of a name, so its distribution is left out.
-            names = shorten(self.eps[0].rpartition(":")[2])
-        else:
-            names = "+".join(shorten(ep) for ep in self.eps) or "context model"
-        values = [self.options[ep][key] for ep, key in self.scanned]
-        return " ".join([names, *values, *self._owner])
+        # There is one real EP of a name, so its distribution is left out.
+        eps = [
+            ep.rpartition(":")[2] if self.engine == VENDOR else ep for ep in self.eps
+        ]
+        return self._describe(eps, [self.options[ep][key] for ep, key in self.scanned])
 
     @property
     def name(self) -> str:
         """Model, EPs and scanned options; unique among the columns of one model."""
-        if self.engine == ONNXRUNTIME:
-            return f"{self.label} {self.engine}"
-        names = "+".join(shorten(ep) for ep in self.eps) or "context model"
         values = [f"{key}={self.options[ep][key]}" for ep, key in self.scanned]
-        return " ".join([self.label, names, *values, *self._owner])
+        return f"{self.label} {self._describe(self.eps, values)}"
 
-    @property
-    def _owner(self) -> tuple[str, ...]:
-        """Words for whose session it is."""
-        return ("in onnxruntime",) if self.engine == VENDOR else ()
+    def _describe(self, eps: Sequence[str], values: Sequence[str]) -> str:
+        """Return whose session it is, with EPs and values."""
+        if self.engine == ONNXRUNTIME:
+            return self.engine
+        names = "+".join(map(shorten, eps)) or "context model"
+        owner = ("in onnxruntime",) if self.engine == VENDOR else ()
+        return " ".join([names, *values, *owner])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Samples of one measure in one column.
+
+    Attributes:
+        unit: `s` or `bytes`.
+        samples: one for each turn, in order; sample i of every column was taken in
+            turn i.
+        facts: further numbers, such as `p99` or `cpu_seconds`.
+    """
+
+    unit: str
+    samples: Sequence[float]
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as JSON."""
+        return {"unit": self.unit, "samples": list(self.samples), **self.facts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnReport:
+    """Results of one column.
+
+    Attributes:
+        column: what was measured.
+        name: its name, unique in the report.
+        options: its EPs' options; secret values are left out.
+        peer: name of the column of onnxruntime for the same model, or None.
+        rows: rows by name, see `epctx docs benchmarking`; empty after an error.
+        error: the reason for which the column has no rows, or None.
+        notes: sentences about how it was measured.
+        simulated: names of its EPs that are simulated.
+        check: name of the reference, `max_abs` and `max_rel` of all outputs; None
+            without a check.
+    """
+
+    column: Column
+    name: str
+    options: Mapping[str, Mapping[str, str]]
+    peer: str | None = None
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    error: str | None = None
+    notes: Sequence[str] = ()
+    simulated: Sequence[str] = ()
+    check: Mapping[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the column as JSON."""
+        return {
+            "name": self.name,
+            "model": str(self.column.model),
+            "eps": list(self.column.eps),
+            "options": dict(self.options),
+            "engine": self.column.engine,
+            "peer": self.peer,
+            "error": self.error,
+            "notes": list(self.notes),
+            "simulated": list(self.simulated),
+            "check": self.check
+            and {
+                # JSON has no infinity.
+                fact: None if value == math.inf else value
+                for fact, value in self.check.items()
+            },
+            "rows": {name: row.as_dict() for name, row in self.rows.items()},
+        }
 
 
 def shorten(ep: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,11 @@ from epctx_core.errors import InvalidArgument, one_line
 # `--help` imports this module, and neither numpy nor onnx: what needs them is imported
 # in functions.
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from epctx_bench.gate import Judgement
-    from epctx_bench.report import BenchReport, ColumnReport
+    from epctx_bench.report import BenchReport
+    from epctx_bench.tables import Table
 
 _DEFAULTS = BenchSettings()
 _POSITIVE = partial(whole_number, least=1)
@@ -162,7 +164,7 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
     if arguments.markdown and arguments.json:
         raise InvalidArgument("--markdown and --json exclude each other.")
-    saved, fail_above = _read_gate(arguments)
+    saved, limits = _read_gate(arguments)
 
     eps = [tuple(each.split("+")) for each in arguments.ep]
     names = list(dict.fromkeys(ep for mix in eps for ep in mix))
@@ -189,10 +191,12 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     found = report.as_dict()
     if arguments.save is not None:
         report.save(arguments.save)
-    judgement = saved and _judge(saved, found, fail_above)
 
     failed = any(column.error is not None for column in report.columns)
-    if judgement:
+    if saved is not None:
+        from epctx_bench.gate import judge
+
+        judgement = judge(saved, found, **limits)
         _print_judgement(judgement, console)
         found["judgement"] = judgement.as_dict()
         failed = failed or judgement.failed
@@ -200,19 +204,10 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _judge(
-    saved: dict[str, Any], found: dict[str, Any], fail_above: float | None
-) -> Judgement:
-    from epctx_bench.gate import FAIL_ABOVE, judge
-
-    threshold = FAIL_ABOVE if fail_above is None else fail_above
-    return judge(saved, found, fail_above=threshold)
-
-
 def _read_gate(
     arguments: argparse.Namespace,
-) -> tuple[dict[str, Any] | None, float | None]:
-    """Return the saved report and the threshold, where they are given.
+) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    """Return the saved report and the limits of `judge`, where they are given.
 
     A file that cannot be read or written is refused here, before minutes of measuring.
     """
@@ -226,16 +221,17 @@ def _read_gate(
                 "--fail-above has nothing to compare with.",
                 hint="Add --against FILE, a report that --save wrote.",
             )
-        return None, None
+        return None, {}
 
     from epctx_bench.gate import parse_threshold, require_peers
 
-    given = arguments.fail_above
-    fail_above = None if given is None else parse_threshold(given)
+    limits = {}
+    if arguments.fail_above is not None:
+        limits["fail_above"] = parse_threshold(arguments.fail_above)
     saved = load_report(arguments.against)
     if arguments.no_onnxruntime:
         require_peers(saved)
-    return saved, fail_above
+    return saved, limits
 
 
 def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSettings:
@@ -269,17 +265,17 @@ def _print_judgement(judgement: Judgement, console: Console) -> None:
 
 
 def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
-    from epctx_bench.sentences import LEGEND, describe_columns, describe_machine
-    from epctx_bench.tables import group_by_model
+    from epctx_bench.sentences import LEGEND, describe_machine
 
     for line in describe_machine(report.machine):
         console.say(line)
-    for model, columns in group_by_model(report.columns).items():
-        _print_model(model, columns, console, markdown=markdown)
-        for index, sentence in enumerate(describe_columns(columns, report.noise)):
-            if not index:
-                console.say()
-            console.say(one_line(sentence))
+    width = None if markdown else console.width
+    for title, tables, sentences in report.sections(width):
+        _print_tables(title, tables, console, markdown=markdown)
+        if sentences:
+            console.say()
+        for sentence in sentences:
+            console.say(sentence)
 
     console.say(f"\n{LEGEND}")
     if report.noise.busy:
@@ -290,16 +286,13 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
             console.error(f"{column.name} failed: {column.error}")
 
 
-def _print_model(
-    model: str, columns: Sequence[ColumnReport], console: Console, *, markdown: bool
+def _print_tables(
+    title: str, tables: Sequence[Table], console: Console, *, markdown: bool
 ) -> None:
-    from epctx_bench.tables import make_tables, make_title
-
-    title = make_title(model, columns)
     if markdown:
         console.say(f"\n### {title}\n")
-        for table in make_tables(columns):
+        for table in tables:
             console.say(table.to_markdown(), wrap=False)
     else:
-        for index, table in enumerate(make_tables(columns, width=console.width)):
+        for index, table in enumerate(tables):
             console.table(table.header, table.rows, title="" if index else title)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from epctx_bench.children import Request, ask_child
 from epctx_bench.columns import EPCTX, ONNXRUNTIME
 from epctx_bench.settings import BenchSettings
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.errors import NoSuchFile
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,28 +59,42 @@ def measure_first_results(
         NoSuchFile: a model does not exist.
         Fail: a process failed.
     """
-    if turns < 1:
-        raise InvalidArgument(f"turns is {turns}, expected 1 or more.")
+    settings = BenchSettings(turns=turns, runs=1)
     models = {EPCTX: Path(context), ONNXRUNTIME: Path(source)}
     for model in models.values():
         if not model.is_file():
             raise NoSuchFile(f"there is no model {str(model)!r}.", path=model)
 
     end = time.monotonic() + time_limit
+
+    def use_once(engine: str, imported: Sequence[str]) -> dict[str, Any]:
+        return ask_child(
+            Request(
+                task="use",
+                engine=engine,
+                model=str(models[engine]),
+                settings=settings,
+                modules=imported,
+            )
+        )
+
     given = None if modules is None else list(modules)
     imported = {
-        engine: _use_once(engine, model)["modules"] if given is None else given
-        for engine, model in models.items()
+        engine: use_once(engine, ())["modules"] if given is None else given
+        for engine in models
     }
     samples: dict[str, list[float]] = {engine: [] for engine in models}
     simulated: list[str] = []
-    for engines in _order_turns(list(models), turns):
+    order = list(models)
+    for _ in range(turns):
         begun = time.monotonic()
-        for engine in engines:
-            result = _use_once(engine, models[engine], imported[engine])
+        for engine in order:
+            result = use_once(engine, imported[engine])
             samples[engine].append(result["first_result"])
             simulated += result["simulated"]
 
+        # Neither always follows the other.
+        order.reverse()
         now = time.monotonic()
         if now + (now - begun) > end:
             break
@@ -88,22 +102,4 @@ def measure_first_results(
         context=samples[EPCTX],
         source=samples[ONNXRUNTIME],
         simulated=list(dict.fromkeys(simulated)),
-    )
-
-
-def _order_turns(engines: list[str], turns: int) -> Iterator[list[str]]:
-    """Yield the order of each turn: neither always follows the other."""
-    for turn in range(turns):
-        yield engines if turn % 2 == 0 else engines[::-1]
-
-
-def _use_once(engine: str, model: Path, modules: Sequence[str] = ()) -> dict[str, Any]:
-    return ask_child(
-        Request(
-            task="use",
-            engine=engine,
-            model=str(model),
-            settings=BenchSettings(runs=1),
-            modules=modules,
-        )
     )

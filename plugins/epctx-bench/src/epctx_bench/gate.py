@@ -38,8 +38,8 @@ are. A noisy row does not fail; `Judgement.undecided` says that there are some.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -61,6 +61,12 @@ MACHINE_FACTS = ("cpu", "cores", "os", "python")
 """Facts of a report's machine that have to be equal where times are compared without a
 peer. Versions of packages are not among them: they are what is compared.
 """
+
+SETTINGS = {
+    "config": "the session options",
+    "free_dimensions": "the lengths of open dimensions",
+}
+"""Settings that have to be equal, with their meaning."""
 
 PEER_ROWS = {"compile": "load_warm"}
 """Rows that are compared with another row of the peer: onnxruntime compiles when it
@@ -114,9 +120,14 @@ class JudgedRow:
     reason: str
 
     def __str__(self) -> str:
-        amount = f"{_describe_change(self.change)} ({_describe_interval(self)})"
+        interval = f"{self.low - 1:+.1%} to {self.high - 1:+.1%}"
+        if self.high == math.inf:
+            interval = "one sample, so no interval"
         against = f"relative to {self.peer}" if self.peer else "by its own times alone"
-        text = f"{self.column}, {self.row}: {self.verdict}, {amount}, {against}."
+        text = (
+            f"{self.column}, {self.row}: {self.verdict}, {self.change - 1:+.1%} "
+            f"({interval}), {against}."
+        )
         if self.reason:
             text += f" {self.reason}"
         if not self.peer:
@@ -132,29 +143,33 @@ class Judgement:
     """Comparison of a report with a saved one.
 
     Attributes:
-        rows: the compared rows, in the order of the report.
-        notes: sentences on what was not compared, and why.
         fail_above: relative slowdown from which a significant one fails.
         alpha: probability of a false failure in all rows together.
+        rows: the compared rows, in the order of the report.
+        notes: sentences on what was not compared, and why.
     """
 
-    rows: tuple[JudgedRow, ...]
-    notes: tuple[str, ...]
     fail_above: float
     alpha: float
+    rows: tuple[JudgedRow, ...]
+    notes: tuple[str, ...]
 
     @property
     def failed(self) -> bool:
         """True if a row is slower."""
-        return any(row.verdict is Verdict.SLOWER for row in self.rows)
+        return Verdict.SLOWER in self._verdicts
 
     @property
     def undecided(self) -> bool:
         """True if no row is slower, but some are too noisy to say so, or none could be
         compared.
         """
-        noisy = any(row.verdict is Verdict.TOO_NOISY for row in self.rows)
+        noisy = Verdict.TOO_NOISY in self._verdicts
         return (noisy or not self.rows) and not self.failed
+
+    @property
+    def _verdicts(self) -> list[Verdict]:
+        return [row.verdict for row in self.rows]
 
     def lines(self) -> list[str]:
         """Return the judgement as sentences, one a line; the last one sums it up."""
@@ -164,34 +179,20 @@ class Judgement:
         """Return the judgement as JSON; an end of an interval that is infinite is
         None.
         """
-        rows = []
-        for row in self.rows:
-            values = asdict(row)
-            rows.append(
-                {
-                    key: None if value == math.inf else value
-                    for key, value in values.items()
-                }
-            )
-        return {
-            "failed": self.failed,
-            "undecided": self.undecided,
-            "fail_above": self.fail_above,
-            "alpha": self.alpha,
-            "rows": rows,
-            "notes": list(self.notes),
-        }
+        written = asdict(self)
+        for row in written["rows"]:
+            if row["high"] == math.inf:
+                row["high"] = None
+        return {"failed": self.failed, "undecided": self.undecided, **written}
 
     def _sum_up(self) -> str:
         if not self.rows:
             return "UNDECIDED: nothing could be compared with the saved report."
 
-        counts = {
-            verdict: sum(row.verdict is verdict for row in self.rows)
-            for verdict in Verdict
-        }
         found = ", ".join(
-            f"{count} {verdict}" for verdict, count in counts.items() if count
+            f"{self._verdicts.count(verdict)} {verdict}"
+            for verdict in Verdict
+            if verdict in self._verdicts
         )
         rows = "row" if len(self.rows) == 1 else "rows"
         text = (
@@ -203,73 +204,40 @@ class Judgement:
         return f"UNDECIDED, which is not passed. {text}" if self.undecided else text
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shift:
-    """Comparison of one row before the number of rows is known.
-
-    Attributes:
-        column: name of the column.
-        row: name of the row.
-        peer: the peer's column, if there is one.
-        change: estimate on logarithms.
-        low: lower end of its interval.
-        high: upper end.
-        pvalues: of the tests of a slowdown and of a speed-up.
-    """
-
-    column: str
-    row: str
-    peer: str | None
-    change: float
-    low: float
-    high: float
-    pvalues: tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Side:
     """One of the two reports.
 
-    Attributes:
+    Args:
         report: the report.
         name: what sentences call it.
+
+    Attributes:
+        columns: its columns by name.
+        peers: names of the columns that others are compared with.
     """
 
-    report: Report
-    name: str
-
-    @property
-    def columns(self) -> dict[str, Mapping[str, Any]]:
-        """The columns by name."""
-        return {column["name"]: column for column in self.report["columns"]}
-
-    @property
-    def peers(self) -> set[str | None]:
-        """The columns that others are compared with."""
-        return {column.get("peer") for column in self.report["columns"]}
-
-    def rows(self, column: str) -> Mapping[str, Mapping[str, Any]]:
-        """Return the rows of a column by name."""
-        rows: Mapping[str, Mapping[str, Any]] = self.columns[column]["rows"]
-        return rows
+    def __init__(self, report: Report, name: str) -> None:
+        check_report(report, f"the {name}")
+        self.report = report
+        self.name = name
+        self.columns = {column["name"]: column for column in report["columns"]}
+        self.peers = {column.get("peer") for column in report["columns"]}
 
     def samples(self, column: str, row: str) -> list[float]:
         """Return the samples of a row; none where the row is missing."""
-        samples: list[float] = self.rows(column).get(row, {}).get("samples", [])
-        return samples
+        samples: list[float] = self.columns[column]["rows"].get(row, {}).get("samples")
+        return samples or []
 
-    def peer(self, column: str, row: str) -> str | None:
-        """Return the peer of a column, if it was measured in this row."""
-        peer: str | None = self.columns[column].get("peer")
+    def peer_samples(self, column: str, row: str) -> list[float]:
+        """Return the samples that a row is compared with; none if its column has no
+        peer, or one that failed.
+        """
+        peer = self.columns[column].get("peer")
         if peer not in self.columns or self.columns[peer].get("error"):
-            return None
-        return peer if self.peer_samples(peer, row) else None
-
-    def peer_samples(self, peer: str, row: str) -> list[float]:
-        """Return the samples that a row of another column is compared with."""
+            return []
         return self.samples(peer, PEER_ROWS.get(row, row))
 
-    def logarithms(self, column: str, row: str, peer: str | None) -> Values:
+    def logarithms(self, column: str, row: str, *, by_ratio: bool) -> Values:
         """Return the logarithms of a row's times, or of their ratios to the peer's.
 
         Raises:
@@ -278,8 +246,8 @@ class _Side:
         """
         ours = self.samples(column, row)
         try:
-            if peer:
-                return pair_logarithms(ours, self.peer_samples(peer, row))
+            if by_ratio:
+                return pair_logarithms(ours, self.peer_samples(column, row))
             logarithms: Values = np.log(check_samples(ours))
         except InvalidArgument as error:
             raise InvalidArgument(
@@ -305,25 +273,29 @@ def judge(
         InvalidArgument: a report is not of schema 1 or has samples that are not
             positive finite numbers, or an argument is out of range.
     """
-    _check_arguments(fail_above, alpha)
-    for report, name in ((saved, "saved"), (now, "new")):
-        check_report(report, f"the {name} report")
+    if not 0 < fail_above < math.inf:
+        raise InvalidArgument(
+            f"fail_above is {fail_above}, expected a relative slowdown such as 0.05."
+        )
+    if not 0 < alpha < LARGEST_ALPHA:
+        raise InvalidArgument(f"alpha is {alpha}, expected a probability such as 0.01.")
 
+    sides = (_Side(saved, "saved report"), _Side(now, "new report"))
     notes: list[str] = []
-    sides = (
-        _Side(report=saved, name="saved report"),
-        _Side(report=now, name="new report"),
-    )
-    shifts = list(_compare(*sides, alpha, notes))
-    noise = _describe_noise(saved, now)
+    compared = list(_compare(*sides, alpha, notes))
+    noise = _describe_noise(sides)
 
-    slower = correct_pvalues([shift.pvalues[0] for shift in shifts])
-    faster = correct_pvalues([shift.pvalues[1] for shift in shifts])
-    rows = tuple(
-        _give_verdict(shift, pvalues, noise, (fail_above, alpha))
-        for shift, pvalues in zip(shifts, zip(slower, faster, strict=True), strict=True)
+    slower = correct_pvalues([row.pvalue for row in compared])
+    faster = correct_pvalues([1 - row.pvalue for row in compared])
+    rows = []
+    for row, pvalue, opposite in zip(compared, slower, faster, strict=True):
+        corrected = replace(row, pvalue=pvalue, reason=noise)
+        rows.append(
+            corrected if noise else _decide(corrected, opposite, fail_above, alpha)
+        )
+    return Judgement(
+        rows=tuple(rows), notes=tuple(notes), fail_above=fail_above, alpha=alpha
     )
-    return Judgement(rows=rows, notes=tuple(notes), fail_above=fail_above, alpha=alpha)
 
 
 def parse_threshold(text: str) -> float:
@@ -378,43 +350,26 @@ def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
     among all of them at most at `alpha`. (scipy controls the false discovery rate,
     which lets a gate with many rows fail more often for nothing.)
     """
-    corrected = [1.0] * len(pvalues)
-    largest = 0.0
-    order = sorted(range(len(pvalues)), key=pvalues.__getitem__)
+    order = np.argsort(pvalues)
+    factors = np.arange(len(order), 0, -1)
+    corrected = np.ones(len(order))
 
-    for rank, index in enumerate(order):
-        largest = max(largest, min((len(order) - rank) * pvalues[index], 1.0))
-        corrected[index] = largest
-    return corrected
-
-
-def _check_arguments(fail_above: float, alpha: float) -> None:
-    """Check the threshold and the level."""
-    if not 0 < fail_above < math.inf:
-        raise InvalidArgument(
-            f"fail_above is {fail_above}, expected a relative slowdown such as 0.05."
-        )
-    if not 0 < alpha < LARGEST_ALPHA:
-        raise InvalidArgument(f"alpha is {alpha}, expected a probability such as 0.01.")
+    raised = np.maximum.accumulate(factors * np.take(pvalues, order))
+    corrected[order] = np.minimum(raised, 1.0)
+    return [float(pvalue) for pvalue in corrected]
 
 
 def _compare(
     saved: _Side, now: _Side, alpha: float, notes: list[str]
-) -> Iterator[_Shift]:
-    """Yield the comparison of each row that can be compared; note the others."""
-    notes += [
-        f"{name} is in the saved report only; it was not judged."
-        for name in saved.columns
-        if name not in now.columns
-    ]
-    for name in now.columns:
-        if name not in saved.columns:
-            notes.append(f"{name} is in the new report only; it was not judged.")
+) -> Iterator[JudgedRow]:
+    """Yield each row that can be compared, before a verdict; note the others."""
+    for name in dict.fromkeys((*now.columns, *saved.columns)):
+        sides = [side for side in (saved, now) if name in side.columns]
+        if len(sides) == 1:
+            notes.append(f"{name} is in the {sides[0].name} only; it was not judged.")
             continue
 
-        reason = _describe_errors(name, saved, now) or _find_other_settings(
-            name, saved, now
-        )
+        reason = _find_obstacle(name, saved, now)
         if reason:
             notes.append(f"{name} was not judged: {reason}.")
             continue
@@ -423,175 +378,148 @@ def _compare(
         if name in saved.peers | now.peers:
             continue
 
-        for row in dict.fromkeys((*saved.rows(name), *now.rows(name))):
-            compared = _compare_row((name, row), saved, now, alpha)
-            if isinstance(compared, str):
-                notes.append(f"{name}, {row}: {compared}; it was not judged.")
+        then, today = (side.columns[name]["rows"] for side in sides)
+        for row in dict.fromkeys((*then, *today)):
+            reason = _find_row_obstacle(name, row, saved, now)
+            if reason:
+                notes.append(f"{name}, {row}: {reason}; it was not judged.")
             else:
-                yield compared
+                yield _compare_row(name, row, sides, alpha)
 
 
-def _find_other_settings(column: str, saved: _Side, now: _Side) -> str:
-    """Return what was measured otherwise in a column; empty if nothing was."""
+def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
+    """Return why a column cannot be compared; empty if it can."""
+    failures = [
+        f"in the {side.name} it failed ({one_line(str(error))})"
+        for side in (saved, now)
+        if (error := side.columns[column].get("error"))
+    ]
+    if failures:
+        return " and ".join(failures)
+
     then, today = (side.columns[column].get("options", {}) for side in (saved, now))
     for ep in {**then, **today}:
         if (then.get(ep) or {}) != (today.get(ep) or {}):
             return f"its options of {ep} differ"
 
-    for key, meaning in (
-        ("config", "the session options"),
-        ("free_dimensions", "the lengths of open dimensions"),
-    ):
-        before, after = (
-            side.report.get("settings", {}).get(key) or {} for side in (saved, now)
-        )
-        if before != after:
+    then, today = (side.report.get("settings", {}) for side in (saved, now))
+    for key, meaning in SETTINGS.items():
+        if (then.get(key) or {}) != (today.get(key) or {}):
             return f"{meaning} differ"
     return ""
 
 
-def _compare_row(
-    key: tuple[str, str], saved: _Side, now: _Side, alpha: float
-) -> _Shift | str:
-    """Return the comparison of a row of a column, or why there is none."""
-    column, row = key
-    for side in (saved, now):
+def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
+    """Return why a row of a column cannot be compared; empty if it can."""
+    for side, other in ((saved, now), (now, saved)):
         if not side.samples(column, row):
-            other = now if side is saved else saved
             return f"it is in the {other.name} only"
 
-    then, today = saved.rows(column)[row], now.rows(column)[row]
+    then, today = (side.columns[column]["rows"][row] for side in (saved, now))
     if then["unit"] != "s":
         return "it is not a time"
     for fact in ("threads", "batch"):
         if then.get(fact) != today.get(fact):
             return f"its {fact} was {then.get(fact)} and is {today.get(fact)}"
 
-    peer = saved.peer(column, row)
-    if peer is None or peer != now.peer(column, row):
-        peer = None
-        differing = _find_differing_facts(saved.report, now.report)
-        if differing:
-            return (
-                "it has no peer in both reports, and its own times are comparable on "
-                f"one machine only; the reports differ in, or lack, {differing}"
-            )
+    before, after = (side.report.get("machine") or {} for side in (saved, now))
+    differing = [
+        fact
+        for fact in MACHINE_FACTS
+        if before.get(fact) is None or before.get(fact) != after.get(fact)
+    ]
+    if differing and _find_peer(column, row, (saved, now)) is None:
+        return (
+            "it has no peer in both reports, and its own times are comparable on one "
+            f"machine only; the reports differ in, or lack, {', '.join(differing)}"
+        )
+    return ""
 
-    change, low, high, pvalues = _estimate_shift(
-        saved.logarithms(column, row, peer), now.logarithms(column, row, peer), alpha
+
+def _find_peer(column: str, row: str, sides: Sequence[_Side]) -> str | None:
+    """Return the peer of a column; None unless both reports have its row."""
+    peers = {
+        side.columns[column].get("peer") if side.peer_samples(column, row) else None
+        for side in sides
+    }
+    return peers.pop() if len(peers) == 1 else None
+
+
+def _compare_row(
+    column: str, row: str, sides: Sequence[_Side], alpha: float
+) -> JudgedRow:
+    """Return the comparison of a row, before corrections and a verdict."""
+    peer = _find_peer(column, row, sides)
+    then, today = (
+        side.logarithms(column, row, by_ratio=peer is not None) for side in sides
     )
-    return _Shift(
+    change, low, high, pvalue = _estimate_shift(then, today, alpha)
+    return JudgedRow(
         column=column,
         row=row,
+        verdict=Verdict.TOO_NOISY,
+        change=raise_from_logarithm(change),
+        low=raise_from_logarithm(low),
+        high=raise_from_logarithm(high),
+        pvalue=pvalue,
         peer=peer,
-        change=change,
-        low=low,
-        high=high,
-        pvalues=pvalues,
+        reason="",
     )
 
 
 def _estimate_shift(
     then: Values, today: Values, alpha: float
-) -> tuple[float, float, float, tuple[float, float]]:
-    """Return the change, the ends of its interval, and the p-values of a slowdown and
-    of a speed-up, all on logarithms.
+) -> tuple[float, float, float, float]:
+    """Return the change and the ends of its interval on logarithms, and the p-value of
+    a slowdown.
     """
     change = float(stats.trim_mean(today, TRIMMED) - stats.trim_mean(then, TRIMMED))
     if min(len(then), len(today)) == 1:
-        return change, -math.inf, math.inf, (1.0, 1.0)
+        return change, -math.inf, math.inf, 1.0
 
     # Differences within a clock's last digit are not a spread, and no test knows them.
     spreads = [np.ptp(stats.trimboth(side, TRIMMED)) for side in (then, today)]
     if max(spreads) < RESOLUTION:
-        return change, change, change, (float(change <= 0), float(change >= 0))
+        return change, change, change, float(change <= 0)
 
     # The variance of equal values that are not 0 would be an error of rounding.
     origin = find_median(then if spreads[0] < spreads[1] else today)
-    then, today = then - origin, today - origin
-    test = stats.ttest_ind(today, then, equal_var=False, trim=TRIMMED)
+    test = stats.ttest_ind(today - origin, then - origin, equal_var=False, trim=TRIMMED)
     low, high = test.confidence_interval(1 - 2 * alpha)
-    slower, faster = (
-        float(tail(test.statistic, test.df)) for tail in (stats.t.sf, stats.t.cdf)
-    )
-    return change, float(low), float(high), (slower, faster)
+    return change, float(low), float(high), float(stats.t.sf(test.statistic, test.df))
 
 
-def _give_verdict(
-    shift: _Shift, pvalues: tuple[float, float], noise: str, limits: tuple[float, float]
+def _decide(
+    row: JudgedRow, opposite: float, fail_above: float, alpha: float
 ) -> JudgedRow:
-    """Return the verdict on a row, by corrected p-values.
+    """Return a row with its verdict.
 
     Args:
-        shift: the comparison of the row.
-        pvalues: of a slowdown and of a speed-up.
-        noise: why the machine was too busy; else empty.
-        limits: the threshold and the level.
+        row: the row, with the corrected p-value of a slowdown.
+        opposite: corrected p-value of a speed-up.
+        fail_above: the threshold.
+        alpha: the level.
     """
-    fail_above, alpha = limits
-    threshold = math.log1p(fail_above)
-    reason = noise
-    verdict = Verdict.TOO_NOISY
+    if row.pvalue < alpha and row.change > 1 + fail_above:
+        return replace(row, verdict=Verdict.SLOWER)
 
-    if not noise and pvalues[0] < alpha and shift.change > threshold:
-        verdict = Verdict.SLOWER
-    elif not noise and pvalues[1] < alpha and shift.change < -threshold:
-        verdict = Verdict.FASTER
-    elif not noise and shift.high < math.log1p(2 * fail_above):
-        verdict = Verdict.NOT_SLOWER
-    elif not noise:
-        reason = (
-            f"A slowdown of {2 * fail_above:.0%} cannot be excluded: measure more "
-            "turns."
-        )
-    return JudgedRow(
-        column=shift.column,
-        row=shift.row,
-        verdict=verdict,
-        change=raise_from_logarithm(shift.change),
-        low=raise_from_logarithm(shift.low),
-        high=raise_from_logarithm(shift.high),
-        pvalue=pvalues[0],
-        peer=shift.peer,
-        reason=reason,
+    # The interval of a single sample has no end, and its p-value says nothing.
+    is_faster = opposite < alpha and row.high < 1
+    if is_faster and row.change < 1 / (1 + fail_above):
+        return replace(row, verdict=Verdict.FASTER)
+
+    if row.high < 1 + 2 * fail_above:
+        return replace(row, verdict=Verdict.NOT_SLOWER)
+    reason = (
+        f"A slowdown of {2 * fail_above:.0%} cannot be excluded: measure more turns."
     )
+    return replace(row, reason=reason)
 
 
-def _describe_errors(column: str, saved: _Side, now: _Side) -> str:
-    """Return which sides of a column could not be measured; else an empty text."""
-    return " and ".join(
-        f"in the {side.name} it failed ({one_line(str(error))})"
-        for side in (saved, now)
-        if (error := side.columns[column].get("error"))
-    )
-
-
-def _describe_noise(saved: Report, now: Report) -> str:
+def _describe_noise(sides: Sequence[_Side]) -> str:
     """Return what the watchers of busy machines said; else an empty text."""
-    reasons = (
-        f"While the {name} was measured: {one_line(str(noise.get('reason')))}"
-        for report, name in ((saved, "saved report"), (now, "new report"))
-        if (noise := report.get("noise")) and noise.get("busy")
+    return " ".join(
+        f"While the {side.name} was measured: {one_line(str(noise.get('reason')))}"
+        for side in sides
+        if (noise := side.report.get("noise")) and noise.get("busy")
     )
-    return " ".join(reasons)
-
-
-def _find_differing_facts(saved: Report, now: Report) -> str:
-    """Return the facts that two machines differ in, or that a report lacks."""
-    then, today = (report.get("machine") or {} for report in (saved, now))
-    return ", ".join(
-        fact
-        for fact in MACHINE_FACTS
-        if then.get(fact) is None or then.get(fact) != today.get(fact)
-    )
-
-
-def _describe_change(change: float) -> str:
-    """Return a ratio of now to then as a percentage."""
-    return f"{change - 1:+.1%}"
-
-
-def _describe_interval(row: JudgedRow) -> str:
-    if row.high == math.inf:
-        return "one sample, so no interval"
-    return f"{_describe_change(row.low)} to {_describe_change(row.high)}"

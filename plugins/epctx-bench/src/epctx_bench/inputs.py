@@ -6,33 +6,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
 from epctx_core.errors import InvalidArgument
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _MOST_ELEMENTS = 1 << 27
 """Most elements of one input."""
-_DTYPES: Mapping[str, str] = {
-    "bool": "bool",
-    "complex64": "complex64",
-    "complex128": "complex128",
-    "double": "float64",
-    "float": "float32",
-    "float16": "float16",
-    **{
-        f"{sign}int{bits}": f"{sign}int{bits}"
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
-"""numpy's name of each element type that has random values, by ONNX Runtime's."""
-_FOREIGN = ("bfloat16", "float8", "int4", "uint4", "int2", "uint2")
-"""Element types that ml_dtypes adds to numpy begin with these words."""
+_NAMES = {"float": "float32", "double": "float64"}
+"""numpy's names of the element types that ONNX Runtime spells in its own way."""
 
 
 class Argument(Protocol):
@@ -115,22 +99,18 @@ def _find_dtype(argument: Argument) -> np.dtype:
         InvalidArgument: there are no random values of it.
     """
     element = argument.type.removeprefix("tensor(").removesuffix(")")
-    if element in _DTYPES:
-        return np.dtype(_DTYPES[element])
-    if element.startswith(_FOREIGN):
-        import ml_dtypes
+    # `float8_e4m3fn` for `float8e4m3fn`.
+    name = _NAMES.get(element, element).replace("float8e", "float8_e")
+    with suppress(TypeError):
+        return np.dtype(name)
 
-        dtype: np.dtype = np.dtype(getattr(ml_dtypes, _spell_foreign(element)))
-        return dtype
-    raise InvalidArgument(
-        f"there are no random values for the input {argument.name!r} of type "
-        f"{argument.type}.",
-        hint="Measure a model whose inputs are tensors of numbers.",
-    )
+    import ml_dtypes
 
-
-def _spell_foreign(element: str) -> str:
-    """Return the name that ml_dtypes gives an element type, `float8_e4m3fn` for
-    `float8e4m3fn`.
-    """
-    return element.replace("float8e", "float8_e")
+    if not hasattr(ml_dtypes, name):
+        raise InvalidArgument(
+            f"there are no random values for the input {argument.name!r} of type "
+            f"{argument.type}.",
+            hint="Measure a model whose inputs are tensors of numbers.",
+        )
+    dtype: np.dtype = np.dtype(getattr(ml_dtypes, name))
+    return dtype

@@ -21,6 +21,7 @@ from epctx_bench.columns import (
     ONNXRUNTIME,
     VENDOR,
     Column,
+    ColumnReport,
     Eps,
     Scan,
     is_cpu,
@@ -28,7 +29,7 @@ from epctx_bench.columns import (
 )
 from epctx_bench.machine import describe_machine
 from epctx_bench.noise import Watcher
-from epctx_bench.report import BenchReport, ColumnReport
+from epctx_bench.report import BenchReport
 from epctx_bench.settings import BenchSettings
 from epctx_core import get_available_providers, inspect_model
 from epctx_core.errors import InvalidArgument, NoSuchFile
@@ -75,26 +76,25 @@ def bench(
     """
     settings = settings or BenchSettings()
     paths = _list_paths(models)
-    plans = _plan_models(paths, eps, provider_options, settings)
-    columns_of_all = [column for planned, _ in plans.values() for column in planned]
-    described = _describe_eps(columns_of_all, settings)
-    _refuse_secret_scan(columns_of_all, described)
-    plans = {
-        path: (list(_add_vendors(planned, described)), files)
-        for path, (planned, files) in plans.items()
-    }
+    plans = [_plan_model(path, eps, provider_options, settings) for path in paths]
+    planned = [column for plan in plans for column in plan]
+    described = _describe_eps(planned, settings)
+    _refuse_secret_scan(planned, described)
+    # Models of one stem are labelled by their paths.
+    stems = Counter(path.stem for path in paths)
     share = settings.time_limit / len(paths)
 
     columns: list[ColumnReport] = []
     # One verdict for all models: whoever disturbed one turn can disturb the next.
     with Watcher() as watcher:
-        for planned, files in plans.values():
+        for path, plan in zip(paths, plans, strict=True):
+            label = path.stem if stems[path.stem] == 1 else str(path)
             with tempfile.TemporaryDirectory(prefix="epctx-bench-") as folder:
                 measurements = [
                     _start_measurement(
-                        column, files, settings, Path(folder, str(index))
+                        replace(column, label=label), settings, Path(folder, str(index))
                     )
-                    for index, column in enumerate(planned)
+                    for index, column in enumerate(_add_vendors(plan, described))
                 ]
                 _take_turns(measurements, settings, share, progress)
                 columns += _report_columns(
@@ -126,35 +126,21 @@ def _list_paths(models: ModelPath | Sequence[ModelPath]) -> list[Path]:
     return paths
 
 
-def _plan_models(
-    paths: Sequence[Path], eps: Eps, options: Scan | None, settings: BenchSettings
-) -> dict[Path, tuple[list[Column], tuple[Path, ...]]]:
-    """Return the columns and the files of each model; models of one stem are labelled
-    by their paths.
-    """
-    stems = Counter(path.stem for path in paths)
-    plans = {}
-    for path in paths:
-        columns, files = _plan_model(path, eps, options, settings)
-        label = path.stem if stems[path.stem] == 1 else str(path)
-        plans[path] = [replace(column, label=label) for column in columns], files
-    return plans
-
-
 def _plan_model(
     path: Path, eps: Eps, options: Scan | None, settings: BenchSettings
-) -> tuple[list[Column], tuple[Path, ...]]:
-    """Return the columns of a model, and its files."""
+) -> list[Column]:
+    """Return the columns of a model."""
     described = inspect_model(path)
-    files = (path, *(path.parent / name for name in described.required_files))
     if described.ep_contexts:
         columns = scan_columns(path, eps, options) or [Column(model=path)]
-        return [replace(column, compiles=False) for column in columns], files
+        columns = [replace(column, compiles=False) for column in columns]
+    else:
+        columns = scan_columns(path, eps or _list_installed_eps(), options)
+        if settings.onnxruntime and find_spec("onnxruntime") is not None:
+            columns.append(Column(model=path, engine=ONNXRUNTIME, compiles=False))
 
-    columns = scan_columns(path, eps or _list_installed_eps(), options)
-    if settings.onnxruntime and find_spec("onnxruntime") is not None:
-        columns.append(Column(model=path, engine=ONNXRUNTIME, compiles=False))
-    return columns, files
+    files = (path, *(path.parent / name for name in described.required_files))
+    return [replace(column, files=files) for column in columns]
 
 
 def _list_installed_eps() -> list[str]:
@@ -204,10 +190,10 @@ def _add_vendors(
 
 
 def _start_measurement(
-    column: Column, files: tuple[Path, ...], settings: BenchSettings, folder: Path
+    column: Column, settings: BenchSettings, folder: Path
 ) -> ColumnMeasurement:
     folder.mkdir()
-    return ColumnMeasurement(column, files=files, settings=settings, folder=folder)
+    return ColumnMeasurement(column, settings=settings, folder=folder)
 
 
 def _take_turns(
@@ -295,7 +281,6 @@ def _make_reference(
         return None
     reference = _start_measurement(
         Column(model=column.model, eps=(CPU_EP,), compiles=False),
-        (column.model,),
         settings,
         folder / "reference",
     )

@@ -75,11 +75,12 @@ def count_cached_pages(path: Path) -> int:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
     ):
         view = np.frombuffer(mapped, np.uint8)
-        pages = -(-len(mapped) // mmap.PAGESIZE)
-        resident = (ctypes.c_ubyte * pages)()
+        resident = np.zeros(-(-len(view) // mmap.PAGESIZE), np.uint8)
         failed = system.mincore(
-            ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(len(mapped)), resident
+            ctypes.c_void_p(view.ctypes.data),
+            ctypes.c_size_t(len(view)),
+            ctypes.c_void_p(resident.ctypes.data),
         )
         # The mapping cannot be closed while an array refers to it.
         del view
-    return 0 if failed else sum(value & 1 for value in resident)
+    return 0 if failed else int(np.sum(resident & 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -44,8 +43,7 @@ def read_peak(pid: int | str = "self") -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * _KIBI
     if pid == "self":
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * _KIBI
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBI
     with suppress(psutil.Error):
         return int(psutil.Process(int(pid)).memory_info().rss)
     return 0

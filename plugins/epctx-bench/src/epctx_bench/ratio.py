@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -84,12 +84,11 @@ class Ratio:
     @property
     def inverse(self) -> Ratio:
         """The ratio of the peer's times to ours: how many times faster ours are."""
-        return Ratio(
+        return replace(
+            self,
             estimate=1 / self.estimate,
             low=1 / self.high,
             high=1 / self.low if self.low else math.inf,
-            pairs=self.pairs,
-            confidence=self.confidence,
         )
 
 
@@ -176,15 +175,12 @@ def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> R
     from scipy import stats
 
     logarithms = pair_logarithms(ours, peers)
-    center = float(stats.trim_mean(logarithms, TRIMMED))
+    center = stats.trim_mean(logarithms, TRIMMED)
 
     low, high = -math.inf, math.inf
     if len(logarithms) > 1:
-        low, high = (
-            float(end)
-            for end in stats.mstats.trimmed_mean_ci(
-                logarithms, limits=(TRIMMED, TRIMMED), alpha=1 - confidence
-            )
+        low, high = stats.mstats.trimmed_mean_ci(
+            logarithms, limits=(TRIMMED, TRIMMED), alpha=1 - confidence
         )
     return Ratio(
         estimate=raise_from_logarithm(center),

@@ -7,10 +7,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
-from epctx_core.errors import Fail, InvalidArgument, NoSuchFile, quote
-from epctx_core.ext import check_folder, parse_json, read_small_file
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, quote
+from epctx_core.ext import Publication, check_folder, parse_json, read_small_file
 
 Report: TypeAlias = Mapping[str, Any]
 
@@ -52,8 +51,11 @@ def save_report(report: Report, path: str | os.PathLike[str]) -> None:
 
     target = Path(path)
     try:
-        _replace(target, f"{text}\n")
-    except OSError as error:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Publication(target.parent) as publication:
+            publication.create(target.name).write(f"{text}\n".encode())
+            publication.commit([target.name])
+    except (OSError, EpctxError) as error:
         raise Fail(
             f"the report cannot be written to {target}: {quote(error)}.",
             path=target,
@@ -142,19 +144,3 @@ def _is_column(column: object) -> bool:
         and all(type(sample) in {int, float} for sample in row["samples"])
         for row in rows.values()
     )
-
-
-def _replace(target: Path, text: str) -> None:
-    """Write a file beside its target and rename it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid4().hex}")
-    try:
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

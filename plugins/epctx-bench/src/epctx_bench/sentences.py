@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from epctx_bench.columns import EPCTX
+from epctx_bench.columns import EPCTX, ColumnReport
 from epctx_bench.ratio import describe_ratio, estimate_ratio
 
 if TYPE_CHECKING:
     from epctx_bench.noise import Noise
-    from epctx_bench.report import ColumnReport
 
 LEGEND = "Medians of the turns ± standard deviation, without imports."
 _COMPARED_WITH_PEER = (
@@ -32,25 +31,24 @@ def describe_column(
         column: the column.
         peer: the column of onnxruntime for the same model; None without one.
     """
-    return [
-        f"{column.column.heading} {words}." for words in _compare_rows(column, peer)
-    ]
-
-
-def _compare_rows(column: ColumnReport, peer: ColumnReport | None) -> Iterator[str]:
-    """Yield each comparison without its subject."""
     rows = column.rows
-    if "compile" in rows:
-        # Both are the column's own, of the same turns as well.
-        ratio = estimate_ratio(rows["load_warm"].samples, rows["compile"].samples)
-        yield describe_ratio(ratio, "loads", "it compiles")
-
     peer_rows = peer.rows if peer is not None else {}
-    for row, ours, peers in _COMPARED_WITH_PEER:
-        if row in rows and row in peer_rows:
+    compared = [
+        # Both are the column's own, of the same turns as well.
+        ("load_warm", rows.get("compile"), "loads", "it compiles"),
+        *(
+            (row, peer_rows.get(row), ours, peers)
+            for row, ours, peers in _COMPARED_WITH_PEER
+        ),
+    ]
+    sentences = []
+    for row, other, ours, peers in compared:
+        if row in rows and other is not None:
             # A side that failed in a later turn has no rows, so all samples are pairs.
-            ratio = estimate_ratio(rows[row].samples, peer_rows[row].samples)
-            yield describe_ratio(ratio, ours, peers)
+            ratio = estimate_ratio(rows[row].samples, other.samples)
+            words = describe_ratio(ratio, ours, peers)
+            sentences.append(f"{column.column.heading} {words}.")
+    return sentences
 
 
 def describe_machine(machine: Mapping[str, Any]) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_bench.ratio import summarize
@@ -12,7 +14,7 @@ from epctx_bench.units import format_bytes, format_number, format_seconds
 from epctx_core.errors import one_line
 
 if TYPE_CHECKING:
-    from epctx_bench.report import ColumnReport, Row
+    from epctx_bench.columns import ColumnReport, Row
 
 _NONE = "-"
 _LABELS = {
@@ -85,17 +87,15 @@ def make_tables(
     shown = [column for column in columns if column.rows]
     if not shown:
         return []
-    keys = list(_list_keys(shown))
     cells = [_make_cells(column) for column in shown]
+    # The column with most lines gives the order: that of onnxruntime has no compile.
+    keys = list(dict.fromkeys(chain(*sorted(cells, key=len, reverse=True))))
     widths = [
         max(map(len, [column.column.heading, *cell.values()]))
         for column, cell in zip(shown, cells, strict=True)
     ]
-    available = (
-        None
-        if width is None
-        else width - _INDENT - max(len(label) for _, label in keys)
-    )
+    labels = max(len(label) for _, label in keys)
+    available = math.inf if width is None else width - _INDENT - labels
     tables = []
     for group in _split(widths, available):
         header = ["", *(shown[i].column.heading for i in group)]
@@ -108,26 +108,18 @@ def make_tables(
     return tables
 
 
-def _split(widths: Sequence[int], available: int | None) -> Iterator[list[int]]:
+def _split(widths: Sequence[int], available: float) -> Iterator[list[int]]:
     """Yield the indices of the columns that fit beside each other."""
     group: list[int] = []
     used = 0
     for index, width in enumerate(widths):
-        if group and available is not None and used + _GAP + width > available:
+        if group and used + _GAP + width > available:
             yield group
             group = []
             used = 0
         group.append(index)
         used += _GAP + width
     yield group
-
-
-def _list_keys(columns: Sequence[ColumnReport]) -> Iterator[Key]:
-    """Yield the keys of the lines that a column has, each once."""
-    seen = [_make_cells(column) for column in columns]
-    # The column with most lines gives the order: that of onnxruntime has no compile.
-    longest = max(seen, key=len)
-    yield from dict.fromkeys([*longest, *(key for cells in seen for key in cells)])
 
 
 def _make_cells(column: ColumnReport) -> dict[Key, str]:
@@ -171,16 +163,6 @@ def format_samples(row: Row) -> str:
 
     middle = form(summary.p50)
     return middle if summary.count == 1 else f"{middle} ±{summary.spread:.0%}"
-
-
-def group_by_model(
-    columns: Sequence[ColumnReport],
-) -> Mapping[str, Sequence[ColumnReport]]:
-    """Return the columns of each model, by its path."""
-    groups: dict[str, list[ColumnReport]] = {}
-    for column in columns:
-        groups.setdefault(str(column.column.model), []).append(column)
-    return groups
 
 
 def _escape(cells: Sequence[str]) -> list[str]:
