@@ -89,6 +89,8 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
         ("keeps_functions", ("Gelu",)),
         ("weightless_modes", (1,)),
         ("factory", ("make", {})),
+        ("factory", ("module:make",)),
+        ("factory", (7, {})),
     ],
 )
 def test_an_attribute_with_wrong_items_is_named(attribute, value):
