@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from os.path import realpath
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ def explain_hidden(record: PluginRecord, location: str) -> str:
     """
     key = normalise_name(record.distribution or "")
     first = next((each for each in list_distributions() if each.key == key), None)
-    if record.finder or first is None or first.place == location:
+    if record.finder or first is None or realpath(first.place) == realpath(location):
         return ""
     return (
         f"{record.origin} in {location!r} is not used: {first.name} {first.version} in "
