@@ -203,11 +203,10 @@ def _read_archive(place: str) -> Iterator[Distribution]:
 
     try:
         with ZipFile(place) as archive:
-            files = [name for name in archive.namelist() if name.count("/") == 1]
             metadata = {
                 name: archive.read(name)
-                for name in sorted(files)
-                if name.partition("/")[0].endswith(_INFO)
+                for name in sorted(archive.namelist())
+                if re.fullmatch(r"[^/]+\.(dist|egg)-info/[^/]+", name)
             }
     except Exception:  # noqa: BLE001 - a file on sys.path may be anything
         return
