@@ -86,7 +86,6 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
     [
         ("environment", (7,)),
         ("environment", ("",)),
-        ("keeps_functions", ("Gelu",)),
         ("weightless_modes", (1,)),
         ("factory", ("make", {})),
         ("factory", ("module:make",)),

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 _ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
-        "keeps_functions",
-        lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str],
-        'frozenset({("domain", "Name")})',
-    ),
-    (
         "weightless_modes",
         lambda v: isinstance(v, WeightlessMode),
         "(WeightlessMode.ALL,)",
