@@ -262,17 +262,3 @@ def test_an_ep_that_does_not_know_the_mode_is_not_implemented_and_named(
 
     assert caught.value.ep == "QNNExecutionProvider"
     assert [path.name for path in harness.folder.iterdir()] == ["net.onnx"]
-
-
-def test_weightless_modes_that_are_none_break_the_contract():
-    wrong = type(
-        "Wrong",
-        (Alpha,),
-        {"name": "WrongExecutionProvider", "weightless_modes": ("all",)},
-    )
-
-    with pytest.raises(
-        epctx.PluginError,
-        match=r"weightless_modes is .'all',., not a set of WeightlessMode",
-    ):
-        epctx.Registry(entry_points=False).register(wrong)

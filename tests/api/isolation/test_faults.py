@@ -245,12 +245,9 @@ def test_a_function_that_makes_another_ep_is_named(tmp_path):
     assert "factory" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "wrong", ["isolation.made_eps:make_ep", ("no function", {}), ("a:b", [])]
-)
-def test_a_factory_of_another_form_breaks_the_contract(wrong):
+def test_a_factory_that_is_not_a_pair_breaks_the_contract():
     made = make_ep("MadeExecutionProvider", ["Add"])
-    made.factory = wrong
+    made.factory = "isolation.made_eps:make_ep"
 
     with pytest.raises(epctx.PluginError, match="factory"):
         registry_of(made)
