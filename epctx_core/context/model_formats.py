@@ -92,12 +92,13 @@ def find_format(
             in ONNX Runtime's format, and no package that decodes it is installed.
         PluginError: the package of the format failed.
     """
-    is_onnx = _is_onnx(data)
-    told = None if is_onnx else _name_format(data, path)
-    other = None
-    if not is_onnx and named != ONNX and (name := named or told):
-        other = _ask_format(name, data, path)
-    if told if named == ONNX else named and other is None:
+    told = other = None
+    if not _is_onnx(data):
+        told = _name_format(data, path)
+        if named != ONNX and (name := named or told):
+            other = _ask_format(name, data, path)
+    is_refused = told if named == ONNX else named and other is None
+    if is_refused:
         raise InvalidProtobuf(
             f"session.load_model_format is {named}, and {describe_path(path)} is not "
             "in that format.",

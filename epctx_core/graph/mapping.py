@@ -101,7 +101,7 @@ def read_small_file(path: PathInput, limit: int = SMALL_FILE) -> bytes:
         limit: bytes that it may have.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger.
+        OSError: it cannot be read, is not a regular file, or is larger.
     """
     # Before, as opening a device may have effects; after, as it may be replaced.
     status = Path(path).stat()
@@ -113,7 +113,7 @@ def read_small_file(path: PathInput, limit: int = SMALL_FILE) -> bytes:
     if stat.S_ISREG(status.st_mode):
         problem = f"it has {status.st_size:,} bytes, and the limit is {limit:,}"
         raise OSError(errno.EFBIG, problem, str(path))
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 class OpenedFile(io.FileIO):

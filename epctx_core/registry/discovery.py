@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from os.path import realpath
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ def explain_hidden(record: PluginRecord, location: str) -> str:
     """
     key = normalise_name(record.distribution or "")
     first = next((each for each in list_distributions() if each.key == key), None)
-    if record.finder or first is None or first.place == location:
+    if record.finder or first is None or realpath(first.place) == realpath(location):
         return ""
     return (
         f"{record.origin} in {location!r} is not used: {first.name} {first.version} in "
@@ -109,7 +110,7 @@ def _read_records(dist: Distribution, where: list[str]) -> list[PluginRecord]:
     simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
     records = []
     for ep, mine in providers.items():
-        if _are_installed(_list_needed(mine[0].value), where):
+        if _has_needed(mine[0].value, where):
             record = _make_record(mine, sources, label, version)
             is_simulated = _SAID.get(simulated.get(ep, ""))
             records.append(replace(record, simulated=is_simulated))
@@ -171,16 +172,15 @@ def _make_found(
     return _make_record([entry], [], package, version)
 
 
-def _list_needed(value: str) -> list[str]:
-    """Return the distributions that an entry point's value names as extras."""
+def _has_needed(value: str, where: list[str]) -> bool:
+    """Return whether the distributions are installed that an entry point's value names
+    as extras.
+    """
     match = OBJECT.fullmatch(value)
     named = ((match and match["extras"]) or "").split(",")
-    return [normalise_name(name.strip()) for name in named if name.strip()]
-
-
-def _are_installed(needed: Collection[str], where: list[str]) -> bool:
+    needed = {normalise_name(name.strip()) for name in named} - {""}
     # Few entry points need another distribution.
-    return not needed or {d.key for d in list_distributions(where)}.issuperset(needed)
+    return not needed or needed <= {dist.key for dist in list_distributions(where)}
 
 
 def _make_record(

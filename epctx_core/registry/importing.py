@@ -182,6 +182,12 @@ def _find_wrong_attributes(
             names = " or ".join(each.__name__ for each in types)
             fault = f"{attribute} is {value!r:.80}, not of type {names}"
             yield fault, f"See {attribute} in `epctx docs ep-class-attributes`."
+        elif attribute == "keeps_functions" and not all(
+            isinstance(item, tuple) and [*map(type, item)] == [str, str]
+            for item in cls.keeps_functions
+        ):
+            # Sessions make a set of them.
+            yield f"{attribute} is {value!r:.80}", 'Write {("domain", "Name")}.'
         elif in_files and not EP_NAME.fullmatch(str(value)):
             fault = f"{attribute} is {value!r:.80}"
             yield fault, "Use letters, digits, '_', '.' and '-'."

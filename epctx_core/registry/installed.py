@@ -94,9 +94,6 @@ class Distribution:
     def read_entry_points(self) -> list[EntryPoint]:
         """Return all entry points, in their order.
 
-        They are not kept, as each has its distribution: a cycle would keep a wheel
-        open.
-
         Raises:
             ValueError: they cannot be read.
         """
@@ -125,13 +122,16 @@ class Distribution:
 
 def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribution]:
     """Yield the distributions of some folders and archives, None for those of
-    `sys.path`, in its order; of two with one name the first alone, as Python does.
+    `sys.path`, in its order; of several with one name the first alone that has
+    metadata, as Python does.
     """
-    seen: set[str] = set()
+    found: dict[str, list[Distribution]] = {}
     for dist in _walk(sys.path if paths is None else paths, everything=paths is None):
-        if dist.key not in seen:
-            seen.add(dist.key)
-            yield dist
+        found.setdefault(dist.key, []).append(dist)
+    for same in found.values():
+        # An upgrade that was interrupted leaves folders without metadata. Of all
+        # others, METADATA need not be read.
+        yield next((d for d in same if len(same) > 1 and d.name), same[0])
 
 
 def list_ours(paths: Sequence[str] | None = None) -> list[Distribution]:
@@ -160,12 +160,17 @@ def _walk(paths: Sequence[str], *, everything: bool) -> Iterator[Distribution]:
             yield from _read_archive(place)
             continue
         for name in sorted(_list_folder(place)):
-            if name.endswith(_INFO):
+            # pip renames what it removes, and leaves that if it is interrupted.
+            if name.endswith(_INFO) and name[0] != "~":
                 reader = _make_reader(f"{place}{os.sep}{name}")
                 yield Distribution(_get_key(name), place, reader)
-    # A frozen program has a finder of its own.
-    finders = [f for f in sys.meta_path if hasattr(f, "find_distributions")]
-    if everything and any(not _is_usual(finder) for finder in finders):
+    # A frozen program has a finder of its own; these look at folders and archives.
+    if everything and any(
+        hasattr(finder, "find_distributions")
+        and finder is not PathFinder
+        and type(finder).__module__ != "importlib_metadata"
+        for finder in sys.meta_path
+    ):
         yield from _ask_library()
 
 
@@ -174,15 +179,10 @@ def _get_key(folder: str) -> str:
     return normalise_name(folder.rpartition(".")[0].partition("-")[0])
 
 
-def _is_usual(finder: object) -> bool:
-    """Return whether a finder looks at the folders and archives of `sys.path` alone."""
-    return finder is PathFinder or type(finder).__module__ == "importlib_metadata"
-
-
 def _list_folder(place: str) -> list[str]:
     try:
         return os.listdir(place)  # noqa: PTH208 - names are enough
-    except OSError:
+    except (OSError, ValueError):  # a text that is not a path, too
         return []
 
 
@@ -203,11 +203,10 @@ def _read_archive(place: str) -> Iterator[Distribution]:
 
     try:
         with ZipFile(place) as archive:
-            files = [name for name in archive.namelist() if name.count("/") == 1]
             metadata = {
                 name: archive.read(name)
-                for name in sorted(files)
-                if name.partition("/")[0].endswith(_INFO)
+                for name in sorted(archive.namelist())
+                if re.fullmatch(r"[^/]+\.(dist|egg)-info/[^/]+", name)
             }
     except Exception:  # noqa: BLE001 - a file on sys.path may be anything
         return

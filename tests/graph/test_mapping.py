@@ -78,5 +78,5 @@ def test_a_small_file_is_read_up_to_its_limit_and_no_folder_is_one(tmp_path):
     assert read_small_file(tmp_path / "file", 5) == b"12345"
     with pytest.raises(OSError, match="it has 5 bytes, and the limit is 4"):
         read_small_file(tmp_path / "file", 4)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_small_file(tmp_path)

@@ -209,7 +209,7 @@ def test_more_tasks_than_a_batch_may_have_are_counted_before_they_are_made(fleet
 
 
 def test_an_endless_file_is_an_error():
-    with pytest.raises(InvalidArgument, match="no regular file"):
+    with pytest.raises(InvalidArgument, match="not a regular file"):
         read_fleet(Path("/dev/zero"))
 
 

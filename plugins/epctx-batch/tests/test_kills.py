@@ -21,6 +21,10 @@ from epctx_cache.store import EntryStore, collect, verify
 from epctx_core import verify_model
 
 MODELS = 4
+MOST = 3
+"""Kills of workers in one batch: on a slow machine, a worker that is always killed before
+it has begun would end no batch.
+"""
 COUNTS = [2, pytest.param(200, marks=pytest.mark.stress)]
 FILES = {"task.json", "log.txt", "result.json"}
 
@@ -101,7 +105,9 @@ def test_a_batch_that_was_killed_at_any_moment_is_finished_by_the_next_run(
 
     chance = random.Random(count)  # noqa: S311 - for a test
     reached = Counter()
-    for number in range(count):
+    number = 0
+    while reached.total() < count:
+        number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
         make_models(folder, MODELS)
@@ -120,9 +126,8 @@ def test_a_batch_that_was_killed_at_any_moment_is_finished_by_the_next_run(
         assert list_litter(folder, result) == []
         assert all(verify_model(task.output).ok for task in result.tasks)
     sys.stdout.write(
-        f"{where}: {reached.total()} kills of {count}, at {dict(reached)}\n"
+        f"{where}: {count} kills in {number} batches, at {dict(reached)}\n"
     )
-    assert reached.total() >= count / 2
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -140,12 +145,14 @@ def test_batches_whose_workers_are_killed_at_any_moment_end_as_without(
         folder.mkdir()
         make_models(folder, MODELS)
         process = begin(folder, cluster.address)
-        while process.poll() is None:
+        killed = 0
+        while process.poll() is None and killed < MOST:
             time.sleep(chance.uniform(0, 1.5))
-            kills += process.poll() is None and cluster.kill_one(chance)
+            killed += process.poll() is None and cluster.kill_one(chance)
+        kills += killed
+        assert end(process) == 0
         result = run_batch(folder / "fleet.toml", scheduler=cluster.address)
 
-        assert end(process) == 0
         assert result.ok, [task.error for task in result.tasks if task.error]
         assert read_outputs(result) == expected
         assert list_litter(folder, result) == []

@@ -1,6 +1,7 @@
 """Kills compiles into a cache: `killed.py MODEL CACHE FIRST LAST STEP [OLDER]` prints
-one line of JSON a kill; `killed.py MODEL CACHE moments COUNT` kills at COUNT moments,
-drawn over the time of a compile, into one cache that is emptied in between.
+one line of JSON a kill; `killed.py MODEL CACHE moments COUNT` does so at moments drawn
+over the time of a compile, until COUNT kills have hit, into one cache that is emptied
+in between.
 
 A compile, in a fork, kills itself before the n-th change that it makes to a file
 system; then others, each in a fork, ask as if nothing had happened. Forks because a
@@ -190,9 +191,11 @@ def kill_at_moments(model, cache, count):
 
     chance = random.Random(int(count))  # noqa: S311 - for a test
     folder = Path(cache) / "killed"
-    for _ in range(int(count)):
+    hits = 0
+    while hits < int(count):
         moment = chance.uniform(0, whole)
         made = forked(lambda: ask(folder), seconds=moment)
+        hits += made is None
         reached = sorted(
             str(path.relative_to(folder / "v1")).split("/")[0]
             for path in folder.glob("v1/*/*")

@@ -86,12 +86,12 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
     [
         ("environment", (7,)),
         ("environment", ("",)),
-        ("keeps_functions", ("Gelu",)),
-        ("keeps_functions", [("mine",)]),
-        ("keeps_functions", [("mine", 1)]),
+        ("weightless_modes", (1,)),
         ("weightless_modes", ("all",)),
         ("factory", ("make", {})),
         ("factory", ("module:make", [])),
+        ("factory", ("module:make",)),
+        ("factory", (7, {})),
     ],
 )
 def test_an_attribute_with_wrong_items_is_named(attribute, value):

@@ -245,7 +245,7 @@ def test_a_function_that_makes_another_ep_is_named(tmp_path):
     assert "factory" in caught.value.hint
 
 
-def test_a_factory_of_another_form_breaks_the_contract():
+def test_a_factory_that_is_not_a_pair_breaks_the_contract():
     made = make_ep("MadeExecutionProvider", ["Add"])
     made.factory = "isolation.made_eps:make_ep"
 

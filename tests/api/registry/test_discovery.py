@@ -124,6 +124,39 @@ def test_a_version_hidden_by_one_without_entry_points_is_not_found(packages):
     assert Registry().records() == []
 
 
+@pytest.mark.parametrize("leftover", ["epctx_a-0.9.dist-info", "epctx_a.egg-info"])
+def test_a_folder_without_metadata_that_an_upgrade_left_hides_no_plugin(
+    packages, leftover
+):
+    packages.install("epctx-a", "AExecutionProvider", version="1.0")
+    (packages.earlier_on_path().folder / leftover).mkdir()
+    (packages.folder / "epctx_a-0.1.dist-info").mkdir()
+
+    (record,) = Registry().records()
+
+    assert (record.version, record.state) == ("1.0", PluginState.DISCOVERED)
+
+
+def test_what_pip_left_of_a_version_that_it_removed_is_not_a_second_plugin(packages):
+    packages.install("epctx-a", "AExecutionProvider", version="1.0")
+    removed = packages.folder / "epctx_a-1.0.dist-info"
+    removed.rename(removed.with_name("~pctx_a-1.0.dist-info"))
+    packages.install("epctx-a", "AExecutionProvider", version="2.0")
+
+    (record,) = Registry().records()
+
+    assert (record.version, record.state) == ("2.0", PluginState.DISCOVERED)
+
+
+def test_an_entry_of_the_path_that_is_not_a_path_disturbs_no_plugin(packages):
+    packages.install("epctx-a", "AExecutionProvider")
+    sys.path.insert(0, "\0")
+
+    (record,) = Registry().records()
+
+    assert record.state is PluginState.DISCOVERED
+
+
 @pytest.mark.parametrize(
     ("entry_points", "why"),
     [

@@ -106,6 +106,20 @@ def test_nothing_at_the_path_is_no_such_file(packages, tmp_path):
     assert caught.value.path == str(tmp_path / "gone.whl")
 
 
+def test_another_spelling_of_a_folder_that_python_searches_hides_nothing(
+    packages, tmp_path, caplog
+):
+    folder = target_folder(tmp_path / "acme")
+    sys.path.append(str(folder))
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+
+    (record,) = Registry().add_path(link)
+
+    assert record.name == NAME
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("path", [None, 7, object()])
 def test_what_is_no_path_is_an_invalid_argument(packages, path):
     with pytest.raises(

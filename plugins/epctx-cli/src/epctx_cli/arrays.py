@@ -212,7 +212,7 @@ def load_inputs(path: str, arguments: Sequence[NodeArg]) -> dict[str, np.ndarray
 def _read_arrays(path: str) -> dict[str, np.ndarray]:
     # A pipe would block, and a device never end.
     if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - as the user wrote it
-        raise TypeError("it is no regular file.")
+        raise TypeError("it is not a regular file.")
     with open(path, "rb") as file:  # noqa: PTH123 - a path as the user wrote it, for the messages
         if not zipfile.is_zipfile(file):
             raise TypeError("it is not an archive of named arrays.")

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 _ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
-        "keeps_functions",
-        lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str],
-        'frozenset({("domain", "Name")})',
-    ),
-    (
         "weightless_modes",
         lambda v: isinstance(v, WeightlessMode),
         "(WeightlessMode.ALL,)",
@@ -37,11 +32,14 @@ def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
         for item in getattr(cls, attribute) or ():
             if not is_right(item):
                 yield f"{attribute} holds {item!r:.80}", f"Write {example}."
-    if cls.factory is not None:
-        function, arguments = cls.factory
-        if ":" not in str(function) or not isinstance(arguments, Mapping):
+    match cls.factory:
+        case None:
+            pass
+        case str(function), Mapping() if ":" in function:
+            pass
+        case other:
             hint = 'Write ("module:function", {"argument": value}), or leave it out.'
-            yield f"factory is {cls.factory!r:.80}", hint
+            yield f"factory is {other!r:.80}", hint
     for method in implemented_hooks(cls).values():
         yield from _find_method_mistakes(method)
 

@@ -154,7 +154,7 @@ def check_config_file(options: Mapping[str, Any]) -> None:
 def _read_json(path: Path) -> Any:
     # A pipe would block, and a device never end.
     if path.stat().st_size > _MOST_BYTES or not path.is_file():
-        raise ValueError(f"it is no regular file of {_MOST_BYTES:,} bytes at most")
+        raise ValueError(f"it is not a regular file of {_MOST_BYTES:,} bytes at most")
     return json.loads(path.read_bytes())
 
 
