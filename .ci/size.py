@@ -106,7 +106,8 @@ def circles(package: str) -> set[frozenset[str]]:
     import grimp
 
     # One of them is in no environment of the others.
-    sys.path += [str(each.parent) for each in PACKAGES]
+    folders = [str(each.parent) for each in PACKAGES]
+    sys.path += [folder for folder in folders if folder not in sys.path]
     graph = grimp.build_graph(package, cache_dir=None)
     above = {module: graph.find_upstream_modules(module) for module in graph.modules}
 

@@ -12,7 +12,7 @@ import pytest
 from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, finished, saved, tensor
 from epctx_cli import arrays
-from epctx_onnxruntime.versions import fit_versions
+from epctx_onnxruntime.newest_versions import fit_versions
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -211,29 +210,6 @@ def test_more_tasks_than_a_batch_may_have_are_counted_before_they_are_made(fleet
 def test_an_endless_file_is_an_error():
     with pytest.raises(InvalidArgument, match="not a regular file"):
         read_fleet(Path("/dev/zero"))
-
-
-def test_a_pattern_leaves_out_what_is_removed_while_it_is_looked_for(
-    fleet, tmp_path, monkeypatch
-):
-    for name in ("one", "two", "three"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "c.onnx").touch()
-    find = Path.glob
-
-    def find_while_it_is_removed(folder, pattern):
-        for path in find(folder, pattern):
-            if path.name == "c.onnx":
-                others = {tmp_path / "one", tmp_path / "two", tmp_path / "three"}
-                for other in others - {path.parent}:
-                    shutil.rmtree(other, ignore_errors=True)
-            yield path
-
-    monkeypatch.setattr(Path, "glob", find_while_it_is_removed)
-    found = fleet(f'[[model]]\npath = "**/*.onnx"\n{TARGET}')
-
-    names = sorted(Path(task.model).name for task in found.tasks)
-    assert names == ["a.onnx", "b.onnx", "c.onnx"]
 
 
 def test_a_folder_that_cannot_be_searched_is_an_error_of_the_file(fleet, monkeypatch):

@@ -119,7 +119,8 @@ def test_hits_that_were_logged_before_a_kill_are_not_counted_again(cache, model)
     record = read_record(folder)
     outgoing = cache.folder / "v1" / "staging" / "removed-0123456789abcdef"
     folder.rename(outgoing)
-    keep_hits(log_of(cache), outgoing, record)  # then the process was killed
+    # Then the process was killed.
+    keep_hits(log_of(cache), outgoing, record.eps, record.seconds)
 
     cache.store.sweep()
 

@@ -10,9 +10,9 @@ import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.sim_eps import QNN, VITISAI, with_eps
 from end_to_end.small_models import chain, saved
-from epctx_cache.caching import cache_settings
 from epctx_cache.differences import find_nearest
 from epctx_cache.request import Request, cacheable
+from epctx_cache.settings import cache_settings
 from epctx_cache.store import read_record
 
 import epctx_core as epctx

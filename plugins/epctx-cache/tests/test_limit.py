@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from end_to_end.small_models import chain, example, saved
-from epctx_cache.caching import DEFAULT_SIZE, cache_settings, parse_size
+from epctx_cache.settings import DEFAULT_SIZE, cache_settings, parse_size
 from epctx_cache.store import INDEX_KEPT, clear, collect
 
 import epctx_core as epctx

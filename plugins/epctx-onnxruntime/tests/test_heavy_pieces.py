@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from engines.networks import WIDE, convolution_and_normalisation
-from epctx_onnxruntime import optimiser
+from epctx_onnxruntime import engine, optimiser
 from graph.reading import indexed, opened
 
 from epctx_core.context.paths import ModelFolder
@@ -100,7 +100,7 @@ def test_weights_that_no_optimiser_changes_are_not_copied_above_a_limit(
     monkeypatch, optimised
 ):
     made = convolution_and_normalisation()
-    monkeypatch.setattr(optimiser, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
+    monkeypatch.setattr(engine, "PREPACK_LIMIT", 14 * WIDE * 4 - 1)
 
     prepared(whole(opened(made)))
 

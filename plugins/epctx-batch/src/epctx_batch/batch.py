@@ -63,7 +63,6 @@ def run_batch(
 
         results = run_on_cluster(fleet, scheduler)
 
-    folders = {task.id: Path(task.folder) for task in fleet.tasks}
     found = {}
     # A host whose callback raises has had enough.
     with closing(results):
@@ -72,7 +71,7 @@ def run_batch(
             if result.state == "failed":
                 # Also of one whose process was lost, which has left none.
                 with suppress(OSError):
-                    store_failure(folders[result.id], result)
+                    store_failure(fleet.output / result.id, result)
             if progress is not None:
                 progress(result, len(found), len(fleet.tasks))
     tasks = [found[task.id] for task in fleet.tasks]

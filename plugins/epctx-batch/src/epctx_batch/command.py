@@ -15,11 +15,10 @@ from epctx_cli.command import (
     ExitCode,
     add_common,
     byte_size,
-    counted,
 )
 
 from epctx_batch.results import BatchResult, ShowResult, TaskResult
-from epctx_batch.table import Table, describe_nodes, make_table
+from epctx_batch.table import Table, describe_nodes, describe_sums, make_table
 from epctx_core.errors import InvalidArgument, NoSuchFile, one_line
 
 if TYPE_CHECKING:
@@ -140,13 +139,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
 def _print_sums(table: Table, result: BatchResult, console: Console) -> None:
     output = result.output
-    plain = f" {table.plain:,} with nothing compiled;" if table.plain else ""
     console.say()
-    console.say(
-        f"{counted(table.tasks, 'task')}: {table.done:,} done, of which "
-        f"{table.cached:,} were in the cache;{plain} {table.failed:,} failed; "
-        f"{byte_size(table.bytes)} in {output}"
-    )
+    console.say(f"{describe_sums(table)} in {output}")
     console.say("EPContext nodes + nodes of the CPU EP, by model and target.")
     if table.plain and not (result.ok or table.failed):
         console.note(
@@ -183,7 +177,7 @@ def _show(wanted: str | None, output: str | None, console: Console) -> ExitCode:
     ]
     if result is not None:
         rows += [(f"node of {ep}", f"{count:,}") for ep, count in result.nodes.items()]
-        rows += [(name, text) for name, text in result.versions.items()]
+        rows += result.versions.items()
         rows.append(("seconds", f"{result.seconds:.2f}"))
         if result.output is not None:
             rows.append(("output", result.output))

@@ -9,14 +9,15 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from epctx_core.errors import InvalidArgument, NoSuchFile
 from epctx_core.ext import read_small_file
+
+T = TypeVar("T")
 
 _KEYS: Final[Mapping[str, Mapping[str, type]]] = {
     "batch": {
@@ -47,8 +48,6 @@ _FORMS: Final = {
     list: "a list",
 }
 _MOST_TASKS: Final = 4_000_000
-_SEARCHES: Final = 3
-"""Searches for a pattern's files in a folder that changes meanwhile."""
 _ID_DIGITS: Final = 16
 _LONGEST_WORDS: Final = 80
 
@@ -208,10 +207,8 @@ def _make_fleet(data: Mapping[str, Any], path: Path) -> Fleet:
             f"there is no model in {str(folder)!r} but what the batch itself wrote.",
             path=folder,
         )
-    twice = [name for name, count in Counter(t.id for t in tasks).items() if count > 1]
-    if twice:
-        found = next(task.model for task in tasks if task.id == twice[0])
-        raise _WrongValueError(f"the model {found!r} is listed twice.")
+    if twice := _find_twice((task.model, task.target) for task in tasks):
+        raise _WrongValueError(f"the model {twice[0]!r} is listed twice.")
     return Fleet(
         tasks=tasks,
         output=output,
@@ -224,10 +221,14 @@ def _list_targets(data: Mapping[str, Any]) -> list[_Target]:
     tables = [_check_table("target", each) for each in _check_list("target", data)]
     _check_count(sum(map(_count_combinations, tables)), "targets")
     targets = list(itertools.chain.from_iterable(map(_expand_target, tables)))
-    for name, count in Counter(target.name for target in targets).items():
-        if count > 1:
-            raise _WrongValueError(f"two targets are called {name!r}.")
+    if twice := _find_twice(target.name for target in targets):
+        raise _WrongValueError(f"two targets are called {twice!r}.")
     return targets
+
+
+def _find_twice(values: Iterable[T]) -> T | None:
+    """Return the first value that there is more than once; None without one."""
+    return next((value for value, n in Counter(values).items() if n > 1), None)
 
 
 def _count_combinations(table: Mapping[str, Any]) -> int:
@@ -366,7 +367,7 @@ def _find_models(
             if (base / below).is_file():  # its name may have brackets
                 found = [base / below]
             else:
-                found = _search(base, below) if below != "." else []
+                found = sorted(base.glob(below)) if below != "." else []
         except (OSError, ValueError) as error:
             raise _WrongValueError(f"'path' is {str(pattern)!r}: {error}.") from error
         if not found:
@@ -377,18 +378,6 @@ def _find_models(
         config = _to_texts("model.config", table.get("config", {}))
         for path in found:
             yield path, config, table.get("free_dimensions", {})
-
-
-def _search(base: Path, pattern: str) -> list[Path]:
-    """Return the files of a pattern, in the order of names.
-
-    Raises:
-        OSError: a folder cannot be searched, or folders vanish again and again.
-    """
-    for _ in range(_SEARCHES - 1):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(base.glob(pattern))
-    return sorted(base.glob(pattern))
 
 
 def _make_id(model: Path, target: str) -> str:

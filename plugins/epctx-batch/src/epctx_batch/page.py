@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from epctx_cli.command import byte_size, counted
+from epctx_cli.command import byte_size
 
-from epctx_batch.table import Table, describe_nodes, make_table
+from epctx_batch.table import Table, describe_nodes, describe_sums, make_table
 from epctx_batch.work import LOG, PAGE
 from epctx_core import __version__
 from epctx_core.errors import one_line
@@ -52,7 +52,7 @@ def assemble(result: BatchResult) -> Iterator[str]:
     """
     table = make_table(result)
     yield _make_head(Path(result.fleet).name)
-    yield from _make_sums(table)
+    yield f"<p>{describe_sums(table)}</p>\n"
     # Before the table: its state is what style sheets see of it without a script.
     if table.failed:
         yield (
@@ -89,26 +89,6 @@ def _make_head(name: str) -> str:
         f"<title>{_to_html(name)}</title>\n<style>{style}</style>\n</head>\n"
         f"<body><main>\n<h1>{_to_html(name)}</h1>\n"
     )
-
-
-def _make_sums(table: Table) -> Iterator[str]:
-    sums = {
-        "tasks": f"{table.tasks:,}",
-        "done": f"{table.done:,}",
-        "from the cache": f"{table.cached:,}",
-        "nothing compiled": f"{table.plain:,}",
-        "failed": f"{table.failed:,}",
-        "size": byte_size(table.bytes),
-        "compile time": f"{table.seconds:,.1f} s",
-    }
-    size = (
-        f"{counted(len(table.rows), 'model')}, {counted(len(table.targets), 'target')}"
-    )
-    yield f"<p>{size}</p>\n<dl>"
-    for name, value in sums.items():
-        mark = ' class="bad"' if name == "failed" and table.failed else ""
-        yield f"<div{mark}><dt>{name}</dt><dd>{value}</dd></div>"
-    yield "</dl>\n"
 
 
 def _make_row(

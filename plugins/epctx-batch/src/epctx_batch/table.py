@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_cli.command import byte_size, counted
+
 from epctx_batch.results import CPU_EP
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ class Table:
         tasks, done, cached, plain, failed: numbers of tasks; those from the cache, and
             those with nothing compiled (plain), are done.
         bytes: length of all context models with their files.
-        seconds: sum of the durations of tasks that were not in the cache.
     """
 
     targets: Sequence[str]
@@ -35,7 +36,6 @@ class Table:
     plain: int
     failed: int
     bytes: int
-    seconds: float
 
 
 def make_table(result: BatchResult) -> Table:
@@ -57,7 +57,16 @@ def make_table(result: BatchResult) -> Table:
         plain=sum(task.is_plain for task in done),
         failed=len(result.tasks) - len(done),
         bytes=sum(task.bytes for task in done),
-        seconds=sum(task.seconds for task in result.tasks if not task.was_cached),
+    )
+
+
+def describe_sums(table: Table) -> str:
+    """Return the numbers of tasks, and the size of what they made."""
+    plain = f" {table.plain:,} with nothing compiled;" if table.plain else ""
+    return (
+        f"{counted(table.tasks, 'task')}: {table.done:,} done, of which "
+        f"{table.cached:,} were in the cache;{plain} {table.failed:,} failed; "
+        f"{byte_size(table.bytes)}"
     )
 
 

@@ -26,14 +26,14 @@ from epctx_cli.command import (
 )
 
 from epctx_cache import results
-from epctx_cache.caching import (
+from epctx_cache.counters import Usage
+from epctx_cache.lock import holders
+from epctx_cache.settings import (
     FOLDER_VARIABLE,
     CacheSettings,
     cache_settings,
     parse_size,
 )
-from epctx_cache.counters import Usage
-from epctx_cache.lock import holders
 from epctx_cache.store import (
     CorruptEntryError,
     EntryStore,

@@ -12,10 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from epctx_cache.store import EntryRecord, Stored
+from typing import Any
 
 HITS = "hits"
 _LONGEST = 10 * 365 * 24 * 3600.0
@@ -85,11 +82,17 @@ def count_miss(log: Path, eps: Sequence[str]) -> None:
         _append_line(log, {"miss": list(eps)})
 
 
-def keep_hits(log: Path, entry: Path, record: EntryRecord) -> None:
+def keep_hits(log: Path, entry: Path, eps: Sequence[str], seconds: float) -> None:
     """Log the hits of an entry that is being removed; a failure is ignored.
 
     The name of its folder is unique then, and part of the line: if a process is killed
     before the folder is gone, a second line of it is not counted.
+
+    Args:
+        log: of the cache.
+        entry: its folder.
+        eps: names of its EPs.
+        seconds: duration of its compile.
     """
     with suppress(OSError):
         if hits := _count_hits(entry):
@@ -97,40 +100,44 @@ def keep_hits(log: Path, entry: Path, record: EntryRecord) -> None:
                 log,
                 {
                     "removed": entry.name,
-                    "eps": list(record.eps),
+                    "eps": list(eps),
                     "hits": hits,
-                    "seconds": record.seconds,
+                    "seconds": seconds,
                 },
             )
 
 
-def add_up(folder: Path, log: Path, entries: Iterable[Stored]) -> CacheStatistics:
+def count_use(entry: Path, eps: tuple[str, ...], seconds: float, size: int) -> Usage:
+    """Return the use of the entry in a folder, compiled for EPs in some seconds; `size`
+    is that of its files, in bytes.
+    """
+    hits = _count_hits(entry)
+    return Usage(
+        eps=eps, hits=hits, seconds_saved=hits * seconds, entries=1, bytes=size
+    )
+
+
+def add_up(
+    folder: Path, uses: Iterable[Usage], damaged: Sequence[int]
+) -> CacheStatistics:
     """Return the statistics of a cache.
 
     Args:
         folder: of the cache.
-        log: its log.
-        entries: all that are in it now.
+        uses: what its log counts, and each entry that is in it now.
+        damaged: bytes of each entry without a readable record.
     """
     usages: dict[tuple[str, ...], Usage] = {}
-    for usage in _read_log(log):
-        _add(usages, usage)
-
-    damaged = damaged_bytes = 0
-    for entry in entries:
-        if entry.record is None:
-            damaged += 1
-            damaged_bytes += entry.bytes
-            continue
-        hits = _count_hits(entry.folder)
-        usage = Usage(
-            eps=entry.record.eps,
-            hits=hits,
-            seconds_saved=hits * entry.record.seconds,
-            entries=1,
-            bytes=entry.bytes,
+    for usage in uses:
+        before = usages.get(usage.eps, Usage(eps=usage.eps))
+        usages[usage.eps] = Usage(
+            eps=usage.eps,
+            hits=before.hits + usage.hits,
+            misses=before.misses + usage.misses,
+            seconds_saved=before.seconds_saved + usage.seconds_saved,
+            entries=before.entries + usage.entries,
+            bytes=before.bytes + usage.bytes,
         )
-        _add(usages, usage)
 
     rows = [
         replace(usage, seconds_saved=round(usage.seconds_saved, 3))
@@ -141,22 +148,10 @@ def add_up(folder: Path, log: Path, entries: Iterable[Stored]) -> CacheStatistic
         hits=sum(usage.hits for usage in rows),
         misses=sum(usage.misses for usage in rows),
         seconds_saved=round(sum((usage.seconds_saved for usage in rows), 0.0), 3),
-        entries=sum(usage.entries for usage in rows) + damaged,
-        bytes=sum(usage.bytes for usage in rows) + damaged_bytes,
-        damaged=damaged,
+        entries=sum(usage.entries for usage in rows) + len(damaged),
+        bytes=sum(usage.bytes for usage in rows) + sum(damaged),
+        damaged=len(damaged),
         by_eps=tuple(rows),
-    )
-
-
-def _add(usages: dict[tuple[str, ...], Usage], more: Usage) -> None:
-    before = usages.get(more.eps, Usage(eps=more.eps))
-    usages[more.eps] = Usage(
-        eps=more.eps,
-        hits=before.hits + more.hits,
-        misses=before.misses + more.misses,
-        seconds_saved=before.seconds_saved + more.seconds_saved,
-        entries=before.entries + more.entries,
-        bytes=before.bytes + more.bytes,
     )
 
 
@@ -167,7 +162,7 @@ def _count_hits(entry: Path) -> int:
         return 0
 
 
-def _read_log(log: Path) -> Iterator[Usage]:
+def read_log(log: Path) -> Iterator[Usage]:
     """Yield what each line counts; a damaged line is ignored."""
     seen: set[str] = set()
     try:

@@ -23,7 +23,7 @@ from epctx_core.ext import ProviderSession, make_private_folder, read_request
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
-    from epctx_cache.caching import CacheSettings, Progress, Providers
+    from epctx_cache.settings import CacheSettings, Progress, Providers
     from epctx_cache.shared import SharedCache
     from epctx_core import InferenceSession, ModelCompiler, Registry
     from epctx_core.ext import ProviderChoice

@@ -42,7 +42,7 @@ from epctx_core.errors import one_line
 from epctx_core.ext import remove_tree
 
 if TYPE_CHECKING:
-    from epctx_cache.caching import Progress
+    from epctx_cache.settings import Progress
     from epctx_core.plugin import Cancellation
 
 T = TypeVar("T")

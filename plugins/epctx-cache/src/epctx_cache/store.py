@@ -38,7 +38,9 @@ from epctx_cache.counters import (
     add_up,
     count_hit,
     count_miss,
+    count_use,
     keep_hits,
+    read_log,
 )
 from epctx_cache.lock import FileLock, key_lock
 from epctx_cache.results import CollectionResult
@@ -406,7 +408,16 @@ class EntryStore:
             OSError: the cache cannot be read.
         """
         self.check_readable()
-        return add_up(self.folder, self._counters, self.entries())
+        # First, so that the hits of an entry that is removed meanwhile count once.
+        uses = list(read_log(self._counters))
+        damaged = []
+        for entry in self.entries():
+            if (record := entry.record) is None:
+                damaged.append(entry.bytes)
+            else:
+                use = count_use(entry.folder, record.eps, record.seconds, entry.bytes)
+                uses.append(use)
+        return add_up(self.folder, uses, damaged)
 
     # -- writing
     # ---------------------------------------------------------------------------------
@@ -571,7 +582,7 @@ class EntryStore:
         """Remove the files of an entry that was moved out; its hits stay counted."""
         with suppress(CorruptEntryError, OSError):
             record = parse_record((outgoing / RECORD).read_bytes())
-            keep_hits(self._counters, outgoing, record)
+            keep_hits(self._counters, outgoing, record.eps, record.seconds)
         remove_tree(outgoing)
 
     def sweep(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from epctx_cli import streams
@@ -20,7 +20,6 @@ from epctx_core.errors import (
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
-    from epctx_cli.command_table import Command
     from epctx_cli.console import Console
     from epctx_core import SessionOptions
 
@@ -50,43 +49,22 @@ class CommandParser(argparse.ArgumentParser):
     Options cannot be abbreviated, so that new ones break no script.
 
     Attributes:
-        command: declares its arguments when it is called; None for `epctx` itself.
+        declare: imports the command and declares its arguments; None for `epctx`
+            itself.
+        blame: attributes untyped errors to the command's package.
         list_among_options: name of a list of positional arguments that may continue
             behind an option.
         list_further: gives words for positional arguments without choices, by the
             words before them; only shell completion calls it.
     """
 
-    command: Command | None = None
+    declare: Callable[[CommandParser], None] | None = None
+    blame: Callable[[], AbstractContextManager[None]] = nullcontext
     list_among_options: str | None = None
     list_further: Callable[[], Mapping[tuple[str, ...], Iterable[str]]] | None = None
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})  # type: ignore[arg-type]
-
-    def add_commands(self, commands: Iterable[Command], **options: Any) -> None:
-        """Make the next argument choose a command.
-
-        Args:
-            commands: the choices; none is imported.
-            options: as for `add_subparsers`.
-        """
-        choices = self.add_subparsers(**options)
-        groups: dict[str, argparse._ArgumentGroup] = {}
-        for command in commands:
-            parser = choices.add_parser(
-                command.name.rpartition(" ")[2],
-                help=command.summary,
-                description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-            )
-            parser.command = command
-            if " " in command.name:
-                continue
-            # argparse lists all choices below one title.
-            if command.group not in groups:
-                groups[command.group] = self.add_argument_group(command.group)
-            line = choices._choices_actions.pop()  # noqa: SLF001
-            groups[command.group]._group_actions.append(line)  # noqa: SLF001
 
     def list_words(self, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Words]:
         """Return the words that may follow this command and each one below it, by the
@@ -94,9 +72,9 @@ class CommandParser(argparse.ArgumentParser):
 
         A command that cannot be imported has no options.
         """
-        if self.command is not None:
+        if self.declare is not None:
             with suppress(EpctxError):
-                self.command.declare(self)
+                self.declare(self)
         options = [
             name
             for action in self._actions
@@ -132,12 +110,12 @@ class CommandParser(argparse.ArgumentParser):
         """Declare the command's arguments, then parse; `parser` of the result is the
         parser itself.
         """
-        if self.command is None:
+        if self.declare is None:
             return super().parse_known_args(args, namespace)
         if self.get_default("parser") is None:
             self.set_defaults(parser=self)
-            self.command.declare(self)
-        with self.command.blame():
+            self.declare(self)
+        with self.blame():
             return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -6,22 +6,22 @@ A command is imported when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from epctx_cli.entry_points import COMMAND_GROUP
 from epctx_cli.streams import UnwritableError
 from epctx_core.errors import EpctxError, PluginError
 from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
+    import argparse
+
     from importlib_metadata import IDistribution
 
     from epctx_cli.arguments import CommandParser
-
-GROUP = "epctx.commands"
-"""Entry-point group of other packages' commands; see `epctx_cli.command`."""
 
 
 class Command(NamedTuple):
@@ -65,8 +65,8 @@ class Command(NamedTuple):
             actions = [
                 command for command in OWN if command.name.startswith(f"{self.name} ")
             ]
-            parser.add_commands(
-                actions, title="actions", metavar="ACTION", required=True
+            add_commands(
+                parser, actions, title="actions", metavar="ACTION", required=True
             )
         elif self.version is None:
             module, _, function = self.target.partition(":")
@@ -77,7 +77,7 @@ class Command(NamedTuple):
             from importlib_metadata import EntryPoint
 
             try:
-                EntryPoint(self.name, self.target, GROUP).load()(parser)
+                EntryPoint(self.name, self.target, COMMAND_GROUP).load()(parser)
             except (Exception, SystemExit) as error:
                 raise self.broken("cannot be loaded", error) from error
 
@@ -107,6 +107,35 @@ class Command(NamedTuple):
             version=self.version,
             hint=f"Upgrade or uninstall {self.package}; all other commands work.",
         )
+
+
+def add_commands(
+    parser: CommandParser, commands: Iterable[Command], **options: Any
+) -> None:
+    """Make the next argument of a parser choose a command.
+
+    Args:
+        parser: of `epctx`, or of a group.
+        commands: the choices; none is imported.
+        options: as for `add_subparsers`.
+    """
+    choices = parser.add_subparsers(**options)
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for command in commands:
+        added = choices.add_parser(
+            command.name.rpartition(" ")[2],
+            help=command.summary,
+            description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+        )
+        added.declare = command.declare
+        added.blame = command.blame
+        if " " in command.name:
+            continue
+        # argparse lists all choices below one title.
+        if command.group not in groups:
+            groups[command.group] = parser.add_argument_group(command.group)
+        line = choices._choices_actions.pop()  # noqa: SLF001
+        groups[command.group]._group_actions.append(line)  # noqa: SLF001
 
 
 _GROUPS = {
@@ -324,11 +353,11 @@ def added_commands() -> list[Command]:
 
 def _commands_of(distribution: IDistribution) -> Iterator[Command]:
     try:
-        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+        if COMMAND_GROUP not in (distribution.read_text("entry_points.txt") or ""):
             return
         package = distribution.metadata["Name"]
         version = distribution.version
-        entries = distribution.entry_points.select(group=GROUP)
+        entries = distribution.entry_points.select(group=COMMAND_GROUP)
     except Exception:  # noqa: BLE001 - metadata of other packages fails in many ways
         return
     for entry in entries:

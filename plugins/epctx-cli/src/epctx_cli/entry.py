@@ -15,7 +15,13 @@ from typing import Any
 
 from epctx_cli import pages
 from epctx_cli.arguments import CommandParser, add_verbosity
-from epctx_cli.command_table import OWN, REMOVED, Command, added_commands
+from epctx_cli.command_table import (
+    OWN,
+    REMOVED,
+    Command,
+    add_commands,
+    added_commands,
+)
 from epctx_cli.console import Console
 from epctx_cli.exit_codes import ExitCode, exit_code
 from epctx_cli.results import ErrorFacts, ErrorResult
@@ -66,7 +72,7 @@ def _run_command(argv: list[str], console: Console) -> int:
             if isinstance(parsed, int):
                 return parsed
             arguments = parsed
-            with arguments.parser.command.blame():
+            with arguments.parser.blame():
                 return index(arguments.run(arguments, console))
     except EpctxError as error:
         _show(error, console)
@@ -120,8 +126,8 @@ def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
     if arguments.verbose and arguments.quiet:
         chosen.error("-v and -q exclude each other")
     if not hasattr(arguments, "run"):
-        if chosen.command is not None and chosen.command.version is not None:
-            raise chosen.command.broken(
+        if name is not None and commands[name].version is not None:
+            raise commands[name].broken(
                 "cannot be run", AttributeError("it set no default `run`")
             )
         _print_start(console)
@@ -174,7 +180,8 @@ def _make_parser(commands: Iterable[Command]) -> CommandParser:
     )
     parser.add_argument("--version", action="version", version=f"epctx {__version__}")
     add_verbosity(parser, default=False)
-    parser.add_commands(
+    add_commands(
+        parser,
         commands,
         title="commands",
         metavar="COMMAND",

@@ -10,10 +10,6 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, NamedTuple
 
-from importlib_metadata import distributions
-
-from epctx_cli.command_table import GROUP
-
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint, IDistribution
 
@@ -21,7 +17,8 @@ if TYPE_CHECKING:
 
 EP_GROUP = "epctx.execution_providers"
 ENGINE_GROUP = "epctx.engines"
-COMMAND_GROUP = GROUP
+COMMAND_GROUP = "epctx.commands"
+"""Other packages' commands; see `epctx_cli.command`."""
 
 
 class Kind(NamedTuple):
@@ -52,6 +49,8 @@ def find_entries(*groups: str) -> Iterator[tuple[IDistribution, EntryPoint]]:
     """Yield the entry points of groups, each with its distribution; those of unreadable
     metadata are left out.
     """
+    from importlib_metadata import distributions
+
     for package in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
             text = package.read_text("entry_points.txt") or ""

@@ -6,17 +6,11 @@ Knows no command.
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from importlib_metadata import EntryPoint
-
 from epctx_cli.entry_points import (
-    COMMAND_GROUP,
-    ENGINE_GROUP,
     KINDS,
     Kind,
     describe,
@@ -100,47 +94,3 @@ def try_entry(
         reason=reply.get("reason", ""),
         traceback=reply.get("traceback", ""),
     )
-
-
-def load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Load an entry point in this process, and describe it; the child calls this.
-
-    Args:
-        request: its `group`, `name` and `value`.
-    """
-    group = request["group"]
-    name = request["name"]
-    try:
-        loaded = EntryPoint(name, request["value"], group).load()
-        facts = {"doc": _read_first_paragraph(loaded)}
-        if group == ENGINE_GROUP:
-            facts["provides"] = str(loaded.name)
-        if group == COMMAND_GROUP:
-            facts["summary"] = _read_summary(name, loaded)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin fails in many ways
-        return {
-            "reason": f"{type(error).__name__}: {error}".rstrip(": "),
-            "traceback": "".join(traceback.format_exception(error)),
-        }
-    return {"facts": facts}
-
-
-def _read_first_paragraph(loaded: Any) -> str:
-    """Return the first paragraph of an object's own docstring, else of its module's."""
-    docstring: str | None = None
-    # Other objects have the docstring of their class.
-    if callable(loaded) or inspect.ismodule(loaded):
-        docstring = inspect.getdoc(loaded)
-    if not docstring:
-        docstring = inspect.getdoc(inspect.getmodule(loaded))
-    paragraph = (docstring or "").partition("\n\n")[0]
-    return " ".join(paragraph.split())
-
-
-def _read_summary(name: str, declare: Callable[[Any], None]) -> str:
-    """Return the description that a command gives its parser."""
-    from epctx_cli.arguments import CommandParser
-
-    parser = CommandParser(prog=f"epctx {name}")
-    declare(parser)
-    return parser.description or ""

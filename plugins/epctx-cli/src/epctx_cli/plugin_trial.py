@@ -6,6 +6,7 @@ The child runs `report` of this module; both sides send JSON. Knows no command.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from epctx_isolation.process_group import ProcessGroup
 
+from epctx_cli.entry_points import COMMAND_GROUP, ENGINE_GROUP
 from epctx_core import EpctxError, PluginRecord, PluginState
 from epctx_core.plugin import Availability, Purpose
 
@@ -184,17 +187,59 @@ def report(request: Mapping[str, Any]) -> None:
     from epctx_cli.streams import reserved_stdout
 
     with reserved_stdout():
-        if "group" in request:
-            from epctx_cli.entry_trial import load_entry
-
-            reply = load_entry(request)
-        else:
-            reply = _load_plugin(request)
+        load = _load_entry if "group" in request else _load_plugin
+        reply = load(request)
         # Of an import that failed, and of an entry point, the part is not measured.
         text = json.dumps({"written": (0, 0), **reply})
     sys.stdout.write(text)
     sys.stdout.flush()
     end_in_any_case(0)
+
+
+def _load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Load an entry point in this process, and describe it.
+
+    Args:
+        request: its `group`, `name` and `value`.
+    """
+    from importlib_metadata import EntryPoint
+
+    group = request["group"]
+    name = request["name"]
+    try:
+        loaded = EntryPoint(name, request["value"], group).load()
+        facts = {"doc": _read_first_paragraph(loaded)}
+        if group == ENGINE_GROUP:
+            facts["provides"] = str(loaded.name)
+        if group == COMMAND_GROUP:
+            facts["summary"] = _read_summary(name, loaded)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin fails in many ways
+        return {
+            "reason": f"{type(error).__name__}: {error}".rstrip(": "),
+            "traceback": "".join(traceback.format_exception(error)),
+        }
+    return {"facts": facts}
+
+
+def _read_first_paragraph(loaded: Any) -> str:
+    """Return the first paragraph of an object's own docstring, else of its module's."""
+    docstring: str | None = None
+    # Other objects have the docstring of their class.
+    if callable(loaded) or inspect.ismodule(loaded):
+        docstring = inspect.getdoc(loaded)
+    if not docstring:
+        docstring = inspect.getdoc(inspect.getmodule(loaded))
+    paragraph = (docstring or "").partition("\n\n")[0]
+    return " ".join(paragraph.split())
+
+
+def _read_summary(name: str, declare: Callable[[Any], None]) -> str:
+    """Return the description that a command gives its parser."""
+    from epctx_cli.arguments import CommandParser
+
+    parser = CommandParser(prog=f"epctx {name}")
+    declare(parser)
+    return parser.description or ""
 
 
 def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:

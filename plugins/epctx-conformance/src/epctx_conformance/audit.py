@@ -144,6 +144,9 @@ class Audit:
         return "write" if writes and not self._is_scratch(name) else None
 
     def _is_scratch(self, path: Any) -> bool:
+        # A file that is changed through its descriptor was judged when it was opened.
+        if isinstance(path, int):
+            return True
         name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - also of bytes
         return name.startswith(str(Path(self.temporary) / SCRATCH))
 

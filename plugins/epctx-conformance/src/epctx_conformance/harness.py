@@ -30,13 +30,13 @@ from epctx_conformance.models import (
     separated,
     single,
 )
-from epctx_conformance.observing import Act, Watch, observe_calls
+from epctx_conformance.observing import Act, Call, Watch, observe_calls
 from epctx_conformance.table import CheckFailed, Requirements, Skipped
 from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
+from epctx_core.errors import EpctxError
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
-    from epctx_conformance.other_process import Observation
     from epctx_core.plugin import ExecutionProvider
 
 
@@ -113,12 +113,23 @@ class Harness:
         provider, watch = observe_calls(self.provider, acts)
         return self.like(provider=provider), watch
 
-    @cached_property
-    def observation(self) -> Observation:
-        """Observation of the EP in a process of its own."""
-        from epctx_conformance.other_process import observe
+    def ask(self, model: SmallModel, act: Act | None = None) -> list[Call]:
+        """Return the calls of get_capability that one assignment makes; an error is the
+        EP's.
 
-        return observe(self)
+        Args:
+            model: whose nodes are assigned.
+            act: called instead of get_capability.
+        """
+        acts = {} if act is None else {"get_capability": act}
+        other, watch = self.observed(**acts)
+        try:
+            other.explain(model)
+        except EpctxError as error:
+            raise CheckFailed(
+                f"of the model {model.name}: {error.message}", hint=error.hint or ""
+            ) from error
+        return watch.of("get_capability")
 
     # -- short ways
     # ------------------------------------------------------------------------------

@@ -10,14 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_conformance.table import CheckFailed
-from epctx_core.errors import EpctxError
 from epctx_core.ext import HOOKS, implemented_hooks
 from epctx_core.plugin import ComputeCapability, Refusal
 
 if TYPE_CHECKING:
-    from epctx_conformance.harness import Harness
-    from epctx_conformance.models import SmallModel
     from epctx_core.plugin import ExecutionProvider, ProviderContext
 
 Act: TypeAlias = "Callable[..., Any]"
@@ -111,25 +107,6 @@ def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[...
         return call.result
 
     return HOOKS[hook].implementation(implementation, specname=hook)
-
-
-def ask(harness: Harness, model: SmallModel, act: Act | None = None) -> list[Call]:
-    """Return the calls of get_capability that one assignment makes; an error is the
-    EP's.
-
-    Args:
-        harness: of the EP.
-        model: whose nodes are assigned.
-        act: called instead of get_capability.
-    """
-    other, watch = harness.observed(**({} if act is None else {"get_capability": act}))
-    try:
-        other.explain(model)
-    except EpctxError as error:
-        raise CheckFailed(
-            f"of the model {model.name}: {error.message}", hint=error.hint or ""
-        ) from error
-    return watch.of("get_capability")
 
 
 def comparable(items: Sequence[Any]) -> list[Any]:

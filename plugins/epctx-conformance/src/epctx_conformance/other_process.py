@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,8 +215,10 @@ class Observation:
             )
 
 
+@lru_cache(maxsize=1)
 def observe(harness: Harness) -> Observation:
-    """Return the record of the EP in a process of its own.
+    """Return the record of the EP in a process of its own; the checks of one run share
+    it.
 
     Raises:
         Skipped: its class cannot be found there, or it takes nothing.

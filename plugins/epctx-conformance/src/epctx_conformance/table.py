@@ -14,14 +14,11 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from epctx_conformance import checks
 
-if TYPE_CHECKING:
-    from epctx_conformance.harness import Harness
-
-CheckFunction: TypeAlias = "Callable[[Harness], None]"
+CheckFunction: TypeAlias = Callable[[Any], None]
 
 GROUPS = {
     "signatures": "the class, its hooks and its options",
@@ -135,7 +132,7 @@ class Check:
     group: str
     title: str
     needs: tuple[str, ...]
-    function: Callable[[Any], None]
+    function: CheckFunction
 
     @property
     def name(self) -> str:

@@ -132,7 +132,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
         >>> load_or_compile("model.onnx", provider="QNN", provider_options=options)
     """
     with host_call("loading or compiling the model"):
-        requests, caching = _import_cache("request"), _import_cache("caching")
+        requests, settings = _import_cache("request"), _import_cache("settings")
         host_options = (
             onnxruntime.SessionOptions() if session_options is None else session_options
         )
@@ -145,7 +145,7 @@ def load_or_compile(  # noqa: PLR0913 - public: the model, the EP, and the setti
                 None,
             ),
             level=_read_level(graph_optimization_level),
-            settings=caching.cache_settings(cache_dir, cache_size, trust_stat),
+            settings=settings.cache_settings(cache_dir, cache_size, trust_stat),
             progress=progress,
             registry=registry,
         )

@@ -15,10 +15,9 @@ import onnx
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from epctx_onnxruntime.graphs import free_names, subgraphs
-from epctx_onnxruntime.newest_versions import load_structure
+from epctx_onnxruntime.newest_versions import fit_versions, load_structure
 from epctx_onnxruntime.quantizers import see_through_quantizers
 from epctx_onnxruntime.real import native
-from epctx_onnxruntime.versions import fit_versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

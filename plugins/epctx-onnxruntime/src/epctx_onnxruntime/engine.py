@@ -19,13 +19,16 @@ from epctx_onnxruntime.custom_operators import (
     register_libraries,
 )
 from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
+from epctx_onnxruntime.newest_versions import fit_versions
 from epctx_onnxruntime.real import native, onnxruntime
 from epctx_onnxruntime.versions import (
     CPU_EP,
+    CPU_MEMORY,
     FATAL_ONLY,
     NAME,
-    fit_versions,
     make_options,
+    native_value,
+    ort_value,
     quiet_options,
 )
 
@@ -47,8 +50,6 @@ pays.
 
 _KEPT_BINDINGS = 4
 """Bindings that a model keeps: a decoder has one or two."""
-
-_CPU = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
 
 _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
 """Operators that end the process if their input has no rows; see `guards`."""
@@ -130,10 +131,62 @@ class OnnxRuntimeEngine(BaseEngine):
     def prepare_optimized(
         self, model: ModelProto, weights: Mapping[str, TensorView]
     ) -> RunnableModel:
-        """Prepare an optimised form of a model; see `BaseEngine.prepare_optimized`."""
-        from epctx_onnxruntime.optimiser import prepare_optimized
+        """Prepare an optimised form of a model for this process alone; see
+        `BaseEngine.prepare_optimized`.
+        """
+        from epctx_core import GraphOptimizationLevel
+        from epctx_onnxruntime.optimiser import Allowed, optimize, rewritten_bytes
 
-        return prepare_optimized(self, model, weights)
+        # Weights in files are mapped, and an optimised model leaves them there. Numpy's
+        # own types can be lent.
+        in_memory = all(
+            view.extent is None and view.dtype.isbuiltin == 1
+            for view in weights.values()
+        )
+        size = sum(view.nbytes for view in weights.values())
+        if self.is_alone or (
+            in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT
+        ):
+            return self._optimize_in_session(model, weights, size)
+        optimised = optimize(
+            model,
+            weights,
+            GraphOptimizationLevel.ORT_ENABLE_ALL,
+            Allowed(anything=True, libraries=self.policy.custom_ops_libraries),
+        )
+        return self.prepare(
+            optimised.model,
+            {name: view.array() for name, view in optimised.weights.items()},
+        )
+
+    def _optimize_in_session(
+        self, model: ModelProto, weights: Mapping[str, TensorView], size: int
+    ) -> OnnxRuntimeModel:
+        """Prepare a model in a session that optimises by itself; `size` is that of its
+        weights, in bytes.
+
+        Such a session copies weights in memory and maps those in files. It is faster
+        than to optimise the model first, since nothing is written in between.
+        """
+        from epctx_onnxruntime.guards import drop_empty_names
+        from epctx_onnxruntime.optimiser import check_files, hand_over, switch_off
+
+        copy = type(model)()
+        copy.CopyFrom(model)
+        fit_versions(copy)
+        drop_empty_names(copy)
+        options = self.session_options(
+            copy, None, prepacks=self.is_alone or self.prepacks(size)
+        )
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        )
+        switch_off(options, copy, "")
+        lent = hand_over(copy, weights, options)
+        session = create_session(copy, options)
+        del lent
+        check_files(weights)
+        return OnnxRuntimeModel(session, copy, None)
 
     @property
     def is_alone(self) -> bool:
@@ -364,12 +417,12 @@ class OnnxRuntimeModel:
     ) -> _Binding:
         binding = native.SessionIOBinding(self._native)
         for name, array in zip(self._inputs, inputs, strict=True):
-            binding.bind_ortvalue_input(name, _native_value(array))
+            binding.bind_ortvalue_input(name, native_value(array))
         for name, target in zip(self._outputs, memory, strict=True):
             if target is None:
-                binding.bind_output(name, _CPU)
+                binding.bind_output(name, CPU_MEMORY)
             else:
-                binding.bind_ortvalue_output(name, _native_value(target))
+                binding.bind_ortvalue_output(name, native_value(target))
         arrays: list[Any] = [*inputs, *memory]
         return _Binding(
             binding,
@@ -444,29 +497,6 @@ def place_weights(
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=LOCATION)
     return arrays, copy
-
-
-def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
-    """Return a value over the memory of an array, which must outlive it.
-
-    Raises:
-        NotImplementedByProvider: onnxruntime has no values of its type.
-    """
-    return onnxruntime.OrtValue(_native_value(array), array)
-
-
-def _native_value(array: np.ndarray) -> Any:
-    """Return a native value over the memory of an array; see `ort_value`."""
-    value = native.OrtValue
-    if array.dtype.isbuiltin != 1:
-        return value.ortvalue_from_numpy_with_onnx_type(
-            array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-        )
-    if array.dtype.kind == "c":
-        raise NotImplementedByProvider(
-            f"onnxruntime has no values of the type {array.dtype}"
-        )
-    return value.ortvalue_from_numpy(array, _CPU)
 
 
 def _make_array(value: Any) -> np.ndarray:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 _BEYOND = 1000
 
 
-def lower_versions(model: ModelProto) -> None:
-    """Lower a model's version numbers; see `fit_versions`."""
+def fit_versions(model: ModelProto) -> None:
+    """Lower a model's version numbers in place to those that onnxruntime reads, if that
+    changes nothing else.
+    """
     if model.ir_version > SURE_IR:
         model.ir_version = min(model.ir_version, newest_ir_version())
     _fit_imports(model.opset_import, model.graph.node)

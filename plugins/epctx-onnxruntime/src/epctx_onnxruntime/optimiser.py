@@ -20,12 +20,6 @@ from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
 from epctx_onnxruntime.custom_operators import register_libraries
-from epctx_onnxruntime.engine import (
-    PREPACK_LIMIT,
-    OnnxRuntimeModel,
-    create_session,
-    ort_value,
-)
 from epctx_onnxruntime.graphs import (
     INLINE_LIMIT,
     LOCATION,
@@ -37,11 +31,10 @@ from epctx_onnxruntime.graphs import (
 )
 from epctx_onnxruntime.guards import drop_empty_names, folds_recurrent
 from epctx_onnxruntime.real import IS_OLD, onnxruntime
-from epctx_onnxruntime.versions import compile_model, fit_versions, quiet_options
+from epctx_onnxruntime.versions import compile_model, ort_value, quiet_options
 
 if TYPE_CHECKING:
-    from epctx_core.plugin import Extent, RunnableModel, TensorView
-    from epctx_onnxruntime.engine import OnnxRuntimeEngine
+    from epctx_core.plugin import Extent, TensorView
 
 _DESCRIPTORS = Path("/proc/self/fd")
 _HAS_DESCRIPTORS = _DESCRIPTORS.is_dir()
@@ -148,49 +141,7 @@ def optimize(
     raise failure
 
 
-def prepare_optimized(
-    engine: OnnxRuntimeEngine, model: ModelProto, weights: Mapping[str, TensorView]
-) -> RunnableModel:
-    """Prepare an optimised form of a model for this process alone; see
-    `BaseEngine.prepare_optimized`.
-    """
-    # Weights in files are mapped, and an optimised model leaves them there. Numpy's own
-    # types can be lent.
-    in_memory = all(
-        view.extent is None and view.dtype.isbuiltin == 1 for view in weights.values()
-    )
-    size = sum(view.nbytes for view in weights.values())
-    if not engine.is_alone and not (
-        in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT
-    ):
-        allowed = Allowed(anything=True, libraries=engine.policy.custom_ops_libraries)
-        optimised = optimize(
-            model, weights, GraphOptimizationLevel.ORT_ENABLE_ALL, allowed
-        )
-        return engine.prepare(
-            optimised.model,
-            {name: view.array() for name, view in optimised.weights.items()},
-        )
-    # A session that optimises by itself copies weights in memory and maps those in
-    # files. It is faster than to optimise the model first, since nothing is written in
-    # between.
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    fit_versions(copy)
-    drop_empty_names(copy)
-    options = engine.session_options(
-        copy, None, prepacks=engine.is_alone or engine.prepacks(size)
-    )
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    _switch_off(options, copy, "")
-    lent = hand_over(copy, weights, options)
-    session = create_session(copy, options)
-    del lent
-    check_files(weights)
-    return OnnxRuntimeModel(session, copy, None)
-
-
-def _switch_off(
+def switch_off(
     options: onnxruntime.SessionOptions, model: ModelProto, names: str
 ) -> None:
     """Switch off some of onnxruntime's optimisers and, for models with float16
@@ -347,7 +298,7 @@ class _Optimisation:
         options = quiet_options()
         register_libraries(options, self.allowed.libraries)
         off = _NOT_WORTH if self.allowed.contrib else SWITCHED_OFF
-        _switch_off(options, self.source, "" if self.allowed.anything else off)
+        switch_off(options, self.source, "" if self.allowed.anything else off)
         level = onnxruntime.GraphOptimizationLevel(int(self.level))
         try:
             model = ModelProto()

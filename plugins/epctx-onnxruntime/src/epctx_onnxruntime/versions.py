@@ -1,12 +1,24 @@
-"""Properties of the installed onnxruntime, such as the versions that it reads."""
+"""Properties of the installed onnxruntime, such as the versions that it reads, and its
+options and values as all modules here make them.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import onnx
 from onnx import ModelProto
 
-from epctx_onnxruntime.real import onnxruntime
+from epctx_core.errors import NotImplementedByProvider
+from epctx_onnxruntime.real import native, onnxruntime
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CPU_EP = "CPUExecutionProvider"
+CPU_MEMORY = native.OrtDevice(
+    native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0
+)
 FATAL_ONLY = 4
 """Level of onnxruntime's log without messages that are in its exceptions, too."""
 NAME = f"onnxruntime {onnxruntime.__version__}"
@@ -53,19 +65,24 @@ def compile_model(compiler: onnxruntime.ModelCompiler) -> ModelProto:
     return compiled
 
 
-def fit_versions(model: ModelProto) -> None:
-    """Lower a model's version numbers in place to those that onnxruntime reads, if that
-    changes nothing else.
-    """
-    imports = (
-        model.opset_import,
-        *(function.opset_import for function in model.functions),
-    )
-    if model.ir_version > SURE_IR or any(
-        opset.version > SURE_OPSETS.get(opset.domain, opset.version)
-        for opsets in imports
-        for opset in opsets
-    ):
-        from epctx_onnxruntime.newest_versions import lower_versions
+def ort_value(array: np.ndarray) -> onnxruntime.OrtValue:
+    """Return a value over the memory of an array, which must outlive it.
 
-        lower_versions(model)
+    Raises:
+        NotImplementedByProvider: onnxruntime has no values of its type.
+    """
+    return onnxruntime.OrtValue(native_value(array), array)
+
+
+def native_value(array: np.ndarray) -> Any:
+    """Return a native value over the memory of an array; see `ort_value`."""
+    value = native.OrtValue
+    if array.dtype.isbuiltin != 1:
+        return value.ortvalue_from_numpy_with_onnx_type(
+            array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        )
+    if array.dtype.kind == "c":
+        raise NotImplementedByProvider(
+            f"onnxruntime has no values of the type {array.dtype}"
+        )
+    return value.ortvalue_from_numpy(array, CPU_MEMORY)

@@ -106,7 +106,9 @@ class OpenVinoProvider(SimulatedProvider):
         from epctx_sim_openvino.support import Support
 
         static_only = self.context.options["disable_dynamic_shapes"]
-        return Support(graph, self._choice, self._subgraphs, static_only=static_only)
+        return Support(
+            graph, self._choice, self._subgraphs.refusal, static_only=static_only
+        )
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:

@@ -14,12 +14,11 @@ from epctx_core.plugin import read_inputs
 from epctx_sim_openvino.operators import CONDITIONS, CONTRIB, DEVICES, WITH_SUBGRAPHS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from epctx_core.plugin import GraphView, NodeView
     from epctx_core.plugin.types import Dimension
     from epctx_sim_openvino.devices import DeviceChoice
-    from epctx_sim_openvino.subgraphs import Subgraphs
 
 
 class Support(NodeSupport):
@@ -28,7 +27,7 @@ class Support(NodeSupport):
     Args:
         graph: the view given to `get_capability`.
         choice: the device, or the mode over several.
-        subgraphs: what is known of the subgraphs of control flow.
+        refuse_subgraphs: returns why a node's subgraphs cannot be taken, or None.
         static_only: refuse open dimensions on every device.
     """
 
@@ -36,13 +35,13 @@ class Support(NodeSupport):
         self,
         graph: GraphView,
         choice: DeviceChoice,
-        subgraphs: Subgraphs,
+        refuse_subgraphs: Callable[[NodeView], str | None],
         *,
         static_only: bool = False,
     ) -> None:
         super().__init__(graph)
         self._choice = choice
-        self._subgraphs = subgraphs
+        self._refuse_subgraphs = refuse_subgraphs
         self._static_only = static_only
 
     def refusal_of_operator(self, node: NodeView) -> str | None:
@@ -60,7 +59,7 @@ class Support(NodeSupport):
         if reason is None and node.op_type in CONDITIONS:
             reason = CONDITIONS[node.op_type](node, self._graph)
         if reason is None and node.op_type in WITH_SUBGRAPHS:
-            reason = self._subgraphs.refusal(node)
+            reason = self._refuse_subgraphs(node)
         if reason is None and not self._serves(node):
             reason = "Constant: no node that OpenVINO takes reads it"
         return reason

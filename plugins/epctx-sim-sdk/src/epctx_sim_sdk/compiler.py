@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from epctx_core.errors import EPFail
-from epctx_sim_sdk.device import SMALL
+from epctx_sim_sdk.container import SMALL
 from epctx_sim_sdk.precision import store_as_half
 
 if TYPE_CHECKING:

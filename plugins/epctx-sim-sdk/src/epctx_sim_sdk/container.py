@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     FromSource: TypeAlias = Callable[[str], TensorView]
 
+SMALL = 1024
+"""Bytes up to which the core leaves a weight inside a partition's model."""
 MAX_TABLES = 1 << 28
 MAX_RANK = 32
 MAX_LENGTH = 1 << 62

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_sim_sdk.container import SMALL
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +44,6 @@ _UNKNOWN_WORK = frozenset(
 )  # fmt: skip
 
 Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
-
-SMALL = 1024
-"""Bytes up to which the core leaves a weight inside a partition's model."""
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ import onnx
 
 from epctx_conformance import models as structures
 from epctx_conformance.models import BLOCKS, SmallModel, is_valid, rename_values
-from epctx_conformance.observing import ask, claims, comparable
+from epctx_conformance.observing import claims, comparable
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 from epctx_core.plugin import (
     ComputeCapability,
@@ -69,7 +69,7 @@ def check_valid(harness: Harness) -> None:
     valid.
     """
     for model in (*_make_structures(harness), *harness.claimed_models()):
-        ask(harness, model)
+        harness.ask(model)
 
 
 @check("claims", "it claims the same nodes each time, and does not change the graph")
@@ -95,7 +95,7 @@ def check_pure(harness: Harness) -> None:
         return second
 
     for model in _make_structures(harness):
-        ask(harness, model, twice)
+        harness.ask(model, twice)
 
 
 @check("claims", "two instances claim the same nodes")
@@ -104,7 +104,7 @@ def check_instances_agree(harness: Harness) -> None:
     models = _make_structures(harness)
     first, second = (
         {
-            model.name: [comparable(call.result) for call in ask(harness, model)]
+            model.name: [comparable(call.result) for call in harness.ask(model)]
             for model in order
         }
         for order in (models, reversed(models))
@@ -145,7 +145,7 @@ def check_exact(harness: Harness) -> None:
     if not any(
         item.exact
         for model in _make_structures(harness)
-        for item in claims(ask(harness, model))
+        for item in claims(harness.ask(model))
     ):
         raise Skipped("the EP claims no set exactly")
     for model in (*_make_structures(harness), *map(structures.single, BLOCKS)):
@@ -154,7 +154,7 @@ def check_exact(harness: Harness) -> None:
             for n in harness.explain(model).nodes
             if n.partition is None
         }
-        for item in claims(ask(harness, model)):
+        for item in claims(harness.ask(model)):
             name = item.nodes[0].name
             if item.exact and name in refused:
                 raise CheckFailed(
@@ -173,7 +173,7 @@ def check_refusals(harness: Harness) -> None:
     """Users read them in reports."""
     refusals = 0
     for model in (*_make_structures(harness), structures.beside_foreign(harness.block)):
-        for call in ask(harness, model):
+        for call in harness.ask(model):
             claimed = {node.index for item in claims([call]) for node in item.nodes}
             for item in (item for item in call.result if isinstance(item, Refusal)):
                 refusals += 1
@@ -207,7 +207,7 @@ def check_names_do_not_matter(harness: Harness) -> None:
     expected, *others = (
         [
             sorted(node.index for node in item.nodes)
-            for item in claims(ask(harness, each))
+            for item in claims(harness.ask(each))
         ]
         for each in (model, renamed, nameless)
     )
@@ -237,7 +237,7 @@ def check_foreign_operators(harness: Harness) -> None:
 @check("claims", "it claims or refuses nodes in subgraphs like any others")
 def check_subgraphs(harness: Harness) -> None:
     """Asked for both branches, then for the graph that holds them."""
-    calls = ask(harness, structures.in_subgraphs(harness.block))
+    calls = harness.ask(structures.in_subgraphs(harness.block))
     if all(call.arguments["graph"].parent_node is None for call in calls):
         raise Skipped("the core showed it no subgraph")
 
@@ -270,7 +270,7 @@ _ODD: tuple[tuple[str, Callable[[Harness], list[SmallModel]]], ...] = (
 def _make_check(models: Callable[[Harness], list[SmallModel]]) -> CheckFunction:
     def function(harness: Harness) -> None:
         for model in models(harness):
-            ask(harness, model)
+            harness.ask(model)
 
     return function
 
@@ -315,7 +315,7 @@ def check_only_shown(harness: Harness) -> None:
     # The first branch's nodes have the names that they have in a model of one branch.
     names = harness.claimed_names(structures.side_by_side(harness.block, 1))
     other = harness.like(before=(_make_first_comer(names),))
-    for call in ask(other, structures.side_by_side(harness.block, 2)):
+    for call in other.ask(structures.side_by_side(harness.block, 2)):
         shown = {node.index for node in call.arguments["graph"].nodes}
         hidden = [
             node.index
@@ -352,7 +352,7 @@ def check_around_another(harness: Harness) -> None:
     parts = names[:third], names[third : 2 * third], names[2 * third :]
     first, middle, last = map(frozenset, parts)
     other = harness.like(before=(_make_first_comer(middle),))
-    ask(other, model)
+    other.ask(model)
     if any(
         partition & first and partition & last
         for partition in other.claimed(model)
@@ -369,7 +369,7 @@ def check_convex(harness: Harness) -> None:
     cycle.
     """
     for structure in (structures.around, structures.read_on_both_sides):
-        for call in ask(harness, structure(harness.block, harness.barrier)):
+        for call in harness.ask(structure(harness.block, harness.barrier)):
             for item in claims([call]):
                 if not item.keep_nodes:
                     _expect_convex(
@@ -410,7 +410,7 @@ def check_maximal(harness: Harness) -> None:
         partitions = harness.claimed(model)
         if len(partitions) == 1:
             continue
-        if any(item.exact for item in claims(ask(harness, model))):
+        if any(item.exact for item in claims(harness.ask(model))):
             raise Skipped("the EP claims its sets exactly")
         raise CheckFailed(
             f"of the model {model.name} it makes {len(partitions)} partitions: "

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epctx_conformance.other_process import observe
 from epctx_conformance.table import CheckFailed, CheckFunction, Skipped, check
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ needed.
 def _make_check(
     kinds: tuple[str, ...], phases: tuple[str, ...], hint: str
 ) -> CheckFunction:
-    return lambda harness: harness.observation.expect_none(kinds, phases, hint=hint)
+    return lambda harness: observe(harness).expect_none(kinds, phases, hint=hint)
 
 
 for _title, _kinds, _phases, _hint, _needs in _NOT_DONE:
@@ -110,8 +111,8 @@ for _title, _kinds, _phases, _hint, _needs in _NOT_DONE:
 @check("side_effects", "it leaves no file behind")
 def check_left_files(harness: Harness) -> None:
     """After all sessions are closed."""
-    harness.observation.expect_none((), _WORK, hint="")
-    for where, names in harness.observation.left.items():
+    observe(harness).expect_none((), _WORK, hint="")
+    for where, names in observe(harness).left.items():
         if names:
             raise CheckFailed(
                 f"the EP leaves {', '.join(names)} in the {where} folder.",
@@ -125,7 +126,7 @@ def check_left_files(harness: Harness) -> None:
 @check("side_effects", "it prints nothing to stdout")
 def check_stdout(harness: Harness) -> None:
     """Also by native code."""
-    printed = harness.observation.stdout
+    printed = observe(harness).stdout
     if printed:
         raise CheckFailed(
             f"the EP prints {printed[:80]!r}.",

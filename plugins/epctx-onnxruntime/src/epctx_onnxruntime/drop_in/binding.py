@@ -13,7 +13,7 @@ from epctx_onnxruntime.drop_in.options import refuse
 from epctx_onnxruntime.drop_in.values import CPU, to_array, to_ort_value, view_memory
 
 if TYPE_CHECKING:
-    from epctx_onnxruntime.drop_in.sessions import InferenceSession
+    from epctx_core import InferenceSession
     from epctx_onnxruntime.real import onnxruntime
 
 

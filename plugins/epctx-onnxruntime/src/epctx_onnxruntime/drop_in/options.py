@@ -13,9 +13,8 @@ from epctx_onnxruntime.custom_operators import register_libraries
 from epctx_onnxruntime.drop_in import devices
 from epctx_onnxruntime.drop_in.errors import adopt, adopt_methods, with_native_errors
 from epctx_onnxruntime.drop_in.names import REASONS
-from epctx_onnxruntime.engine import ort_value
 from epctx_onnxruntime.real import native, onnxruntime
-from epctx_onnxruntime.versions import make_options
+from epctx_onnxruntime.versions import make_options, ort_value
 
 _UNSUPPORTED: Mapping[str, object] = {
     "execution_order": onnxruntime.ExecutionOrder.DEFAULT,

@@ -14,9 +14,14 @@ import onnx
 from onnx import TensorProto, helper
 
 from epctx_core.errors import InvalidArgument
-from epctx_onnxruntime.engine import ort_value
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import CPU_EP, SURE_IR, SURE_OPSETS, quiet_options
+from epctx_onnxruntime.versions import (
+    CPU_EP,
+    SURE_IR,
+    SURE_OPSETS,
+    ort_value,
+    quiet_options,
+)
 
 CPU = "cpu"
 """Device in whose memory sessions take and give values."""

@@ -27,7 +27,7 @@ def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]
     if infos := [info for each in spellings for info in find_infos(folders, each)]:
         from epctx_onnxruntime.providers.wheels import list_eps
 
-        yield from list_eps(infos)
+        yield from list_eps(infos, BUILDS)
 
 
 def find_infos(folders: Sequence[str], spelt: str) -> Iterator[Path]:

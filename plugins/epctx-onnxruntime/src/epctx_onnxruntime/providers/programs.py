@@ -20,10 +20,10 @@ from onnx import ModelProto, helper
 
 from epctx_core.errors import quote
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal, number_nodes
-from epctx_onnxruntime.engine import keep_distinct_names, ort_value, place_weights
+from epctx_onnxruntime.engine import keep_distinct_names, place_weights
 from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import compile_model
+from epctx_onnxruntime.versions import compile_model, ort_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

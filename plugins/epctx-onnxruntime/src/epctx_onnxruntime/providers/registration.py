@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import builtins
 import logging
+import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.plugin import ProviderOption
 from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
+from epctx_onnxruntime.providers.finding import BUILDS, find_infos
 from epctx_onnxruntime.providers.library import PluginLibrary
-from epctx_onnxruntime.providers.wheels import PREFIX, find_module
+from epctx_onnxruntime.providers.wheels import PREFIX, find_module, read_wheels
 
 if TYPE_CHECKING:
     import os
@@ -108,7 +111,29 @@ def find_adapter(
     return None
 
 
-def make_class_of_wheel(
+def __getattr__(name: str) -> SimpleNamespace:
+    """Return the classes of the EPs of a wheel, which entry points name by this.
+
+    Args:
+        name: the distribution's name with underscores.
+
+    Raises:
+        AttributeError: no such wheel is installed.
+    """
+    if name.startswith("onnxruntime"):
+        infos = find_infos(sys.path, name.replace("_", "[-_.]"))
+        wheel = read_wheels(infos, BUILDS).get(name.replace("_", "-"))
+        if wheel is not None:
+            return SimpleNamespace(
+                **{
+                    ep: _make_class_of_wheel(ep, wheel.distribution, wheel.module)
+                    for ep in wheel.eps
+                }
+            )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _make_class_of_wheel(
     ep: str, distribution: str, module: str
 ) -> type[OnnxRuntimeProvider]:
     """Return the class of an EP that was found in an installed wheel."""

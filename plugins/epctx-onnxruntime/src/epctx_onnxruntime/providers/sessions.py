@@ -13,11 +13,11 @@ from epctx_core.errors import InvalidGraph, quote
 from epctx_onnxruntime.engine import (
     OnnxRuntimeModel,
     keep_distinct_names,
-    ort_value,
     place_weights,
 )
 from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
 from epctx_onnxruntime.real import onnxruntime
+from epctx_onnxruntime.versions import ort_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,14 +9,10 @@ none of them.
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
-
-from epctx_onnxruntime.providers.finding import BUILDS, find_infos
 
 if TYPE_CHECKING:
     import ast
@@ -47,15 +43,21 @@ class Wheel(NamedTuple):
     eps: tuple[str, ...]
 
 
-def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
+def list_eps(
+    infos: Iterable[Path], builds: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield distribution, version, EP name, `module:Class` and problem of each EP of
     builds of onnxruntime, and of the wheels that no plugin of epctx requires; see
     `finding.find_eps`.
 
     A wheel whose EPs are not known without an import is listed by its own name, with
     that problem.
+
+    Args:
+        infos: metadata folders.
+        builds: EPs inside each build of onnxruntime.
     """
-    wheels = _read_wheels(infos)
+    wheels = read_wheels(infos, builds)
     required = _list_required() if wheels else set()
     for name, wheel in wheels.items():
         if wheel.module and name in required:
@@ -63,7 +65,7 @@ def list_eps(infos: Iterable[Path]) -> Iterator[tuple[str, str, str, str, str]]:
         about = (wheel.distribution, wheel.version)
         path = _underscore(name)
         for ep in wheel.eps:
-            yield *about, ep, f"{__name__}:{path}.{ep}", ""
+            yield *about, ep, f"{__package__}.registration:{path}.{ep}", ""
         if wheel.module and not wheel.eps:
             reason = (
                 f"{_NAMING[0]}() of its module {wheel.module} does not return "
@@ -84,45 +86,23 @@ def find_module(distribution: str) -> str:
     return (package and _find_module(package)) or _underscore(distribution)
 
 
-def __getattr__(name: str) -> SimpleNamespace:
-    """Return the classes of the EPs of a wheel, which entry points name by this.
-
-    Args:
-        name: the distribution's name with underscores.
-
-    Raises:
-        AttributeError: no such wheel is installed.
-    """
-    if name.startswith("onnxruntime"):
-        infos = find_infos(sys.path, name.replace("_", "[-_.]"))
-        wheel = _read_wheels(infos).get(_normalise(name))
-        if wheel is not None:
-            from epctx_onnxruntime.providers.registration import make_class_of_wheel
-
-            return SimpleNamespace(
-                **{
-                    ep: make_class_of_wheel(ep, wheel.distribution, wheel.module)
-                    for ep in wheel.eps
-                }
-            )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
 # -- metadata and source
 # --------------------------------------------------------------------------------------
 
 
-def _read_wheels(infos: Iterable[Path]) -> dict[str, Wheel]:
+def read_wheels(
+    infos: Iterable[Path], builds: Mapping[str, tuple[str, ...]]
+) -> dict[str, Wheel]:
     """Return wheels by their names; of one found twice, the first."""
     wheels: dict[str, Wheel] = {}
     for info in infos:
         with suppress(Exception):  # metadata of other packages fails in many ways
-            if (wheel := _read_wheel(info)) is not None:
+            if (wheel := _read_wheel(info, builds)) is not None:
                 wheels.setdefault(_normalise(wheel.distribution), wheel)
     return wheels
 
 
-def _read_wheel(info: Path) -> Wheel | None:
+def _read_wheel(info: Path, builds: Mapping[str, tuple[str, ...]]) -> Wheel | None:
     """Return a wheel; None for one without a module that names EPs, as those are that
     only require another wheel.
     """
@@ -130,7 +110,7 @@ def _read_wheel(info: Path) -> Wheel | None:
 
     distribution = Distribution.at(info)
     name, version = distribution.metadata["Name"], distribution.version
-    if (built_in := BUILDS.get(_normalise(name))) is not None:
+    if (built_in := builds.get(_normalise(name))) is not None:
         return Wheel(name, version, "", built_in)
     module = _find_module(distribution)
     source = _find_source(distribution, module)
