@@ -246,14 +246,14 @@ def test_the_core_keeps_to_its_budget_of_concepts():
     assert 10 < len(ext.__all__) <= 34
 
 
-ABOVE_THEIR_LIMIT = {("epctx_bench",): 11_712}
+ABOVE_THEIR_LIMIT = {("epctx_bench",): 10_889}
 """Packages that have more expressions than they may, and their number today. A number
 here is only ever lowered; one within its limit goes.
 """
 
 DENSE = {
     "epctx_batch": 3.84,
-    "epctx_bench": 4.03,
+    "epctx_bench": 3.99,
     "epctx_blobs": 4.37,
     "epctx_cache": 3.75,
     "epctx_campaigns": 4.03,
@@ -270,7 +270,6 @@ above.
 """
 
 WITH_CIRCLES = {
-    "epctx_bench": 3,
     "epctx_isolation": 5,
 }
 """Packages with modules that import each other in a circle, and how many modules do; as

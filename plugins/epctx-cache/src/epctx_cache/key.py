@@ -205,7 +205,7 @@ def _describe_environment(
         name: seal(os.fsencode(f"{name}={os.environ[name]}"))
         if name in os.environ
         else None
-        for name in sorted(choice.cls.environment)
+        for name in sorted(map(str, choice.cls.environment))
     }
     return {"environment": sealed} if sealed else {}
 
