@@ -21,7 +21,8 @@ exactly its own version of the core.
     a manifest for a model that another tool wrote (epctx-files).
 `Publication`:
     putting a converted, annotated or changed model, or a page, in its place
-    (epctx-batch, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
+    (epctx-batch, epctx-bench, epctx-cli, epctx-files, epctx-onnxruntime,
+    epctx-report).
 `ProviderSession`:
     the EPs that a compile will have, with options and versions; an EP instance in
     another process (epctx-bench, epctx-cache, epctx-isolation).

@@ -213,7 +213,8 @@ class Subject(Work):
         records = read_context_nodes(
             self.proto.graph, partial(findings.add_error, "node-refused")
         )
-        for record in records if self.is_open else ():
+        inside = [record for record in records if record.path]
+        for record in inside if self.is_open else ():
             with findings.collect_of_plugin("plugin-broken", "subgraph-not-run"):
                 self.model.graph_of(record)
         return records
@@ -274,6 +275,10 @@ class Subject(Work):
         """Give a node to the EP that takes its source, as far as that is not broken; of
         the nodes of a source that no EP takes, the first one is noted.
         """
+        if node.source in self._eps_by_source:
+            # As in a load, only the first node of a source can be refused.
+            super().route_node(node)
+            return
         findings = self.findings
         code = "plugin-missing" if node.source else "source-missing"
         if not node.source or node.source not in self.unrouted:

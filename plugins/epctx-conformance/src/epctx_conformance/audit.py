@@ -192,7 +192,10 @@ def process_state() -> dict[str, str]:
         "the current folder": str(Path.cwd()),
         "the path of imports (sys.path)": list(sys.path),
         "the hooks of imports (sys.meta_path)": [
-            type(finder).__name__ for finder in sys.meta_path
+            type(finder).__name__
+            for finder in sys.meta_path
+            # A dependency of the core, which the EP may be the first to import.
+            if type(finder).__module__ != "importlib_metadata"
         ],
         "the signal handlers": [
             str(signal.getsignal(number)) for number in sorted(signal.valid_signals())
