@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from os.path import realpath
 from threading import RLock
@@ -20,7 +20,7 @@ from epctx_core.registry.installed import (
     Distribution,
     EntryPoint,
     list_distributions,
-    list_ours,
+    parse_place,
 )
 from epctx_core.registry.records import (
     PluginRecord,
@@ -66,10 +66,13 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     Args:
         paths: folders and wheels to search; None for `sys.path`.
     """
+    found = list(list_distributions(paths))
+    installed = {dist.key for dist in found}
+    if paths is not None:
+        installed |= {dist.key for dist in list_distributions()}
+    ours = [dist for dist in found if dist.is_ours]
     where = [*sys.path, *(paths or ())]
-    records = [
-        record for dist in list_ours(paths) for record in _read_records(dist, where)
-    ]
+    records = [each for dist in ours for each in _read_records(dist, where, installed)]
     return sorted(records, key=sort_key)
 
 
@@ -87,13 +90,16 @@ def explain_hidden(record: PluginRecord, location: str) -> str:
     )
 
 
-def _read_records(dist: Distribution, where: list[str]) -> list[PluginRecord]:
+def _read_records(
+    dist: Distribution, where: list[str], installed: Collection[str]
+) -> list[PluginRecord]:
     """Return the records of one distribution; a single broken one if its entry points
     can't be read.
 
     Args:
         dist: the distribution.
-        where: folders that are searched for the distributions that extras name.
+        where: folders that its finders search.
+        installed: keys of the distributions that extras may name.
     """
     version = dist.version
     label = dist.name or "unnamed distribution"
@@ -110,17 +116,17 @@ def _read_records(dist: Distribution, where: list[str]) -> list[PluginRecord]:
     simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
     records = []
     for ep, mine in providers.items():
-        if _has_needed(mine[0].value, where):
+        if _list_needed(mine[0].value).issubset(installed):
             record = _make_record(mine, sources, label, version)
             is_simulated = _SAID.get(simulated.get(ep, ""))
             records.append(replace(record, simulated=is_simulated))
 
     targets = {
-        _parse_class_path(entry.value) for mine in providers.values() for entry in mine
+        parse_place(entry.value) for mine in providers.values() for entry in mine
     } - {None}
     for entry in sources:
         is_named = entry.value.strip() in providers
-        if not is_named and _parse_class_path(entry.value) not in targets:
+        if not is_named and parse_place(entry.value) not in targets:
             reason = (
                 f"its group {SOURCE_GROUP} gives the source {entry.name!r} to "
                 f"{entry.value!r}, and its group {EP_GROUP} does not have an EP of "
@@ -152,7 +158,7 @@ def _ask_finders(
         finder = f"{distribution}:{entry.name}"
         try:
             records = [
-                replace(_make_found(*each), finder=finder)
+                replace(_make_found(entry, *each), finder=finder)
                 for each in entry.load()(where)
             ]
         except KeyboardInterrupt:
@@ -164,23 +170,26 @@ def _ask_finders(
 
 
 def _make_found(
-    package: str, version: str | None, ep: str, target: str, problem: str
+    finder: EntryPoint,
+    package: str,
+    version: str | None,
+    ep: str,
+    target: str,
+    problem: str,
 ) -> PluginRecord:
     if problem:
         return _make_broken_record(ep, package, version, problem)
-    entry = EntryPoint(name=ep, value=target, group=EP_GROUP)
+    entry = replace(finder, name=ep, value=target, group=EP_GROUP)
     return _make_record([entry], [], package, version)
 
 
-def _has_needed(value: str, where: list[str]) -> bool:
-    """Return whether the distributions are installed that an entry point's value names
-    as extras.
+def _list_needed(value: str) -> set[str]:
+    """Return the keys of the distributions that an entry point's value names as
+    extras.
     """
     match = OBJECT.fullmatch(value)
     named = ((match and match["extras"]) or "").split(",")
-    needed = {normalise_name(name.strip()) for name in named} - {""}
-    # Few entry points need another distribution.
-    return not needed or needed <= {dist.key for dist in list_distributions(where)}
+    return {normalise_name(name.strip()) for name in named} - {""}
 
 
 def _make_record(
@@ -194,7 +203,7 @@ def _make_record(
     """
     name = mine[0].name
     value = mine[0].value
-    target = _parse_class_path(value)
+    target = parse_place(value)
     problem = ""
     if len(mine) > 1:
         problem = f"its group {EP_GROUP} has {name!r} more than once"
@@ -216,7 +225,7 @@ def _make_record(
         {
             source.name
             for source in sources
-            if source.value.strip() == name or _parse_class_path(source.value) == target
+            if source.value.strip() == name or parse_place(source.value) == target
         }
         - {name}
     )
@@ -228,14 +237,6 @@ def _make_record(
         state=PluginState.DISCOVERED,
         entry_point=target,
     )
-
-
-def _parse_class_path(text: str) -> str | None:
-    """Return `module:Class` without spaces and extras, or None if a text is not of that
-    form.
-    """
-    match = OBJECT.fullmatch(text)
-    return f"{match['module']}:{match['attribute']}" if match else None
 
 
 def _make_broken_record(

@@ -15,9 +15,9 @@ from epctx_core.plugin import (
     ProviderOption,
 )
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
-from epctx_core.registry.discovery import EP_GROUP, EP_NAME
+from epctx_core.registry.discovery import EP_NAME
 from epctx_core.registry.guard import describe_type, mark_broken
-from epctx_core.registry.installed import EntryPoint
+from epctx_core.registry.installed import load_object
 from epctx_core.registry.records import PluginRecord, PluginState
 
 _MARK = f"{PROJECT}_impl"
@@ -143,7 +143,9 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
             f"it was written for plugin API {version}, and this epctx-core has "
             f"{PLUGIN_API}"
         )
-        return [(fault, NEWER_API_HINT)]
+        return [
+            (fault, "Upgrade epctx-core, or install an older version of the plugin.")
+        ]
 
     return [
         *_find_wrong_attributes(cls, name),
@@ -152,8 +154,6 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         *_find_wrong_hooks(cls),
     ]
 
-
-NEWER_API_HINT = "Upgrade epctx-core, or install an older version of the plugin."
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
@@ -286,7 +286,7 @@ def import_provider(
         the plugin raised, or None.
     """
     try:
-        cls = EntryPoint(record.name, record.entry_point, EP_GROUP).load()
+        cls = load_object(record.entry_point)
         problems = find_problems(cls, name=record.name)
     except KeyboardInterrupt:
         raise

@@ -37,13 +37,7 @@ class EntryPoint:
     name: str
     value: str
     group: str
-    dist: Distribution | None = None
-
-    @property
-    def package(self) -> Distribution:
-        """The distribution of one that was read from its metadata."""
-        assert self.dist is not None  # noqa: S101 - asked of what `list_entries` gives
-        return self.dist
+    package: Distribution
 
     @property
     def module(self) -> str:
@@ -51,10 +45,25 @@ class EntryPoint:
         return re.split(r"[:\[]", self.value)[0].strip()
 
     def load(self) -> Any:
-        """Import and return the object; raise whatever its module raises."""
-        match = OBJECT.fullmatch(self.value)
-        module = import_module(self.module)
-        return attrgetter(match["attribute"])(module) if match else module
+        """Import and return the object, or the module that is one; raise whatever the
+        module raises.
+        """
+        place = parse_place(self.value)
+        return load_object(place) if place else import_module(self.module)
+
+
+def parse_place(value: str) -> str | None:
+    """Return `module:Class` without spaces and extras, or None if a value is not of
+    that form.
+    """
+    match = OBJECT.fullmatch(value)
+    return f"{match['module']}:{match['attribute']}" if match else None
+
+
+def load_object(place: str) -> Any:
+    """Import and return the object in a place, as `parse_place` returns it."""
+    module, _, attribute = place.partition(":")
+    return attrgetter(attribute)(import_module(module))
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,11 @@ class Distribution:
     key: str
     place: str
     read: Callable[[str], bytes]
+
+    @property
+    def is_ours(self) -> bool:
+        """True if it has entry points of epctx."""
+        return _GROUPS in self.read(_ENTRY_POINTS)
 
     @property
     def name(self) -> str:
@@ -126,7 +140,7 @@ def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribut
     metadata, as Python does.
     """
     found: dict[str, list[Distribution]] = {}
-    for dist in _walk(sys.path if paths is None else paths, everything=paths is None):
+    for dist in _walk(paths):
         found.setdefault(dist.key, []).append(dist)
     for same in found.values():
         # An upgrade that was interrupted leaves folders without metadata. Of all
@@ -134,27 +148,22 @@ def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribut
         yield next((d for d in same if len(same) > 1 and d.name), same[0])
 
 
-def list_ours(paths: Sequence[str] | None = None) -> list[Distribution]:
-    """Return the distributions that have entry points of epctx."""
-    return [d for d in list_distributions(paths) if _GROUPS in d.read(_ENTRY_POINTS)]
-
-
 def list_entries(group: str) -> list[EntryPoint]:
     """Return the entries of a group, without those that cannot be read or have no
     distribution's name.
     """
     entries = []
-    for dist in list_ours():
+    for dist in list_distributions():
         try:
-            found = dist.read_entry_points()
+            found = dist.read_entry_points() if dist.is_ours else []
         except ValueError:
             continue  # doctor and the list of plugins say so
         entries += [entry for entry in found if entry.group == group and dist.name]
     return entries
 
 
-def _walk(paths: Sequence[str], *, everything: bool) -> Iterator[Distribution]:
-    for path in dict.fromkeys(paths):
+def _walk(paths: Sequence[str] | None) -> Iterator[Distribution]:
+    for path in dict.fromkeys(sys.path if paths is None else paths):
         place = path or "."
         if os.path.isfile(place):  # noqa: PTH113 - there may be very many
             yield from _read_archive(place)
@@ -165,7 +174,7 @@ def _walk(paths: Sequence[str], *, everything: bool) -> Iterator[Distribution]:
                 reader = _make_reader(f"{place}{os.sep}{name}")
                 yield Distribution(_get_key(name), place, reader)
     # A frozen program has a finder of its own; these look at folders and archives.
-    if everything and any(
+    if paths is None and any(
         hasattr(finder, "find_distributions")
         and finder is not PathFinder
         and type(finder).__module__ != "importlib_metadata"
