@@ -232,14 +232,7 @@ def _read(
                     )
                     stack.enter_context(closing(session))
                     session.add(choice, choice.cls, context)
-                session.call_for_runnables(
-                    ep,
-                    "load_context",
-                    [node.name for node in nodes],
-                    Purpose.EXPORT,
-                    nodes=nodes,
-                    reader=reader,
-                )
+                session.load_nodes(ep, nodes, reader, Purpose.EXPORT)
                 return
             for finding in look_into(choice, context, nodes, reader) or ():
                 if finding.severity is Severity.ERROR:

@@ -52,7 +52,7 @@ from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.plugin import ModelIdentity
+    from epctx_core.plugin import ContextNode, ContextReader, ModelIdentity
     from epctx_core.registry.host_plugins import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
@@ -598,6 +598,24 @@ class ProviderSession:
         """
         self._runnables.extend(
             r for r in results if issubclass(type(r), CompiledPartition)
+        )
+
+    def load_nodes(
+        self,
+        ep: str,
+        nodes: Sequence[ContextNode],
+        reader: ContextReader,
+        purpose: Purpose,
+    ) -> Sequence[CompiledPartition]:
+        """Have an EP load its nodes; the results are closed with the session.
+
+        Raises:
+            InvalidGraph: a payload is missing or wrong.
+            PluginError: the EP failed or broke the contract.
+        """
+        names = [node.name for node in nodes]
+        return self.call_for_runnables(
+            ep, "load_context", names, purpose, nodes=nodes, reader=reader
         )
 
     def call_for_runnables(

@@ -390,20 +390,9 @@ class Work:
     def load_nodes(
         self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
-        """Have an EP load its nodes; the results are closed with the session.
-
-        Raises:
-            InvalidGraph: a payload is missing or wrong.
-            PluginError: the EP failed or broke the contract.
-        """
-        return self.providers.call_for_runnables(
-            ep,
-            "load_context",
-            [node.name for node in nodes],
-            Purpose.EXPORT if self.purpose is Purpose.EXPORT else Purpose.LOAD,
-            nodes=nodes,
-            reader=reader,
-        )
+        """Have an EP load its nodes; see `ProviderSession.load_nodes`."""
+        purpose = Purpose.EXPORT if self.purpose is Purpose.EXPORT else Purpose.LOAD
+        return self.providers.load_nodes(ep, nodes, reader, purpose)
 
     def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:
         """Have plugins of the host, the engine and EPs change the model; see
