@@ -14,14 +14,11 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto
-
 from epctx_core.context.metadata import get_text, set_metadata
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
 from epctx_core.context.weights_folder import WeightsFolder
-from epctx_core.errors import InvalidGraph
+from epctx_core.errors import EpctxError
 from epctx_core.graph.model_io import MOST_BYTES, read_model
 from epctx_core.graph.tensor_bytes import read_weight
 from epctx_core.graph.walks import walk_indexed_nodes, walk_model_nodes, walk_tensors
@@ -33,6 +30,8 @@ from epctx_core.graph.weights import (
 )
 
 if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto
+
     from epctx_core.graph.mapping import MappedFile, ModelInput, OpenedFiles
     from epctx_core.options import InputBudget
 
@@ -86,7 +85,7 @@ def find_models_naming(
     opened. Unreadable files are skipped.
     """
     for path in sorted(set(folder.glob("*.onnx")).difference(besides)):
-        with suppress(OSError, ValueError, DecodeError, InvalidGraph):
+        with suppress(OSError, ValueError, EpctxError):
             # A pipe of that name would make us wait for a writer, and a file with holes
             # of terabytes for its end: no model is as large.
             if (
@@ -95,8 +94,7 @@ def find_models_naming(
                 and _mentions(path, os.fsencode(PurePosixPath(name).name))
             ):
                 data, _ = read_model(path)
-                find_format(data, path)
-                model = ModelProto.FromString(data)
+                model = decode_model(data, path, None, find_format(data, path))
                 names = chain(
                     list_payload_files(model.graph), list_external_locations(model)
                 )
