@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
-import subprocess
 from contextlib import contextmanager
 
 import pytest
 from end_to_end.engine_eps import scripted
 from end_to_end.routes import compile_with
 from end_to_end.small_models import chain, saved
+from faults.disks import small_disk
 from faults.pairs import NEW, OLD, Group, OneModel, files, put, staging
 from publish.harness import at_final, take_name_last
 
@@ -51,28 +50,16 @@ def test_a_write_that_the_system_refuses_keeps_the_older_state(harness, size, tm
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def disk(tmp_path):
     """A file system of 100 KiB, where this process may make one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None:
-        pytest.skip("only root makes a file system")
-    made = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", "size=100k", "tmpfs", folder],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("no file system can be made here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disk(tmp_path / "disk", "100k") as folder:
+        yield folder
 
 
-def test_a_disk_without_room_for_both_states_keeps_the_older_one(small_disk, tmp_path):
+def test_a_disk_without_room_for_both_states_keeps_the_older_one(disk, tmp_path):
     pairs = OneModel(tmp_path)
-    pairs.out = small_disk
-    put_into(small_disk, pairs.states[OLD])
+    pairs.out = disk
+    put_into(disk, pairs.states[OLD])
 
     with pytest.raises(Fail, match="No space left") as caught:
         pairs.compile(NEW)
@@ -80,8 +67,8 @@ def test_a_disk_without_room_for_both_states_keeps_the_older_one(small_disk, tmp
     # Not only a compile publishes.
     assert caught.value.hint.startswith("Free some space")
     assert caught.value.hint.endswith("then try again.")
-    assert files(small_disk) == pairs.states[OLD]
-    assert staging(small_disk) == []
+    assert files(disk) == pairs.states[OLD]
+    assert staging(disk) == []
     assert pairs.loaded() == [OLD]
 
 

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from publish.users import ANOTHER, NOBODY, acting_as, as_root
 
 from epctx_core.errors import Fail
 from epctx_core.publish import files
@@ -27,27 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-NOBODY, ANOTHER = 65534, 65533
 LOCK = ".epctx-lock"
-
-as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root can become another user"
-)
-
-
-@contextmanager
-def acting_as(user: int) -> Iterator[None]:
-    """Give this process the rights of another user, none of root's."""
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(user)
-    os.seteuid(user)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 @pytest.fixture

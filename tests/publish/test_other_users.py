@@ -13,12 +13,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.small_models import chain, saved
+from publish.users import ANOTHER, NOBODY, ROOT, acting_as, as_root
 
 from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.publish.publication import Publication
@@ -27,27 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-ROOT, NOBODY, ANOTHER = 0, 65534, 65533
 STAGING = ".epctx-0123456789abcdef"
-
-as_root = pytest.mark.skipif(
-    os.geteuid() != ROOT, reason="only root can become another user"
-)
-
-
-@contextmanager
-def acting_as(user: int) -> Iterator[None]:
-    """Give this process the rights of another user, none of root's."""
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(user)
-    os.seteuid(user)
-    try:
-        yield
-    finally:
-        os.seteuid(ROOT)
-        os.setegid(ROOT)
-        os.setgroups(groups)
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ reason, and the older result stays.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 
 import pytest
+from faults.disks import small_disk
 from faults.verbs import (
     DAILY,
     LARGE,
@@ -17,37 +16,17 @@ from faults.verbs import (
     begin,
     list_litter,
     read_files,
-    write_sources,
 )
 
 SIZE = "1500k"
 FILLER = "filler"
 
 
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sources")
-    write_sources(folder)
-    return folder
-
-
 @pytest.fixture
 def disk(tmp_path):
     """A small file system, where this process may make one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None:
-        pytest.skip("only root makes a file system")
-    made = subprocess.run(
-        [mount, "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder],
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip("no file system can be made here")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    with small_disk(tmp_path / "disk", SIZE) as folder:
+        yield folder
 
 
 def fill(folder, room):

@@ -21,19 +21,11 @@ from faults.verbs import (
     begin,
     list_litter,
     read_files,
-    write_sources,
 )
 
 IMPORT = "onnx/__init__.py"
 SECONDS = 30.0
 """In which a verb ends, on a machine with much other work."""
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sources")
-    write_sources(folder)
-    return folder
 
 
 def finished(verb, source, out):
