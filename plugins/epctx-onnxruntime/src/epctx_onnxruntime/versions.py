@@ -59,9 +59,9 @@ def compile_model(compiler: onnxruntime.ModelCompiler) -> ModelProto:
     Its `compile_to_bytes` never frees the memory of the bytes that it returns a copy of
     (measured on 1.31 and 1.32), so they are taken as a stream.
     """
-    content = bytearray()
-    compiler.compile_to_stream(content.extend)
-    compiled: ModelProto = ModelProto.FromString(bytes(content))
+    parts: list[bytes] = []
+    compiler.compile_to_stream(parts.append)
+    compiled: ModelProto = ModelProto.FromString(b"".join(parts))
     return compiled
 
 
