@@ -581,7 +581,7 @@ class EntryStore:
     def _remove_outgoing(self, outgoing: Path) -> None:
         """Remove the files of an entry that was moved out; its hits stay counted."""
         with suppress(CorruptEntryError, OSError):
-            record = parse_record((outgoing / RECORD).read_bytes())
+            record = parse_record(read_small_file(outgoing / RECORD))
             keep_hits(self._counters, outgoing, record.eps, record.seconds)
         remove_tree(outgoing)
 
