@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import AttributeProto, ModelProto
+from onnx import ModelProto
 
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider, quote
@@ -19,12 +19,7 @@ from epctx_core.graph.inference import infer_safely, infer_types
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
-from epctx_core.graph.walks import (
-    ONNX_DOMAINS,
-    copy_message,
-    iter_subgraphs,
-    walk_nodes,
-)
+from epctx_core.graph.walks import ONNX_DOMAINS, copy_message, walk_nodes
 from epctx_core.installing import install_engine_command
 from epctx_core.plugin import write_in_place
 
@@ -36,9 +31,6 @@ if TYPE_CHECKING:
 
 _LISTED = 20
 """Nodes of a group that the log names."""
-
-_Kernels: TypeAlias = "dict[tuple[Any, ...], bool]"
-"""A node without its names, to whether an engine has a kernel for it."""
 
 _log = logging.getLogger("epctx.engines")
 
@@ -129,11 +121,10 @@ def _lacking_error(
     alone, is too much for all.
     """
     graph = _make_index(model, engines[0])
-    kernels: _Kernels = {}
     lacking = (
         node
         for index, node in enumerate(graph.nodes)
-        if not any(_has_kernel(graph, index, engine, kernels) for engine in engines)
+        if not any(_has_kernel(graph, index, engine) for engine in engines)
     )
     node = next(lacking, None)
     what = _list_nodes(model)
@@ -218,11 +209,8 @@ def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]]
         Each part, and whether the fast engine runs it.
     """
     graph = _make_index(model, engine)
-    kernels: _Kernels = {}
     constant = graph.constants & set(graph.output_names) - graph.producer.keys()
-    slow = {
-        i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine, kernels)
-    }
+    slow = {i for i in range(len(graph.nodes)) if not _has_kernel(graph, i, engine)}
     if constant or len(slow) == len(graph.nodes):
         return None
     while True:
@@ -273,46 +261,9 @@ def _find_stuck_nodes(part: NodeGroup, engine: BaseEngine) -> list[int]:
     ]
 
 
-def _has_kernel(
-    graph: GraphIndex, index: int, engine: BaseEngine, kernels: _Kernels
-) -> bool:
-    """Ask an engine for a node alone; once for equal operators on equal types, which
-    `kernels` collects.
-    """
-    node = graph.nodes[index]
-    probe = get_structure(NodeGroup(graph, [index]).model())
-    if any(True for _ in iter_subgraphs(node)) or probe.functions:
-        return engine.has_kernels(probe)
-    types: list[tuple[int | bytes | None, bool]] = []
-    for name in (*graph.inputs[index], *graph.outputs[index]):
-        # Its element type, or all of another type.
-        elem_type = graph.types.get(name).elem_type if name else 0
-        proto = graph.types.get_proto(name) if elem_type is None else None
-        types.append(
-            (
-                elem_type if proto is None else proto.SerializeToString(),
-                name in graph.constants,
-            )
-        )
-
-    # Kernels may also ask for certain attributes, or for inputs that are constant or
-    # have a known rank.
-    key = (
-        type(engine),
-        (node.domain, node.op_type),
-        tuple(types),
-        any(
-            graph.types.get(name).shape is None for name in graph.inputs[index] if name
-        ),
-        tuple(
-            a.SerializeToString()
-            for a in node.attribute
-            if a.type != AttributeProto.TENSOR
-        ),
-    )
-    if key not in kernels:
-        kernels[key] = engine.has_kernels(probe)
-    return kernels[key]
+def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
+    """Ask an engine for a node alone."""
+    return engine.has_kernels(get_structure(NodeGroup(graph, [index]).model()))
 
 
 class SplitModel:

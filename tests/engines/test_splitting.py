@@ -5,7 +5,6 @@ them does.
 from __future__ import annotations
 
 import logging
-from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -105,27 +104,6 @@ def test_a_group_that_onnxruntime_runs_is_not_looked_into(monkeypatch):
     )
 
     assert prepared.run([np.ones(2, np.float32)])[0].tolist() == [-1, -1]
-
-
-def test_the_engine_is_asked_once_for_equal_operators_on_equal_types(monkeypatch):
-    asked = []
-    real = OnnxRuntimeEngine.has_kernels
-    monkeypatch.setattr(
-        OnnxRuntimeEngine,
-        "has_kernels",
-        lambda self, m: asked.append(m.graph.node[0].op_type) or real(self, m),
-    )
-    names = [f"v{i}" for i in range(40)]
-    chain = [node("Max", [a, a], [b]) for a, b in pairwise(names)]
-    made = model(
-        [*chain, node("Add", [names[-1], names[-1]], ["y"])],
-        [short_value(names[0])],
-        [short_value("y")],
-    )
-
-    split(made, ENGINE)
-
-    assert sorted(asked) == ["Add", "Max"]
 
 
 def test_large_weights_are_found_by_both_engines():
