@@ -1,5 +1,5 @@
-"""ONNX's backend interface over epctx: the module `epctx_campaigns.backend` of the
-package epctx-campaigns.
+"""ONNX's backend interface over epctx: the module `epctx_conformance.backend` of the
+package epctx-conformance.
 """
 
 import sys
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from epctx_core.forwarding import import_installed
 
 if TYPE_CHECKING:
-    from epctx_campaigns.backend import *
+    from epctx_conformance.backend import *
 
-sys.modules[__name__] = import_installed("epctx_campaigns.backend", needed_by=__name__)
+sys.modules[__name__] = import_installed(
+    "epctx_conformance.backend", needed_by=__name__
+)

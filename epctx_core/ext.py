@@ -55,8 +55,8 @@ exactly its own version of the core.
 `implemented_hooks`:
     knowing which hooks an EP has (epctx-cli, epctx-conformance, epctx-isolation).
 `import_installed`:
-    naming the package that a command or a function needs (epctx-batch,
-    epctx-campaigns, epctx-cli, epctx-conformance, epctx-onnxruntime).
+    naming the package that a command or a function needs (epctx-batch, epctx-cli,
+    epctx-conformance, epctx-onnxruntime).
 `install_command`:
     hints that name a package to install (epctx-cli).
 `infer_safely`:

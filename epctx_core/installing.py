@@ -18,7 +18,6 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-batch": ("epctx-cache", "epctx-isolation"),
     "epctx-bench": (),
     "epctx-cache": (),
-    "epctx-campaigns": ("epctx-isolation", "epctx-cli", "epctx-conformance"),
     "epctx-cli": ("epctx-isolation", "epctx-conformance"),
     "epctx-conformance": (),
     "epctx-files": (),

@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +27,28 @@ from conformance import documented_numbers, shares, wheels
 from conformance.catalogue import CATALOGUE, LEFT_OUT, NAME, TWINS, is_asked
 from conformance.known_failures import find_differences, read_known_failures, versions
 from conformance.programs import load_programs
-from epctx_campaigns import campaign
-from epctx_campaigns.routes import ONNXRUNTIME
-from epctx_campaigns.twins import read_index
+from conformance.routes import ONNXRUNTIME
+from conformance.twins import read_index
+from epctx_onnxruntime.checking import campaign
 
 from epctx_core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from epctx_campaigns.routes import Result
+    from epctx_onnxruntime.checking.result import Result
+
+
+OUTCOMES = (
+    "passed",
+    "wrong",
+    "differs",
+    "refused",
+    "raised",
+    "crashed",
+    "hung",
+    "unclaimed",
+)
 
 
 def main() -> int:
@@ -81,7 +94,7 @@ def main() -> int:
             parser.exit(2, f"{error}\n")
     if given.write_docs:
         documented_numbers.write(results, suites, block=given.write_docs)
-    shown = [campaign.table(results), *documented_numbers.summarise(results, suites)]
+    shown = [make_table(results), *documented_numbers.summarise(results, suites)]
     print(*shown, f"{(time.monotonic() - began) / 60:.1f} minutes", sep="\n")  # noqa: T201 - a command
     index = read_index(TWINS) if "twins" in suites else None
     if index is not None:
@@ -90,6 +103,25 @@ def main() -> int:
     return _compare(
         results, names if len(suites) == len(CATALOGUE.suites) else None, lacking
     )
+
+
+def make_table(results: Iterable[Result]) -> str:
+    """Return how many cases ended how, by route; "claimed" counts those of which EPs
+    took a node.
+    """
+    counts = Counter(
+        (r.route, what)
+        for r in results
+        for what in (r.outcome, "claimed" * bool(r.claimed))
+    )
+    heads = (*OUTCOMES, "claimed")
+    titles = "".join(f"{head:>10}" for head in heads)
+    lines = [f"{'route':20}{titles}"]
+
+    for route in dict.fromkeys(route for route, _ in counts):
+        numbers = "".join(f"{counts[route, head]:10}" for head in heads)
+        lines.append(f"{route:20}{numbers}")
+    return "\n".join(lines)
 
 
 def _parse() -> tuple[argparse.ArgumentParser, argparse.Namespace]:

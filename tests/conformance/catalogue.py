@@ -10,12 +10,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from conformance.greedy_eps import FirstTurn, Greedy, SecondTurn
+from conformance.open_dimension import open_cases
 from conformance.programs import load_programs
-from epctx_campaigns.campaign import Catalogue
-from epctx_campaigns.open_dimension import open_cases
-from epctx_campaigns.routes import ONNXRUNTIME, Route, make_routes
-from epctx_campaigns.twins import load_twins
+from conformance.routes import ONNXRUNTIME, Route, make_routes, run_case
+from conformance.twins import load_twins
 from epctx_conformance.cases.onnx_cases import load_cases
+from epctx_onnxruntime.checking.campaign import Catalogue
 from vendors.vendors_onnxruntime import qnn_options
 
 # By distribution, as an installed EP of a vendor goes before the simulated one of its
@@ -59,7 +59,7 @@ LEFT_OUT = {("programs", "cpu_reference.direct")}
 """Suites and routes that do not go together: `onnx.reference` takes minutes for a
 network.
 """
-CATALOGUE = Catalogue(SUITES, ROUTES)
+CATALOGUE = Catalogue(SUITES, ROUTES, run_case)
 NAME = "conformance.catalogue:CATALOGUE"
 """How children find it."""
 

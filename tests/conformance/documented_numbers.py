@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import onnx
 from conformance import shares
 from conformance.catalogue import TWINS
-from epctx_campaigns.twins import read_index
+from conformance.twins import read_index
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from epctx_campaigns.routes import Result
     from epctx_conformance.cases.case import Case
+    from epctx_onnxruntime.checking.result import Result
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {

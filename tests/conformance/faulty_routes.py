@@ -7,9 +7,9 @@ import stat
 import time
 
 import numpy as np
-from epctx_campaigns.campaign import Catalogue
-from epctx_campaigns.routes import Route
+from conformance.routes import Route, run_case
 from epctx_conformance.cases.case import Case, Data
+from epctx_onnxruntime.checking.campaign import Catalogue
 from onnx.backend.base import Backend, BackendRep
 
 from epctx_core.errors import Fail
@@ -120,4 +120,6 @@ ROUTES = [
     Route(eps="unclaimed", through="file", backend=Unclaimed),
 ]
 STUTTERING = Route(eps="stuttering", through="direct", backend=Stuttering)
-CATALOGUE = Catalogue({"double": lambda: {"double": CASE}}, [*ROUTES, STUTTERING])
+CATALOGUE = Catalogue(
+    {"double": lambda: {"double": CASE}}, [*ROUTES, STUTTERING], run_case
+)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from epctx_campaigns.routes import Result
+    from epctx_onnxruntime.checking.result import Result
 
 PATH = Path(__file__).parent / "known_failures.toml"
 

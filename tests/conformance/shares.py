@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_campaigns.twins import LAYERS
+from conformance.twins import LAYERS
 
 if TYPE_CHECKING:
-    from epctx_campaigns.routes import Result
-    from epctx_campaigns.twins import Index, Twin
+    from conformance.twins import Index, Twin
+    from epctx_onnxruntime.checking.result import Result
 
 LEAST = {"openvino": 0.7, "qnn": 0.3, "vitisai": 1.0}
 """What the simulated EPs have to reach."""

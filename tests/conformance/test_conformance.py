@@ -19,8 +19,8 @@ from control_flow.agreement_of_routes import (
     graphs_of,
     model_of,
 )
-from epctx_campaigns.campaign import compared_with_direct, read, run_all
-from epctx_campaigns.routes import Result
+from epctx_onnxruntime.checking.campaign import compared_with_direct, read, run_all
+from epctx_onnxruntime.checking.result import Result
 
 COUNT, SEED = 80, 9
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from conformance import documented_numbers
 from conformance.documented_numbers import summarise, write
-from epctx_campaigns.routes import Result
 from epctx_conformance.cases.case import Case
+from epctx_onnxruntime.checking.result import Result
 
 
 def case(name, text="agraph (float[4] x) => (float[4] y) { y = Relu(x) }"):

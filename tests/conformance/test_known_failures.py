@@ -14,7 +14,7 @@ from conformance.known_failures import (
     read_known_failures,
     versions,
 )
-from epctx_campaigns.routes import Result
+from epctx_onnxruntime.checking.result import Result
 
 ENTRY = KnownFailure(
     cause="onnxruntime refuses it.",

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from epctx_campaigns.open_dimension import open_cases
-from epctx_campaigns.routes import Route, run_case
+from conformance.open_dimension import open_cases
+from conformance.routes import Route, run_case
 from epctx_conformance.cases.case import Case, Data
 from epctx_conformance.cases.onnx_cases import load_cases
 from onnx.backend.base import Backend, BackendRep

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from conformance import samples, wheels
 from conformance.programs import NETWORKS, load_programs
-from epctx_campaigns.comparison import compute_digest
+from epctx_onnxruntime.checking.comparison import compute_digest
 
 PERMISSIVE = {"Apache-2.0", "BSD-2-Clause", "MIT"}
 

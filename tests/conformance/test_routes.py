@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from conformance import faulty_routes
 from conformance.faulty_routes import CASE, ROUTES
-from epctx_campaigns.campaign import read, run_all
-from epctx_campaigns.routes import Route, run_case
+from conformance.routes import Route, run_case
 from epctx_conformance.cases.case import Case, Data
+from epctx_onnxruntime.checking.campaign import read, run_all
 
 from epctx_core.errors import InvalidArgument
 

@@ -11,10 +11,9 @@ import onnx
 import onnxruntime
 import pytest
 from conformance.catalogue import CATALOGUE, SUITES, is_asked
+from conformance.routes import run_case
 from conformance.shares import Share, count_shares, describe, find_lacking
-from epctx_campaigns.comparison import difference
-from epctx_campaigns.routes import Result, run_case
-from epctx_campaigns.twins import (
+from conformance.twins import (
     LONGEST_WAY,
     Index,
     Twin,
@@ -22,6 +21,8 @@ from epctx_campaigns.twins import (
     make_twins,
     read_index,
 )
+from epctx_onnxruntime.checking.comparison import difference
+from epctx_onnxruntime.checking.result import Result
 from numpy.lib import NumpyVersion
 from onnx import TensorProto, numpy_helper
 

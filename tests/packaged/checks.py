@@ -17,7 +17,6 @@ from packaged.distributions import (
     BENCH,
     BLOBS,
     CACHE,
-    CAMPAIGNS,
     COMMANDS,
     CORE,
     ENGINE,
@@ -74,7 +73,6 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
         "from epctx_core.plugin import KernelRegistry",
         "pip install epctx-kernels",
     ),
-    CAMPAIGNS: ("import epctx_core.backend", "pip install epctx-campaigns"),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
     FILES: ("epctx.seal_model", "pip install epctx-files"),
     REPORT: (_use_of_command("epctx_report.report"), "pip install epctx-report"),
@@ -140,7 +138,7 @@ def check_core(environment: Environment, extra: str = "") -> None:
     """
     brought = {COMMANDS} if "cli" in extra else set()
     brought |= {BLOBS} if "ort" in extra else set()
-    missing = {BLOBS, COMMANDS, KIT, CAMPAIGNS, CACHE, *PACKAGES.values()} - brought
+    missing = {BLOBS, COMMANDS, KIT, CACHE, *PACKAGES.values()} - brought
     for package in missing:
         check_missing(environment, package)
     check_smoke(environment, SDK)
@@ -176,7 +174,7 @@ def check_without(environment: Environment, package: str) -> None:
         left = {ep: name for ep, name in PACKAGES.items() if name != package}
         assert environment.plugins() == left
     needs_qnn = {ISOLATION} if package in {SDK, PACKAGES[QNN]} else set()
-    for other in {BLOBS, CACHE, CAMPAIGNS, ISOLATION, KIT} - {package} - needs_qnn:
+    for other in {BLOBS, CACHE, ISOLATION, KIT} - {package} - needs_qnn:
         assert said_without(environment, other) == ""
     environment.install(package)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnxruntime_qnn
 import pytest
-from epctx_campaigns.libraries.check import check_library
-from epctx_campaigns.libraries.report import Verdict
-from epctx_campaigns.libraries.subject import Subject
+from epctx_onnxruntime.checking.check import check_library
+from epctx_onnxruntime.checking.report import Verdict
+from epctx_onnxruntime.checking.subject import Subject
 from vendors.vendors_onnxruntime import qnn_options
 
 CASES = {

@@ -12,7 +12,7 @@ import pytest
 
 COMMAND = "epctx_conformance.command"
 """Module that epctx-cli imports."""
-MISSING = ("epctx_campaigns", "epctx_cli")
+MISSING = ("epctx_onnxruntime", "epctx_cli")
 CHECK = """
 from epctx_conformance import check_provider
 from epctx_sim_qnn import QnnProvider
@@ -32,7 +32,7 @@ assert report.ok
 
 @pytest.fixture
 def alone(tmp_path):
-    """Run a program where the command line and the campaigns are missing, in the
+    """Run a program where the command line and onnxruntime's EPs are missing, in the
     processes that it starts, too.
     """
     for name in MISSING:

@@ -109,7 +109,6 @@ SAMPLE = (
     "signatures",
     "claims",
     "partitions",
-    "kernels",
     "boundaries",
     "contexts",
     "nodes",

@@ -27,7 +27,6 @@ _NEEDS = {
     "tolerance": "--ep",
     "seconds": "--ep",
     "results": "--ep",
-    "html": "--ep",
 }
 """Options that go with one of them alone."""
 
@@ -128,9 +127,6 @@ def _declare_cases(group: argparse._ArgumentGroup) -> None:
         "--results",
         metavar="FILE.jsonl",
         help="keep each result there; another run goes on from it",
-    )
-    group.add_argument(
-        "--html", metavar="FILE.html", help="write the report as a page of its own"
     )
 
 

@@ -1,5 +1,5 @@
-"""Command `epctx plugins check`: runs the conformance kit on one EP, and that of
-epctx-campaigns with `--ep`.
+"""Command `epctx plugins check`: runs the conformance kit on one EP, and with
+`--ep` the check of epctx-onnxruntime.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if argument == "NAME":
         return run_kit(arguments, console, name)
 
-    campaigns = import_installed(
-        "epctx_campaigns.libraries.command", needed_by="`epctx plugins check --ep`"
+    checking = import_installed(
+        "epctx_onnxruntime.checking.command", needed_by="`epctx plugins check --ep`"
     )
-    code: int = campaigns.run(arguments, console)
+    code: int = checking.run(arguments, console)
     return code
 
 

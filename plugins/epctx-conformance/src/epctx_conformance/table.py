@@ -24,7 +24,6 @@ GROUPS = {
     "signatures": "the class, its hooks and its options",
     "claims": "nodes of a graph that the EP takes",
     "partitions": "partitions that its claims become",
-    "kernels": "single nodes that the EP runs by kernels",
     "boundaries": "values that flow in and out of a partition, and their order",
     "determinism": "the same work gives the same bytes",
     "contexts": "context models: written, moved, handed over, loaded",

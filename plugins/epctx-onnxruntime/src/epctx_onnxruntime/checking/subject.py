@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -21,8 +21,10 @@ from importlib_metadata import PackageNotFoundError, version
 
 from epctx_core import default_registry
 from epctx_core.errors import InvalidArgument, NotImplementedByProvider, suggestion
-from epctx_core.ext import import_installed
 from epctx_core.plugin import ProviderOption, Purpose
+from epctx_onnxruntime.providers import openvino, qnn
+from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
+from epctx_onnxruntime.providers.library import PluginLibrary
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
@@ -66,7 +68,6 @@ class Subject:
         Raises:
             NotImplementedByProvider: no library, no built-in EP and no plugin has the
                 name.
-            PackageMissing: epctx-onnxruntime is not installed.
         """
         return _find_provider(self.ep, self.library)
 
@@ -171,19 +172,12 @@ def _find_provider(ep: str, library: str) -> type[ExecutionProvider]:
 
 
 def _make_provider(ep: str, library: str) -> type[ExecutionProvider]:
-    """Return a class over a library, or over an EP inside onnxruntime; what
-    epctx-onnxruntime knows of the EP is used.
+    """Return a class over a library, or over an EP inside onnxruntime; a vendor's own
+    class where there is one.
     """
-    needed_by = f"a check of {library or ep}"
-    base = import_installed(
-        "epctx_onnxruntime.providers.base", needed_by=needed_by
-    ).OnnxRuntimeProvider
-    library_class = import_installed(
-        "epctx_onnxruntime.providers.library", needed_by=needed_by
-    ).PluginLibrary
     full = ep if ep.endswith(_SUFFIX) else ep + _SUFFIX
     if library and full != ep and _load_known(full) is None:
-        full = _complete_name((full, ep), library, library_class)
+        full = _complete_name((full, ep), library)
     vendor_class = _load_known(full)
     if vendor_class is not None:
         members: dict[str, Any] = {
@@ -195,32 +189,30 @@ def _make_provider(ep: str, library: str) -> type[ExecutionProvider]:
         members = {
             "name": name,
             "vendor": library or "onnxruntime",
-            "library": library_class(ep=full, path=library),
+            "library": PluginLibrary(ep=full, path=library),
             "options": (ProviderOption("*", str, default=None, doc="As given."),),
         }
     made: type[ExecutionProvider] = type(
-        full, (vendor_class or base,), {**members, "__module__": __name__}
+        full,
+        (vendor_class or OnnxRuntimeProvider,),
+        {**members, "__module__": __name__},
     )
     return made
 
 
-def _complete_name(
-    names: tuple[str, ...], library: str, library_class: Callable[..., Any]
-) -> str:
+def _complete_name(names: tuple[str, ...], library: str) -> str:
     """Return the first of two names by which a library lists devices: not all EPs end
     in `ExecutionProvider`.
     """
     for name in names:
         with suppress(NotImplementedByProvider):
-            library_class(ep=name, path=library).list_devices()
+            PluginLibrary(ep=name, path=library).list_devices()
             return name
     return names[0]
 
 
 def _load_known(ep: str) -> Any:
-    """Return the class of epctx-onnxruntime for a vendor's EP, or None."""
-    from epctx_onnxruntime.providers import openvino, qnn
-
+    """Return the class for a vendor's EP, or None."""
     classes = (qnn.QNNExecutionProvider, openvino.OpenVINOExecutionProvider)
     return next((cls for cls in classes if cls.name == ep), None)
 

@@ -17,18 +17,18 @@ from epctx_conformance.report import Outcome
 from epctx_conformance.runner import run_check
 from epctx_conformance.table import GROUPS, Requirements, all_checks, chosen_checks
 
-from epctx_campaigns.campaign import Catalogue, run_all
-from epctx_campaigns.libraries.report import LibraryReport
-from epctx_campaigns.libraries.subject import find_subject
-from epctx_campaigns.libraries.trial import try_case
-from epctx_campaigns.libraries.ways import KIT, NATIVE, WAYS, Way
-from epctx_campaigns.routes import Result
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_onnxruntime.checking.campaign import Catalogue, run_all
+from epctx_onnxruntime.checking.report import LibraryReport
+from epctx_onnxruntime.checking.result import Result
+from epctx_onnxruntime.checking.subject import find_subject
+from epctx_onnxruntime.checking.trial import try_case
+from epctx_onnxruntime.checking.ways import KIT, NATIVE, WAYS, Way
 
 if TYPE_CHECKING:
     from epctx_conformance.harness import Harness
 
-    from epctx_campaigns.libraries.subject import Subject
+    from epctx_onnxruntime.checking.subject import Subject
 
 SAMPLE = 20
 """A quick check takes one case of so many."""
@@ -70,7 +70,7 @@ def check_library(  # noqa: PLR0913 - public: the options of a check
     Examples:
         >>> subject = Subject(ep="AcmeExecutionProvider", library="libacme_ep.so")
         >>> report = check_library(subject)
-        >>> Path("acme.html").write_text(make_page(report))
+        >>> report.ok, report.count_ways()
     """
     facts = subject.describe()
     fingerprint = subject.compute_fingerprint()

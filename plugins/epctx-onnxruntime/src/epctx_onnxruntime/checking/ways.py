@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from epctx_campaigns.libraries.subject import CPU
 from epctx_core import InferenceSession, ModelCompiler, Registry, SessionOptions
+from epctx_onnxruntime.checking.subject import CPU
+from epctx_onnxruntime.engine import OnnxRuntimeModel
 
 if TYPE_CHECKING:
-    from epctx_campaigns.libraries.subject import Subject
+    from epctx_onnxruntime.checking.subject import Subject
 
 Run: TypeAlias = "Callable[..., list[Any]]"
 """`run(None, inputs)`, as in onnxruntime."""
@@ -185,8 +186,6 @@ def _make_run(session: Any, model: bytes) -> Run:
     Raises:
         NotImplementedByProvider: onnxruntime cannot pass a type to or from Python.
     """
-    from epctx_onnxruntime.engine import OnnxRuntimeModel
-
     parsed = onnx.ModelProto.FromString(model)
     names = [value.name for value in parsed.graph.input]
     positional = OnnxRuntimeModel(session, parsed, ())
@@ -228,9 +227,8 @@ def _open_epctx(
         written = folder / "model_ctx.onnx"
         compiler.compile_to_file(written)
     partitions = compiler.report.partitions if compiler.report is not None else ()
-    assignment.taken = [
-        name for partition in partitions for name in partition.node_names
-    ]
+    for partition in partitions:
+        assignment.taken += partition.node_names
     names = [node.name for node in onnx.ModelProto.FromString(model).graph.node]
     assignment.left = [name for name in names if name not in assignment.taken]
     source.unlink()
@@ -256,8 +254,9 @@ def _profile(options: Any, folder: Path) -> None:
 
 def _note_assignment(assignment: Assignment, session: Any, ep: str) -> None:
     for part in session.get_provider_graph_assignment_info():
-        names = [node.name or node.op_type for node in part.get_nodes()]
-        (assignment.taken if part.ep_name == ep else assignment.left).extend(names)
+        nodes = assignment.taken if part.ep_name == ep else assignment.left
+        for node in part.get_nodes():
+            nodes.append(node.name or node.op_type)
 
 
 def _read_profiles(assignment: Assignment, folder: Path, ep: str) -> None:

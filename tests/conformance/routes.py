@@ -6,14 +6,15 @@ import re
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epctx_conformance.backend import FOLDER_PREFIX, Providers, Through, make_backend
+from epctx_onnxruntime.checking.comparison import compute_digest, difference
+from epctx_onnxruntime.checking.result import Result
 from onnx.backend.base import Backend, BackendRep
 
-from epctx_campaigns.backend import FOLDER_PREFIX, Providers, Through, make_backend
-from epctx_campaigns.comparison import compute_digest, difference
 from epctx_core.errors import EpctxError, InvalidGraph, PluginError
 
 if TYPE_CHECKING:
@@ -57,40 +58,6 @@ def make_routes(eps: str, providers: Providers = (), **options: Any) -> list[Rou
         Route(eps=eps, through=way, backend=make_backend(providers, way, **options))
         for way in ways
     ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """Outcome of one case on one route.
-
-    Attributes:
-        outcome: passed; wrong: other results than the case expects; refused: an error
-            of ours; raised: one that is not; crashed, hung: by the process; differs:
-            passed, but in other bits than the direct route; unclaimed: not run, as EPs
-            take nothing, so that a context model has no payload.
-        reason: for a person.
-        kind: the part of the reason that another text does not change: an error's
-            class, or the difference. "aliasing": a second run changed the first one's
-            outputs; "inputs": a run changed its inputs.
-        claimed: number of nodes that EPs took.
-        operators: the same by operator.
-        bits: digest of the outputs.
-        notes: what else a campaign's own function found; what JSON can hold.
-    """
-
-    case: str
-    route: str
-    outcome: str
-    reason: str = ""
-    kind: str = ""
-    claimed: int = 0
-    operators: Mapping[str, int] = field(default_factory=dict)
-    bits: str = ""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what is not empty."""
-        return {key: value for key, value in asdict(self).items() if value}
 
 
 def run_case(case: Case, route: Route) -> Result:
@@ -199,7 +166,7 @@ class OnnxRuntimeAlone(Backend):
     """onnxruntime's CPU EP without epctx: what its own outcome is."""
 
     @classmethod
-    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> BackendRep:  # noqa: ARG003
+    def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> BackendRep:
         """Make a session of a serialised model; `run` takes inputs by name."""
         from onnxruntime import InferenceSession
 
@@ -214,7 +181,7 @@ class _OnnxRuntimeRep(BackendRep):
     def __init__(self, session: Any) -> None:
         self._session = session
 
-    def run(self, inputs: Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:  # noqa: ARG002
+    def run(self, inputs: Mapping[str, Any], **kwargs: Any) -> tuple[Any, ...]:
         return tuple(self._session.run(None, dict(inputs)))
 
 

@@ -10,12 +10,12 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from epctx_campaigns.libraries.subject import CASES
-from epctx_campaigns.libraries.ways import NATIVE, WAYS
+from epctx_onnxruntime.checking.subject import CASES
+from epctx_onnxruntime.checking.ways import NATIVE, WAYS
 
 if TYPE_CHECKING:
-    from epctx_campaigns.libraries.subject import Subject
-    from epctx_campaigns.routes import Result
+    from epctx_onnxruntime.checking.result import Result
+    from epctx_onnxruntime.checking.subject import Subject
 
 
 class Verdict(Enum):
@@ -78,10 +78,9 @@ class LibraryReport:
     def ok(self) -> bool:
         """True if nothing was wrong, nothing crashed, and something passed."""
         verdicts = {judge(result) for result in (*self.checks, *self.trials)}
-        return Verdict.PASS in verdicts and not verdicts & {
-            Verdict.CRASH,
-            Verdict.WRONG,
-        }
+        if Verdict.CRASH in verdicts or Verdict.WRONG in verdicts:
+            return False
+        return Verdict.PASS in verdicts
 
     @cached_property
     def lost_nodes(self) -> dict[str, dict[str, list[str]]]:
@@ -140,14 +139,6 @@ class LibraryReport:
             counts["cases"] = Counter(self.cases.values())
         return counts
 
-    def count_operators(self) -> dict[str, Counter[Verdict]]:
-        """Return the verdicts of the cases in which each operator is."""
-        counts: dict[str, Counter[Verdict]] = {}
-        for case, verdict in self.cases.items():
-            for operator in self.operators[case]:
-                counts.setdefault(operator, Counter())[verdict] += 1
-        return dict(sorted(counts.items()))
-
     def count_passes(self) -> dict[str, dict[str, int]]:
         """Return for each way how many cases passed with all nodes on the EP, and how
         many within its tolerance alone.
@@ -185,20 +176,23 @@ class LibraryReport:
         """Return the command line of this check, or of one result."""
         subject = self.subject
         words = ["epctx", "plugins", "check"]
-        words += ["--library", subject.library] * bool(subject.library) + [
-            "--ep",
-            subject.ep,
-        ]
+        if subject.library:
+            words += ["--library", subject.library]
+        words += ["--ep", subject.ep]
         for key, value in subject.options.items():
             words += ["-p", f"{subject.ep}.{key}={value}"]
-        words += [
-            word for ability in subject.without for word in ("--without", ability)
-        ]
-        words += ["--cases", subject.cases] * (subject.cases != CASES)
-        words += ["--tolerance", f"{subject.tolerance:g}"] * bool(subject.tolerance)
+        for ability in subject.without:
+            words += ["--without", ability]
+        if subject.cases != CASES:
+            words += ["--cases", subject.cases]
+        if subject.tolerance:
+            words += ["--tolerance", f"{subject.tolerance:g}"]
+
         if result is not None:
+            words += ["--only", result.case]
             way = self.find_way(result)
-            words += ["--only", result.case] + ["--through", way] * (way in WAYS)
+            if way in WAYS:
+                words += ["--through", way]
         return shlex.join(words)
 
     def as_dict(self) -> dict[str, Any]:
@@ -217,10 +211,6 @@ class LibraryReport:
             },
             "passes": self.count_passes(),
             "lost_nodes": self.lost_nodes,
-            "operators": {
-                name: _as_names(counts)
-                for name, counts in self.count_operators().items()
-            },
             "checks": [self._as_entry(result) for result in self.checks],
             "cases": list(self._list_cases()),
         }
@@ -238,16 +228,15 @@ class LibraryReport:
             }
 
     def _as_entry(self, result: Result) -> dict[str, Any]:
-        entry = {
-            "verdict": judge(result).name,
-            "reason": self.explain(result),
-            **result.notes,
-        }
+        entry: dict[str, Any] = {}
+        if self.find_way(result) == "kit":
+            entry["check"] = result.case
+        entry["verdict"] = judge(result).name
+        entry["reason"] = self.explain(result)
+        entry.update(result.notes)
         if result in self.faults:
             entry["command"] = self.reproduce(result)
-        return (
-            entry if self.find_way(result) != "kit" else {"check": result.case, **entry}
-        )
+        return entry
 
 
 def _as_names(counts: Mapping[Verdict, int]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import onnx
-from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
+from onnx.backend.base import Backend, BackendRep, Device, DeviceType
 
 from epctx_core import (
     InferenceSession,
@@ -26,7 +26,7 @@ from epctx_core import (
     SessionOptions,
     default_registry,
 )
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -54,7 +54,6 @@ Through: TypeAlias = Literal["direct", "file", "embed"]
 
 FOLDER_PREFIX = "epctx-backend-"
 WAYS = ("direct", "file", "embed")
-_NEWEST = 2**31 - 1
 _CPU = "CPUExecutionProvider"
 _TOLERANCES = ("rtol", "atol")  # the official runner hands its own options on
 
@@ -201,32 +200,15 @@ class EpctxBackend(Backend):
             return rep.run(inputs)
 
     @classmethod
-    def run_node(
-        cls,
-        node: onnx.NodeProto,
-        inputs: Any,
-        device: str = "CPU",
-        outputs_info: Sequence[tuple[Any, tuple[int, ...]]] | None = None,
-        **kwargs: Any,
-    ) -> tuple[Any, ...]:
-        """Run one node and return a named tuple of its outputs.
+    def run_node(cls, *_arguments: Any, **_named: Any) -> Any:
+        """Refuse a node alone, as onnxruntime's backend does.
 
-        Args:
-            node: the node; its omitted inputs have empty names.
-            inputs: arrays for its other inputs, in order.
-            device: "CPU".
-            outputs_info: element type and shape of each output; None: by ONNX's
-                inference.
-            kwargs: as of `prepare`; `opset_version`: the version of the node's domain,
-                by default the operator's newest.
+        Raises:
+            NotImplementedByProvider: always.
         """
-        version = kwargs.pop("opset_version", None)
-        feeds = dict(zip(filter(None, node.input), inputs, strict=True))
-        outputs = cls.run_model(
-            _make_model(node, feeds, outputs_info, version), feeds, device, **kwargs
-        )
-        return namedtupledict("Outputs", [name for name in node.output if name])(
-            *outputs
+        raise NotImplementedByProvider(
+            "epctx's backend runs no node alone.",
+            hint="Make a model of it: onnx.helper.make_model, then run_model.",
         )
 
 
@@ -330,49 +312,6 @@ def _compile_and_open(
         for operator in part.operators
     )
     return EpctxBackendRep(session, operators, folder)
-
-
-def _make_model(
-    node: onnx.NodeProto,
-    feeds: Mapping[str, Any],
-    outputs_info: Sequence[Any] | None,
-    version: int | None,
-) -> onnx.ModelProto:
-    """Return a model of one node over inputs of the types and shapes of the given
-    ones.
-    """
-    from onnx import defs, helper, numpy_helper, shape_inference
-
-    def describe(name: str, kind: Any, shape: Any) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape
-        )
-
-    inputs = [
-        describe(name, np.asarray(x).dtype, np.shape(x)) for name, x in feeds.items()
-    ]
-    outputs = [name for name in node.output if name]
-    if outputs_info is None or version is None:
-        schema = defs.get_schema(node.op_type, version or _NEWEST, node.domain)
-        version = version or schema.since_version
-    imports = [helper.make_opsetid(node.domain, version)]
-    if outputs_info is None:
-        types = {value.name: value.type for value in inputs}
-        data = {
-            name: numpy_helper.from_array(np.asarray(x)) for name, x in feeds.items()
-        }
-        output_types = shape_inference.infer_node_outputs(
-            schema, node, types, data, opset_imports=imports
-        )
-        made = [helper.make_value_info(name, output_types[name]) for name in outputs]
-    else:
-        made = [
-            describe(name, *info)
-            for name, info in zip(outputs, outputs_info, strict=True)
-        ]
-    return helper.make_model(
-        helper.make_graph([node], "node", inputs, made), opset_imports=imports
-    )
 
 
 supports_device = EpctxBackend.supports_device

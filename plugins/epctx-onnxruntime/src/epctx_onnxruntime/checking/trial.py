@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from epctx_campaigns.comparison import compute_digest, difference
-from epctx_campaigns.libraries.subject import CPU
-from epctx_campaigns.libraries.ways import NATIVE, Assignment, open_way, open_without
-from epctx_campaigns.routes import Result
 from epctx_core.errors import EpctxError, NotImplementedByProvider
+from epctx_onnxruntime.checking.comparison import compute_digest, difference
+from epctx_onnxruntime.checking.result import Result
+from epctx_onnxruntime.checking.subject import CPU
+from epctx_onnxruntime.checking.ways import NATIVE, Assignment, open_way, open_without
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case, Data
 
-    from epctx_campaigns.libraries.subject import Subject
-    from epctx_campaigns.libraries.ways import Run, Way
+    from epctx_onnxruntime.checking.subject import Subject
+    from epctx_onnxruntime.checking.ways import Run, Way
 
 LONGEST_REASON = 400
 _RANDOM = frozenset(
@@ -111,13 +111,11 @@ class _Trial:
             return "unclaimed", "the EP takes no node"
         if nodes.ran == 0:
             others = ", ".join(nodes.elsewhere) or "nothing"
-            return (
-                "unclaimed",
-                (
-                    f"it takes {len(nodes.taken)} nodes, but runs none: {others} ran "
-                    "on other EPs instead"
-                ),
+            reason = (
+                f"it takes {len(nodes.taken)} nodes, but runs none: {others} ran on "
+                "other EPs instead"
             )
+            return "unclaimed", reason
         return self._explain("wrong", wrong) if wrong else ("passed", "")
 
     def _run_twice(self, run: Run) -> str:
@@ -171,10 +169,8 @@ class _Trial:
             return outcome, reason
         name = f"the CPU EP of {self._way.host}"
         if outcome == "wrong" and cpu.startswith("is wrong"):
-            return (
-                "unclaimed",
-                f"it shows nothing, as {name} {cpu}; with the EP, {reason}",
-            )
+            shown = f"it shows nothing, as {name} {cpu}; with the EP, {reason}"
+            return "unclaimed", shown
         start = reason[: LONGEST_REASON - 80]
         return outcome, f"{start}; {name} {cpu}"
 
@@ -188,10 +184,8 @@ class _Trial:
                 for data in self._sets
             ]
         except Exception as error:  # noqa: BLE001 - of onnxruntime, or of epctx
-            return (
-                f"refuses it ({type(error).__name__})",
-                f"{type(error).__name__}: {error}",
-            )
+            kind = type(error).__name__
+            return f"refuses it ({kind})", f"{kind}: {error}"
         wrong = next(filter(None, faults), "")
         return (f"is wrong, too ({wrong})" if wrong else "passes"), ""
 

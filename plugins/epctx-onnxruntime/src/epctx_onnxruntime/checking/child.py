@@ -1,4 +1,4 @@
-"""A child of a campaign: `python -m epctx_campaigns.child` runs the tasks on
+"""A child of a campaign: `python -m epctx_onnxruntime.checking.child` runs the tasks on
 stdin, a line of JSON for each result.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from epctx_campaigns.campaign import load_catalogue
-from epctx_campaigns.routes import Result, Route
+from epctx_onnxruntime.checking.campaign import load_catalogue
+from epctx_onnxruntime.checking.result import Result
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
@@ -83,7 +83,7 @@ def _cache_data(case: Case) -> Case:
     return replace(case, model=cache(case.model), data=cache(case.data))
 
 
-def _skip_route(route: Route, direct: Result, name: str) -> Result | None:
+def _skip_route(route: Any, direct: Result, name: str) -> Result | None:
     """Return the result of a route over a context model that would have no payload."""
     ran = direct.outcome in {"passed", "wrong", "unclaimed"} and not direct.claimed
     if (

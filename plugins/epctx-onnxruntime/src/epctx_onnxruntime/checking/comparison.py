@@ -44,7 +44,9 @@ def _compare_arrays(result: np.ndarray, expected: np.ndarray, case: Case) -> str
     elif result.dtype != expected.dtype:
         return f"{result.dtype} instead of {expected.dtype}"
     else:
-        rtol = max(case.rtol, BFLOAT16_RTOL if expected.dtype.name == "bfloat16" else 0)
+        rtol = case.rtol
+        if expected.dtype.name == "bfloat16":
+            rtol = max(rtol, BFLOAT16_RTOL)
         if expected.dtype.type.__module__ != "numpy":
             result = result.astype(np.float32)
             expected = expected.astype(np.float32)

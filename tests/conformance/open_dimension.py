@@ -16,9 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 from epctx_conformance.cases.case import Case, Data
+from epctx_onnxruntime.checking.comparison import difference
 from onnx.reference import ReferenceEvaluator
-
-from epctx_campaigns.comparison import difference
 
 ROWS = "rows"
 """The symbol."""

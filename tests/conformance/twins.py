@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 import onnx
 from epctx_conformance.cases.case import Case, Data
+from epctx_onnxruntime.checking.comparison import difference
 from importlib_metadata import version
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
-
-from epctx_campaigns.comparison import difference
 
 PRECISIONS = {"a8w8": "QUInt8", "a16w8": "QUInt16"}
 """By the end of a twin's name the type of its activations; its weights are INT8."""

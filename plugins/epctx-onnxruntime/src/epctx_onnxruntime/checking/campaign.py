@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,8 +20,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_campaigns.routes import Result, run_case
 from epctx_core.errors import InvalidArgument
+from epctx_onnxruntime.checking.result import Result
 
 if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
@@ -31,16 +30,6 @@ Task: TypeAlias = tuple[str, str]
 """Names of a case and a route."""
 
 BATCH = 10_000
-OUTCOMES = (
-    "passed",
-    "wrong",
-    "differs",
-    "refused",
-    "raised",
-    "crashed",
-    "hung",
-    "unclaimed",
-)
 SECONDS_FOR_A_CASE = 120
 
 
@@ -50,8 +39,8 @@ class Catalogue:
     Args:
         suites: functions that give cases by name; called when one of theirs, or one of
             a later suite, is first looked for. No two suites have a case of one name.
-        routes: all routes: of `Route`, or with `eps`, `through` and `str` as it has
-            them.
+        routes: all routes, each with its EPs' name `eps`, the way `through` and
+            `str`, which is both, such as "qnn.file".
         run: runs a case on a route.
     """
 
@@ -59,7 +48,7 @@ class Catalogue:
         self,
         suites: Mapping[str, Callable[[], Mapping[str, Case]]],
         routes: Iterable[Any],
-        run: Callable[[Case, Any], Result] = run_case,
+        run: Callable[[Case, Any], Result],
     ) -> None:
         self.suites = {name: cache(load) for name, load in suites.items()}
         self.routes = {str(route): route for route in routes}
@@ -246,7 +235,7 @@ def _run_in_children(
     another one goes on.
     """
     left = list(tasks)
-    command = [sys.executable, "-W", "ignore", "-m", "epctx_campaigns.child"]
+    command = [sys.executable, "-W", "ignore", "-m", "epctx_onnxruntime.checking.child"]
     while left and not children.are_ended:
         asked = {
             "path": [str(Path(each).absolute()) for each in sys.path],
@@ -319,22 +308,3 @@ def compared_with_direct(results: Sequence[Result]) -> list[Result]:
         return replace(result, outcome="differs", kind="bits", reason="bits")
 
     return [judge(result) for result in results]
-
-
-def table(results: Iterable[Result]) -> str:
-    """Return how many cases ended how, by route; "claimed" counts those of which EPs
-    took a node.
-    """
-    counts = Counter(
-        (r.route, what)
-        for r in results
-        for what in (r.outcome, "claimed" * bool(r.claimed))
-    )
-    heads = (*OUTCOMES, "claimed")
-    titles = "".join(f"{head:>10}" for head in heads)
-    lines = [f"{'route':20}{titles}"]
-
-    for route in dict.fromkeys(route for route, _ in counts):
-        numbers = "".join(f"{counts[route, head]:10}" for head in heads)
-        lines.append(f"{route:20}{numbers}")
-    return "\n".join(lines)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from epctx_cli.command import ExitCode, provider_options
 from epctx_conformance.arguments import make_requirements
 
-from epctx_campaigns.libraries.check import SECONDS, check_library
-from epctx_campaigns.libraries.page import make_page
-from epctx_campaigns.libraries.report import Verdict, judge, list_rows
-from epctx_campaigns.libraries.subject import CASES, Subject
-from epctx_core.errors import InvalidArgument
+from epctx_onnxruntime.checking.check import SECONDS, check_library
+from epctx_onnxruntime.checking.report import Verdict, judge, list_rows
+from epctx_onnxruntime.checking.subject import CASES, Subject
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from epctx_cli.command import Console
 
 SHOWN = 20
-"""Faults that the report names; `--json` and `--html` have all."""
+"""Faults that the report names; `--json` has all."""
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -60,7 +58,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     ]
     console.table(("outcome", "way", "case or check", "reason"), rows)
     if more := len(report.faults) - len(faults):
-        console.say(f"\n  and {more} more; --json and --html have all.")
+        console.say(f"\n  and {more} more; --json has all.")
     lost = [
         (case, way, ", ".join(names)[:160])
         for case, ways in report.lost_nodes.items()
@@ -74,22 +72,5 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"\nNext: {report.reproduce(report.faults[0])}")
     elif not report.ok:
         console.error("nothing passed, so nothing was shown: the EP took no node.")
-    if arguments.html:
-        write_page(Path(arguments.html), make_page(report))
-        console.note(f"\nReport: {arguments.html}")
     console.result(report.as_dict())
     return ExitCode.DONE if report.ok else ExitCode.FAILED
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write the page.
-
-    Raises:
-        InvalidArgument: the file cannot be written.
-    """
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgument(
-            f"--html {str(path)!r} cannot be written: {error.strerror}."
-        ) from error
