@@ -89,7 +89,18 @@ COMMANDS = (
     ("run", "{folder}/m_ctx.onnx"),
     ("verify", "{folder}/m_ctx.onnx"),
     ("explain", "{model}", "--ep", "QNN", "--fail-on-cpu", "1"),
+    ("doctor", "{model}", "--ep", "QNN"),
+    ("compare", "{model}", "{folder}/m_ctx.onnx"),
+    ("batch", "{folder}/fleet.toml"),
 )
+FLEET = """
+[[model]]
+path = "m.onnx"
+[[target]]
+name = "each"
+eps = ["Importing"]
+"""
+"""File of a batch, whose tasks are done by processes of its own."""
 
 
 @pytest.fixture
@@ -154,6 +165,7 @@ def test_isolated_and_measuring_processes_of_a_host_leave_no_telemetry(home, mod
 
 @pytest.mark.usefixtures("importing_ep")
 def test_no_command_leaves_telemetry(home, model):
+    model.with_name("fleet.toml").write_text(FLEET)
     for name, *arguments in COMMANDS:
         places = {"model": model, "folder": home.parent}
         given = [argument.format(**places) for argument in arguments]

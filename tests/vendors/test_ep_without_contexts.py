@@ -232,6 +232,19 @@ def test_a_compile_leaves_its_nodes_and_a_session_takes_them(registry, source, c
         assert nodes_of_ep(session) == nodes_of_ep(native_session(source))
 
 
+def test_a_session_that_compiles_elsewhere_warns_that_it_gives_it_no_node(
+    registry, source, caplog
+):
+    with epctx.InferenceSession(
+        source, options(isolate="compile"), registry=registry
+    ) as session:
+        assert not nodes_of_ep(session)
+
+    (warning,) = [r.message for r in caplog.records if EP in r.message]
+    assert f"no node of m.onnx is taken by {EP}" in warning
+    assert "a session without ep.isolate=compile gives it nodes" in warning
+
+
 def test_a_session_that_is_to_write_a_context_model_is_refused(registry, source):
     with pytest.raises(NotImplementedByProvider, match=f"{EP} runs models but cannot"):
         epctx.InferenceSession(source, options(context_enable="1"), registry=registry)
