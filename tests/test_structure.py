@@ -246,7 +246,7 @@ def test_the_core_keeps_to_its_budget_of_concepts():
     assert 10 < len(ext.__all__) <= 34
 
 
-ABOVE_THEIR_LIMIT = {("epctx_bench",): 10_889}
+ABOVE_THEIR_LIMIT: dict[tuple[str, ...], int] = {}
 """Packages that have more expressions than they may, and their number today. A number
 here is only ever lowered; one within its limit goes.
 """
