@@ -19,7 +19,7 @@ def test_a_vendors_own_session_is_a_column(tmp_path):
         model,
         eps=[EP],
         provider_options={EP: qnn_options()},
-        settings=BenchSettings(turns=1, runs=2, check=True),
+        settings=BenchSettings(turns=1, runs=2),
     )
 
     ours, theirs, cpu = report.columns
@@ -33,6 +33,3 @@ def test_a_vendors_own_session_is_a_column(tmp_path):
     assert set(ours.rows) == set(theirs.rows) >= {"compile", "load_warm", "run"}
     assert theirs.rows["compile"].facts["bytes_written"] > 0
     assert theirs.column.heading == "QNN in onnxruntime"
-    assert not any("own session" in note for note in ours.notes)
-    # Both computed on the device, in half precision.
-    assert ours.check["max_abs"] == theirs.check["max_abs"]

@@ -33,9 +33,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def report(folder):
-    """A report of an open model, with threads, batch sizes and a check."""
+    """A report of an open model, with threads and batch sizes."""
     settings = BenchSettings(
-        turns=2, runs=3, threads=(1, 2), batch_sizes=(1, 4), check=True
+        turns=2, time_limit=1000.0, runs=3, threads=(1, 2), batch_sizes=(1, 4)
     )
     return bench(
         folder / "open.onnx",

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from epctx_bench import BenchSettings, Row, bench, read_schema
 from epctx_bench.sentences import describe_column
-from epctx_bench.tables import make_tables
+from epctx_bench.tables import make_table
 from epctx_bench.units import format_bytes, format_seconds
 
 QUICK = ("--turns", 1, "--runs", 1, "--no-onnxruntime")
@@ -32,7 +32,7 @@ def test_a_failed_column_is_said_beside_the_table_and_exits_with_1(epctx, folder
 
 
 def test_a_context_model_finds_its_eps_and_is_not_compiled(epctx, folder):
-    said = epctx("bench", folder / "fixed_ctx.onnx", *QUICK, "--check", "--json")
+    said = epctx("bench", folder / "fixed_ctx.onnx", *QUICK, "--json")
 
     jsonschema.validate(said.json, read_schema())
     (column,) = said.json["columns"]
@@ -41,7 +41,6 @@ def test_a_context_model_finds_its_eps_and_is_not_compiled(epctx, folder):
     assert column["simulated"] == ["QNNExecutionProvider"]
     assert "compile" not in column["rows"]
     assert column["check"] is None
-    assert any("no session of the original model" in note for note in column["notes"])
     assert said.json["settings"]["turns"] == 1
 
 
@@ -58,7 +57,7 @@ def test_a_length_of_an_open_dimension_is_an_option(epctx, folder):
 
 
 def test_markdown_has_a_line_for_each_row(report):
-    (table,) = make_tables(report.columns)
+    table = make_table(report.columns)
 
     lines = table.to_markdown().splitlines()
 
@@ -72,7 +71,6 @@ def test_markdown_has_a_line_for_each_row(report):
     [
         ("--turns", "0"),
         ("--threads", "1,x"),
-        ("--ep", "CPU", "--markdown", "--json"),
         ("--ep", "CPU", "-c", "no_value"),
         ("--ep", "CPU", "--free-dimension", "N"),
         ("--ep", "CPU", "--free-dimension", "N=1", "--free-dimension", "N=2"),
@@ -89,20 +87,6 @@ def test_an_ep_that_is_not_installed_is_named(epctx, folder):
 
     assert said.code != 0
     assert "Unheard" in said.err
-
-
-def test_no_line_of_a_table_is_longer_than_the_width(report):
-    tables = make_tables(report.columns, width=50)
-
-    assert len(tables) > 1
-    for table in tables:
-        widths = [
-            max(map(len, column))
-            for column in zip(table.header, *table.rows, strict=True)
-        ]
-        assert 2 + sum(widths) + 2 * (len(widths) - 1) <= 50
-    headings = [heading for table in tables for heading in table.header[1:]]
-    assert headings == ["QNN", "onnxruntime"]
 
 
 def test_sentences_compare_with_the_compile_and_with_onnxruntime(columns):
@@ -207,7 +191,7 @@ def test_a_report_is_saved_and_compared_with_in_one_call(epctx, folder, tmp_path
         (["--against={saved}", "--fail-above=much"], "not a slowdown above 0"),
         (["--against={saved}", "--fail-above=-5%"], "not a slowdown above 0"),
         (["--against={saved}", "--fail-above=5"], "means 500% without"),
-        (["--against={saved}", "--no-onnxruntime"], "has the peer"),
+        (["--against={saved}", "--no-onnxruntime"], "Leave out --no-onnxruntime"),
     ],
 )
 def test_a_gate_that_cannot_work_is_refused_before_anything_is_measured(
@@ -239,15 +223,14 @@ def test_text_of_a_report_has_its_tables_in_markdown_and_its_sentences(report):
     report = replace(report, columns=(first, *others))
     text = str(report)
 
-    for table in make_tables(report.columns):
-        assert table.to_markdown() in text
+    assert make_table(report.columns).to_markdown() in text
     assert "open.onnx, 2 turns\n\n| " in text
     assert text.startswith(report.machine["cpu"])
     assert "Simulated: QNNExecutionProvider; these times are not those of" in text
 
 
 def test_html_of_a_report_has_its_tables_with_names_escaped(report):
-    (table,) = make_tables(report.columns)
+    table = make_table(report.columns)
     hostile = replace(report, machine={**report.machine, "cpu": "<script>"})
 
     page = hostile._repr_html_()

@@ -133,9 +133,3 @@ def test_a_watcher_passes_on_what_was_raised_and_ends_its_thread():
         _ = 1 / 0
 
     assert 0 <= watcher.noise.share <= 1
-
-
-@pytest.mark.parametrize("limit", [0.0, 1.0, -0.1, float("nan")])
-def test_a_limit_that_is_not_a_share_is_refused(limit):
-    with pytest.raises(InvalidArgument, match="limit of noise"):
-        Watcher(limit=limit)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from epctx_bench.columns import ColumnReport, Row
-    from epctx_bench.first_results import FirstResults, measure_first_results
     from epctx_bench.gate import JudgedRow, Judgement, Verdict, judge
     from epctx_bench.measuring import bench
     from epctx_bench.noise import Noise
@@ -25,7 +24,6 @@ __all__ = [
     "BenchReport",
     "BenchSettings",
     "ColumnReport",
-    "FirstResults",
     "JudgedRow",
     "Judgement",
     "Noise",
@@ -35,7 +33,6 @@ __all__ = [
     "bench",
     "judge",
     "load_report",
-    "measure_first_results",
     "read_schema",
 ]
 
@@ -47,8 +44,6 @@ _HOME = {
     "judge": "gate",
     "Noise": "noise",
     "load_report": "saved",
-    "FirstResults": "first_results",
-    "measure_first_results": "first_results",
     "Profile": "profile",
     "BenchReport": "report",
     "ColumnReport": "columns",

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.children import Request
-from epctx_bench.columns import EPCTX, VENDOR, is_cpu
+from epctx_bench.columns import EPCTX, VENDOR
 from epctx_bench.inputs import has_open_batch, make_inputs
 from epctx_bench.page_cache import drop_files
 from epctx_bench.process_costs import CostMeter, read_peak
+from epctx_bench.settings import BenchSettings
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
-    from epctx_bench.settings import BenchSettings
     from epctx_core import SessionOptions
     from epctx_core.plugin import ExecutionProvider
 
@@ -43,7 +43,9 @@ _ORT_ERRORS_ONLY = 3
 
 def main() -> int:
     """Answer the request; return the exit code."""
-    request = Request.from_dict(json.load(sys.stdin))
+    asked = json.load(sys.stdin)
+    settings = BenchSettings(**asked.pop("settings"))
+    request = Request(settings=settings, **asked)
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     # Native libraries print too; a line of theirs must not get into the answer.
     os.dup2(2, 1)
@@ -65,9 +67,8 @@ def import_modules(names: Iterable[str]) -> None:
     one that cannot be imported by its name is left out.
     """
     for name in names:
-        if name != "__main__":
-            with suppress(Exception):
-                importlib.import_module(name)
+        with suppress(Exception):
+            importlib.import_module(name)
 
 
 def _fix_dimensions(options: Any, request: Request) -> None:
@@ -105,7 +106,6 @@ def describe_eps(request: Request) -> dict[str, Any]:
             continue
         described[ep] = {
             "distribution": record.distribution,
-            "version": record.version,
             "secret": [option.name for option in cls.options if option.secret],
             "is_native": _is_native(cls),
         }
@@ -203,7 +203,7 @@ def use_model(request: Request) -> dict[str, Any]:
     open_batch = has_open_batch(arguments)
     runs = []
     peak = 0
-    for batch in settings.batch_sizes if open_batch else settings.batch_sizes[:1]:
+    for batch in settings.batch_sizes if open_batch else (1,):
         feeds = make_inputs(arguments, seed=settings.seed, batch=batch)
         for threads in settings.threads:
             times, seconds = _run_steadily(session, feeds, threads, settings)
@@ -212,7 +212,7 @@ def use_model(request: Request) -> dict[str, Any]:
                     "threads": threads,
                     "batch": batch if open_batch else None,
                     "times": _thin_out(times),
-                    "throughput": len(times) * (batch if open_batch else 1) / seconds,
+                    "throughput": len(times) * batch / seconds,
                 }
             )
             peak = peak or _read_peaks()
@@ -222,31 +222,8 @@ def use_model(request: Request) -> dict[str, Any]:
         "runs": runs,
         "peak_bytes": peak,
         "open_batch": open_batch,
-        **_sort_eps(session),
+        "simulated": _list_simulated(session),
     }
-
-
-def compute_outputs(request: Request) -> dict[str, Any]:
-    """Run the model once and write the outputs to a `.npz` file."""
-    import numpy as np
-
-    session = _prepare(request)()
-    settings = request.settings
-    feeds = make_inputs(
-        session.get_inputs(), seed=settings.seed, batch=settings.batch_sizes[0]
-    )
-    outputs = {
-        argument.name: np.asarray(value)
-        for argument, value in zip(
-            session.get_outputs(), session.run(None, feeds), strict=True
-        )
-    }
-    for name, array in outputs.items():
-        if array.dtype.kind not in "biufc":
-            # `.npz` has no types of ml_dtypes; texts are not compared by distance.
-            outputs[name] = array.astype(np.float64 if array.dtype.kind == "V" else str)
-    np.savez(request.output, allow_pickle=False, **outputs)
-    return {}
 
 
 def _prepare(request: Request) -> Callable[[], Any]:
@@ -308,7 +285,7 @@ def _goes_on(done: int, deadline: float, runs: int | None) -> bool:
 def _thin_out(times: Sequence[float]) -> list[float]:
     """Return at most `_MOST_TIMES` times, at even distances in order of length."""
     ordered = sorted(times)
-    step = -(-len(ordered) // _MOST_TIMES) or 1
+    step = -(-len(ordered) // _MOST_TIMES)
     return ordered[step // 2 :: step]
 
 
@@ -320,25 +297,11 @@ def _read_peaks() -> int:
     return read_peak() + sum(read_peak(child.pid) for child in children)
 
 
-def _sort_eps(session: Any) -> dict[str, list[str]]:
-    """Return the names of the session's EPs that are simulated, and of real ones that
-    onnxruntime has no session of.
-    """
+def _list_simulated(session: Any) -> list[str]:
+    """Return the names of the session's simulated EPs; onnxruntime has none."""
     if not hasattr(session, "get_provider_records"):
-        return {"simulated": [], "real": []}
-    from epctx_core import default_registry
-
-    records = session.get_provider_records()
-    return {
-        "simulated": [each.name for each in records if each.simulated],
-        "real": [
-            each.name
-            for each in records
-            if not each.simulated
-            and not is_cpu(each.name)
-            and not _is_native(default_registry.load(each))
-        ],
-    }
+        return []
+    return [each.name for each in session.get_provider_records() if each.simulated]
 
 
 _TASKS: dict[str, Callable[[Request], dict[str, Any]]] = {
@@ -346,7 +309,6 @@ _TASKS: dict[str, Callable[[Request], dict[str, Any]]] = {
     "compile": compile_model,
     "load": load_model,
     "use": use_model,
-    "compute": compute_outputs,
 }
 
 if __name__ == "__main__":

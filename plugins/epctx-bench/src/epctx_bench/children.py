@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from epctx_bench.settings import BenchSettings
 from epctx_core.errors import Fail
@@ -34,13 +34,12 @@ _WORDS = {
     "compile": "compiling",
     "load": "loading",
     "use": "running",
-    "compute": "computing the outputs of",
 }
 
 
-Task: TypeAlias = "Literal['describe', 'compile', 'load', 'use', 'compute']"
-"""Work of one process: describe EPs; compile; load only; load, run once, and go on
-running; or compute the outputs.
+Task: TypeAlias = "Literal['describe', 'compile', 'load', 'use']"
+"""Work of one process: describe EPs; compile; load only; or load, run once, and go on
+running.
 """
 
 
@@ -52,7 +51,7 @@ class Request:
         task: the work.
         engine: see `Column.engine`.
         model: path of the model that is compiled or loaded.
-        output: path of the context model, or of the `.npz` file with outputs.
+        output: path of the context model.
         eps: EP names, each with its options.
         settings: settings of the measurement.
         modules: modules to import before the clock runs.
@@ -68,20 +67,6 @@ class Request:
     modules: Sequence[str] = ()
     dropped: Sequence[str] = ()
 
-    @classmethod
-    def from_dict(cls, written: Mapping[str, Any]) -> Self:
-        """Return the request of `as_dict`."""
-        return cls(**{**written, "settings": BenchSettings(**written["settings"])})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the request as JSON."""
-        return asdict(self)
-
-    @property
-    def name(self) -> str:
-        """Name of the model's file."""
-        return Path(self.model).name
-
 
 def ask_child(request: Request) -> dict[str, Any]:
     """Return the result of a fresh measuring process.
@@ -90,14 +75,14 @@ def ask_child(request: Request) -> dict[str, Any]:
         Fail: the process failed, or did not end in time.
     """
     timeout = request.settings.child_timeout
-    doing = f"{_WORDS[request.task]} {request.name}".rstrip()
+    doing = f"{_WORDS[request.task]} {Path(request.model).name}".rstrip()
     # Files, as a service that an EP leaves running would keep pipes open.
     with (
         tempfile.TemporaryFile("w+") as question,
         tempfile.TemporaryFile("w+") as answer,
         tempfile.TemporaryFile("w+", errors="replace") as said,
     ):
-        json.dump(request.as_dict(), question)
+        json.dump(asdict(request), question)
         question.seek(0)
         process = subprocess.Popen(  # noqa: S603 - this package's own module
             _COMMAND,
@@ -137,13 +122,12 @@ def ask_child(request: Request) -> dict[str, Any]:
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End a process and what it has started, whether it is over or not."""
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _describe_end(code: int) -> str:
-    return f"ended with {code}" if code >= 0 else f"was ended by signal {-code}"
+    if code < 0:
+        return f"was ended by signal {-code}"
+    return f"ended with {code}"

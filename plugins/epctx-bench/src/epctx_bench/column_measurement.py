@@ -7,11 +7,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from epctx_bench.children import Request, Task, ask_child
 from epctx_bench.columns import ONNXRUNTIME, Column, Row, is_cpu
@@ -25,21 +23,12 @@ if TYPE_CHECKING:
     from epctx_bench.settings import BenchSettings
 
 _COMPILE_FACTS = ("cpu_seconds", "peak_bytes", "bytes_written")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """Results of one turn of one column.
-
-    Attributes:
-        compile: the result of the process that compiled; None without one.
-        cold: that of the one that loaded from the disk.
-        use: that of the one that loaded and ran.
-    """
-
-    compile: Mapping[str, Any] | None
-    cold: Mapping[str, Any]
-    use: Mapping[str, Any]
+_LOADS: tuple[tuple[str, Task, str], ...] = (
+    ("load_cold", "load", "seconds"),
+    ("load_warm", "use", "load"),
+    ("first_result", "use", "first_result"),
+)
+"""Rows, with the task and the key of its result that give their samples."""
 
 
 class ColumnMeasurement:
@@ -48,7 +37,7 @@ class ColumnMeasurement:
     Args:
         column: what is measured.
         settings: settings of all columns.
-        folder: an empty folder for the context model.
+        folder: folder for the context model, which is created.
 
     Attributes:
         error: the reason for which it was given up; None as long as it goes on.
@@ -73,7 +62,7 @@ class ColumnMeasurement:
         self._model = column.model
         self._files = column.files
         self._modules: dict[Task, list[str]] = {}
-        self._turns: list[Turn] = []
+        self._turns: list[dict[Task, dict[str, Any]]] = []
 
     @contextmanager
     def _give_up_on_error(self) -> Iterator[None]:
@@ -92,25 +81,20 @@ class ColumnMeasurement:
         more.
         """
         if self.column.engine == ONNXRUNTIME:
-            self._modules["use"] = []
             return
 
         with self._give_up_on_error():
             if self.column.compiles:
                 self._rehearse_compile()
-            once = replace(self._settings, runs=1)
-            result = self._ask("use", model=str(self._model), settings=once)
+            result = self._ask("use", runs=1)
             self._modules["use"] = result["modules"]
             self.simulated = result["simulated"] if self._uses_eps else []
-            if result["real"]:
-                names = " and ".join(result["real"])
-                self.notes.append(f"not compared with the own session of {names}")
 
     def _rehearse_compile(self) -> None:
-        output = self._folder / f"{self.column.model.stem}_ctx.onnx"
-        result = self._ask("compile", output=str(output))
+        self._folder.mkdir()
+        result = self._compile_into(self._folder)
         self._modules["compile"] = result["modules"]
-        self._model = output
+        self._model = self._name_output(self._folder)
         self._uses_eps = result["compiled"]
         self._files = tuple(self._folder / name for name in result["files"])
         if not result["compiled"]:
@@ -127,54 +111,47 @@ class ColumnMeasurement:
         if self.error is not None:
             return
         with self._give_up_on_error():
-            compiled = self._compile_anew() if self.column.compiles else None
-            loaded = {"model": str(self._model), "modules": self._modules["use"]}
-            cold = self._ask("load", dropped=list(map(str, self._files)), **loaded)
+            turn: dict[Task, dict[str, Any]] = {}
+            if self.column.compiles:
+                with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+                    turn["compile"] = self._compile_into(Path(folder))
+            turn["load"] = self._ask("load")
             # A cold load maps files and reads some of their pages only.
             read_files(self._files)
-            use = self._ask("use", **loaded)
-            self._turns.append(Turn(compile=compiled, cold=cold, use=use))
+            turn["use"] = self._ask("use")
+            self._turns.append(turn)
 
-    def _compile_anew(self) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            output = Path(folder, f"{self.column.model.stem}_ctx.onnx")
-            return self._ask(
-                "compile", output=str(output), modules=self._modules["compile"]
-            )
+    def _name_output(self, folder: Path) -> Path:
+        return folder / f"{self.column.model.stem}_ctx.onnx"
 
-    def compute_outputs(self, path: Path) -> dict[str, np.ndarray]:
-        """Return the outputs by name, written to a file first.
+    def _compile_into(self, folder: Path) -> dict[str, Any]:
+        return self._ask("compile", output=str(self._name_output(folder)))
 
-        Raises:
-            Fail: the process failed.
-        """
-        self._ask(
-            "compute",
-            model=str(self._model),
-            output=str(path),
-            modules=self._modules["use"],
-        )
-        with np.load(path) as stored:
-            return {name: stored[name] for name in stored.files}
+    def _ask(self, task: Task, *, output: str = "", **changes: Any) -> dict[str, Any]:
+        """Return what a measuring process answers.
 
-    def _ask(self, task: Task, **changes: Any) -> dict[str, Any]:
-        """Return what a measuring process answers; `changes` are further attributes of
-        the request.
+        Args:
+            task: its work.
+            output: path of the context model that is compiled.
+            **changes: settings of this process alone.
         """
         column = self.column
-        facts: dict[str, Any] = {
-            "task": task,
-            "engine": column.engine,
-            "model": str(column.model),
-            "eps": [(ep, column.options.get(ep, {})) for ep in column.eps],
-            "settings": self._settings,
-        }
-        request = Request(**{**facts, **changes})
-        if task != "compile" and column.compiles:
+        compiles = task == "compile"
+        if column.compiles and not compiles:
             # The compiled model has these lengths already.
-            settings = replace(request.settings, free_dimensions={})
-            request = replace(request, settings=settings)
-        return ask_child(request)
+            changes["free_dimensions"] = {}
+        return ask_child(
+            Request(
+                task=task,
+                engine=column.engine,
+                model=str(column.model if compiles else self._model),
+                output=output,
+                eps=[(ep, column.options.get(ep, {})) for ep in column.eps],
+                settings=replace(self._settings, **changes),
+                modules=self._modules.get("compile" if compiles else "use", ()),
+                dropped=[str(path) for path in self._files],
+            )
+        )
 
     def make_rows(self) -> dict[str, Row]:
         """Return the rows of all turns; none after an error."""
@@ -183,30 +160,33 @@ class ColumnMeasurement:
         turns = self._turns
         rows = {}
         if self.column.compiles:
-            rows["compile"] = _make_compile_row([t.compile or {} for t in turns])
-        rows["load_cold"] = Row(unit="s", samples=[t.cold["seconds"] for t in turns])
-        rows["load_warm"] = Row(unit="s", samples=[t.use["load"] for t in turns])
-        rows["first_result"] = Row(
-            unit="s", samples=[t.use["first_result"] for t in turns]
-        )
-        for runs in zip(*(t.use["runs"] for t in turns), strict=True):
+            rows["compile"] = _make_compile_row([turn["compile"] for turn in turns])
+        for name, task, key in _LOADS:
+            rows[name] = Row(unit="s", samples=[turn[task][key] for turn in turns])
+        used = [turn["use"] for turn in turns]
+        for runs in zip(*(each["runs"] for each in used), strict=True):
             name = "run"
             if name in rows:
                 name += f"_threads_{runs[0]['threads']}"
-                name += "" if runs[0]["batch"] is None else f"_batch_{runs[0]['batch']}"
+                if runs[0]["batch"] is not None:
+                    name += f"_batch_{runs[0]['batch']}"
             rows[name] = _make_run_row(runs)
-        rows["memory"] = Row(unit="bytes", samples=[t.use["peak_bytes"] for t in turns])
+        rows["memory"] = Row(
+            unit="bytes", samples=[each["peak_bytes"] for each in used]
+        )
         return rows
 
     def list_notes(self) -> list[str]:
         """Return all notes, each once."""
-        kept = [f"load_cold: {t.cold['kept']}" for t in self._turns if t.cold["kept"]]
-
-        fixed = []
-        asks_for_batches = max(self._settings.batch_sizes) > 1
-        if asks_for_batches and any(not t.use["open_batch"] for t in self._turns):
-            fixed = ["batch sizes have no effect: the model fixes its first dimension"]
-        return list(dict.fromkeys([*self.notes, *fixed, *kept]))
+        notes = [*self.notes]
+        for turn in self._turns:
+            if max(self._settings.batch_sizes) > 1 and not turn["use"]["open_batch"]:
+                notes.append(
+                    "batch sizes have no effect: the model fixes its first dimension"
+                )
+            if turn["load"]["kept"]:
+                notes.append(f"load_cold: {turn['load']['kept']}")
+        return list(dict.fromkeys(notes))
 
 
 def _make_compile_row(results: list[Mapping[str, Any]]) -> Row:

@@ -24,11 +24,8 @@ from epctx_core.errors import InvalidArgument, one_line
 # `--help` imports this module, and neither numpy nor onnx: what needs them is imported
 # in functions.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from epctx_bench.gate import Judgement
     from epctx_bench.report import BenchReport
-    from epctx_bench.tables import Table
 
 _DEFAULTS = BenchSettings()
 _POSITIVE = partial(whole_number, least=1)
@@ -45,11 +42,7 @@ def add_arguments(parser: CommandParser) -> None:
     _add_columns(parser)
     _add_amounts(parser)
     _add_gate(parser)
-    parser.add_flag(
-        "--check", "compare the outputs with onnxruntime's, else with the CPU EP's"
-    )
     parser.add_flag("--no-onnxruntime", "do not measure onnxruntime's CPU session")
-    parser.add_flag("--markdown", "print the tables in Markdown")
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -162,8 +155,6 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Measure and report; 1 if a column failed or a row became slower."""
     from epctx_bench.measuring import bench
 
-    if arguments.markdown and arguments.json:
-        raise InvalidArgument("--markdown and --json exclude each other.")
     saved, limits = _read_gate(arguments)
 
     eps = [tuple(each.split("+")) for each in arguments.ep]
@@ -187,7 +178,7 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
         )
 
     # First of all: what follows may fail, and the measurement took minutes.
-    _print_report(report, console, markdown=arguments.markdown)
+    _print_report(report, console)
     found = report.as_dict()
     if arguments.save is not None:
         report.save(arguments.save)
@@ -222,16 +213,18 @@ def _read_gate(
                 hint="Add --against FILE, a report that --save wrote.",
             )
         return None, {}
+    if arguments.no_onnxruntime:
+        raise InvalidArgument(
+            "--against compares ratios to the times of onnxruntime.",
+            hint="Leave out --no-onnxruntime.",
+        )
 
-    from epctx_bench.gate import parse_threshold, require_peers
+    from epctx_bench.gate import parse_threshold
 
     limits = {}
     if arguments.fail_above is not None:
         limits["fail_above"] = parse_threshold(arguments.fail_above)
-    saved = load_report(arguments.against)
-    if arguments.no_onnxruntime:
-        require_peers(saved)
-    return saved, limits
+    return load_report(arguments.against), limits
 
 
 def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSettings:
@@ -246,7 +239,6 @@ def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSett
         batch_sizes=arguments.batch,
         runs=arguments.runs,
         seed=arguments.seed,
-        check=arguments.check,
         onnxruntime=not arguments.no_onnxruntime,
         config=dict(options.config_entries),
         free_dimensions=dict(options.model_overrides.dimensions),
@@ -264,14 +256,13 @@ def _print_judgement(judgement: Judgement, console: Console) -> None:
         console.say(one_line(line))
 
 
-def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> None:
+def _print_report(report: BenchReport, console: Console) -> None:
     from epctx_bench.sentences import LEGEND, describe_machine
 
     for line in describe_machine(report.machine):
         console.say(line)
-    width = None if markdown else console.width
-    for title, tables, sentences in report.sections(width):
-        _print_tables(title, tables, console, markdown=markdown)
+    for title, table, sentences in report.sections():
+        console.table(table.header, table.rows, title=title)
         if sentences:
             console.say()
         for sentence in sentences:
@@ -284,15 +275,3 @@ def _print_report(report: BenchReport, console: Console, *, markdown: bool) -> N
     for column in report.columns:
         if column.error is not None:
             console.error(f"{column.name} failed: {column.error}")
-
-
-def _print_tables(
-    title: str, tables: Sequence[Table], console: Console, *, markdown: bool
-) -> None:
-    if markdown:
-        console.say(f"\n### {title}\n")
-        for table in tables:
-            console.say(table.to_markdown(), wrap=False)
-    else:
-        for index, table in enumerate(tables):
-            console.table(table.header, table.rows, title="" if index else title)

@@ -1,11 +1,9 @@
 """Gate: judges whether a measurement is slower than a saved one.
 
 *What is compared.* Machines differ and drift, so times of another day say little. A
-column with a peer is judged by the ratio of its times to the peer's, then against now:
-both were taken in the same turns, and what slowed the machine down is in both. A
-column without a peer is judged by its own times, only if processor, cores, operating
-system and Python are the same, and the result calls itself weaker. A column that is
-another's peer is not judged.
+column is judged by the ratio of its times to those of its peer, then against now: both
+were taken in the same turns, and what slowed the machine down is in both. A column
+without a peer is not judged, nor is one that is another's peer.
 
 *The rule.* A row is `slower` if the slowdown is significant (Yuen's test of trimmed
 means on logarithms, one-sided, at `alpha`, corrected by Holm for the number of rows)
@@ -49,18 +47,12 @@ from scipy import stats
 from epctx_bench.ratio import (
     TRIMMED,
     Values,
-    check_samples,
     find_median,
     pair_logarithms,
     raise_from_logarithm,
 )
 from epctx_bench.saved import Report, check_report
 from epctx_core.errors import InvalidArgument, one_line
-
-MACHINE_FACTS = ("cpu", "cores", "os", "python")
-"""Facts of a report's machine that have to be equal where times are compared without a
-peer. Versions of packages are not among them: they are what is compared.
-"""
 
 SETTINGS = {
     "config": "the session options",
@@ -104,8 +96,7 @@ class JudgedRow:
         low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
         high: upper end; infinity where a side has a single sample.
         pvalue: of the one-sided test of a slowdown, corrected by Holm.
-        peer: the peer's column whose times were compared with; None if the row was
-            judged by its own times, which is weaker.
+        peer: the peer's column, whose times it was divided by.
         reason: why the row is too noisy; else empty.
     """
 
@@ -116,25 +107,19 @@ class JudgedRow:
     low: float
     high: float
     pvalue: float
-    peer: str | None
+    peer: str
     reason: str
 
     def __str__(self) -> str:
         interval = f"{self.low - 1:+.1%} to {self.high - 1:+.1%}"
         if self.high == math.inf:
             interval = "one sample, so no interval"
-        against = f"relative to {self.peer}" if self.peer else "by its own times alone"
         text = (
             f"{self.column}, {self.row}: {self.verdict}, {self.change - 1:+.1%} "
-            f"({interval}), {against}."
+            f"({interval}), relative to {self.peer}."
         )
         if self.reason:
             text += f" {self.reason}"
-        if not self.peer:
-            text += (
-                " Without a peer a slower machine looks like a slower program: this "
-                "verdict is weaker."
-            )
         return text
 
 
@@ -189,19 +174,21 @@ class Judgement:
         if not self.rows:
             return "UNDECIDED: nothing could be compared with the saved report."
 
-        found = ", ".join(
-            f"{self._verdicts.count(verdict)} {verdict}"
-            for verdict in Verdict
-            if verdict in self._verdicts
-        )
+        found = []
+        for verdict in Verdict:
+            count = self._verdicts.count(verdict)
+            if count:
+                found.append(f"{count} {verdict}")
         rows = "row" if len(self.rows) == 1 else "rows"
         text = (
-            f"{len(self.rows)} {rows} compared: {found}. A row fails if it is slower "
-            f"by more than {self.fail_above * 100:.3g}% and that is significant at "
-            f"{self.alpha}."
+            f"{len(self.rows)} {rows} compared: {', '.join(found)}. A row fails if it "
+            f"is slower by more than {self.fail_above * 100:.3g}% and that is "
+            f"significant at {self.alpha}."
         )
-        # It exits like a success, so it must not read like one.
-        return f"UNDECIDED, which is not passed. {text}" if self.undecided else text
+        if self.undecided:
+            # It exits like a success, so it must not read like one.
+            text = f"UNDECIDED, which is not passed. {text}"
+        return text
 
 
 class _Side:
@@ -223,37 +210,39 @@ class _Side:
         self.columns = {column["name"]: column for column in report["columns"]}
         self.peers = {column.get("peer") for column in report["columns"]}
 
-    def samples(self, column: str, row: str) -> list[float]:
+    def samples(self, column: str | None, row: str) -> list[float]:
         """Return the samples of a row; none where the row is missing."""
-        samples: list[float] = self.columns[column]["rows"].get(row, {}).get("samples")
-        return samples or []
+        rows = self.columns.get(column, {}).get("rows", {})
+        samples: list[float] = rows.get(row, {}).get("samples", [])
+        return samples
 
     def peer_samples(self, column: str, row: str) -> list[float]:
         """Return the samples that a row is compared with; none if its column has no
         peer, or one that failed.
         """
         peer = self.columns[column].get("peer")
-        if peer not in self.columns or self.columns[peer].get("error"):
-            return []
         return self.samples(peer, PEER_ROWS.get(row, row))
 
-    def logarithms(self, column: str, row: str, *, by_ratio: bool) -> Values:
-        """Return the logarithms of a row's times, or of their ratios to the peer's.
+    def has_peer(self, column: str) -> bool:
+        """Return whether a column has a peer, and one that did not fail."""
+        peer = self.columns.get(self.columns[column].get("peer"), {})
+        return bool(peer.get("rows"))
+
+    def logarithms(self, column: str, row: str) -> Values:
+        """Return the logarithms of the ratios of a row's times to the peer's.
 
         Raises:
             InvalidArgument: the samples cannot be paired, or one of them is not a
                 positive finite number.
         """
-        ours = self.samples(column, row)
         try:
-            if by_ratio:
-                return pair_logarithms(ours, self.peer_samples(column, row))
-            logarithms: Values = np.log(check_samples(ours))
+            return pair_logarithms(
+                self.samples(column, row), self.peer_samples(column, row)
+            )
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"{column}, {row} of the {self.name}: {error.message}", hint=error.hint
             ) from error
-        return logarithms
 
 
 def judge(
@@ -326,23 +315,6 @@ def parse_threshold(text: str) -> float:
     return number / 100 if is_percent else number
 
 
-def require_peers(saved: Report) -> None:
-    """Check, before a measurement without peers, that a saved report needs none.
-
-    Raises:
-        InvalidArgument: it has columns that were measured beside a peer.
-    """
-    peers = sorted(
-        {column["peer"] for column in saved["columns"] if column.get("peer")}
-    )
-    if peers:
-        raise InvalidArgument(
-            f"the saved report has the peer {peers[0]}, and this measurement leaves "
-            "peers out; ratios need it in both.",
-            hint="Measure onnxruntime too.",
-        )
-
-
 def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's step-down method.
 
@@ -378,6 +350,10 @@ def _compare(
         if name in saved.peers | now.peers:
             continue
 
+        if not all(side.has_peer(name) for side in sides):
+            notes.append(f"{name} was not judged: it has no peer in both reports.")
+            continue
+
         then, today = (side.columns[name]["rows"] for side in sides)
         for row in dict.fromkeys((*then, *today)):
             reason = _find_row_obstacle(name, row, saved, now)
@@ -389,11 +365,11 @@ def _compare(
 
 def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
     """Return why a column cannot be compared; empty if it can."""
-    failures = [
-        f"in the {side.name} it failed ({one_line(str(error))})"
-        for side in (saved, now)
-        if (error := side.columns[column].get("error"))
-    ]
+    failures = []
+    for side in (saved, now):
+        error = side.columns[column].get("error")
+        if error:
+            failures.append(f"in the {side.name} it failed ({one_line(str(error))})")
     if failures:
         return " and ".join(failures)
 
@@ -422,37 +398,16 @@ def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
         if then.get(fact) != today.get(fact):
             return f"its {fact} was {then.get(fact)} and is {today.get(fact)}"
 
-    before, after = (side.report.get("machine") or {} for side in (saved, now))
-    differing = [
-        fact
-        for fact in MACHINE_FACTS
-        if before.get(fact) is None or before.get(fact) != after.get(fact)
-    ]
-    if differing and _find_peer(column, row, (saved, now)) is None:
-        return (
-            "it has no peer in both reports, and its own times are comparable on one "
-            f"machine only; the reports differ in, or lack, {', '.join(differing)}"
-        )
+    if not all(side.peer_samples(column, row) for side in (saved, now)):
+        return "its peer has no such row in both reports"
     return ""
-
-
-def _find_peer(column: str, row: str, sides: Sequence[_Side]) -> str | None:
-    """Return the peer of a column; None unless both reports have its row."""
-    peers = {
-        side.columns[column].get("peer") if side.peer_samples(column, row) else None
-        for side in sides
-    }
-    return peers.pop() if len(peers) == 1 else None
 
 
 def _compare_row(
     column: str, row: str, sides: Sequence[_Side], alpha: float
 ) -> JudgedRow:
     """Return the comparison of a row, before corrections and a verdict."""
-    peer = _find_peer(column, row, sides)
-    then, today = (
-        side.logarithms(column, row, by_ratio=peer is not None) for side in sides
-    )
+    then, today = (side.logarithms(column, row) for side in sides)
     change, low, high, pvalue = _estimate_shift(then, today, alpha)
     return JudgedRow(
         column=column,
@@ -462,7 +417,7 @@ def _compare_row(
         low=raise_from_logarithm(low),
         high=raise_from_logarithm(high),
         pvalue=pvalue,
-        peer=peer,
+        peer=sides[0].columns[column]["peer"],
         reason="",
     )
 
@@ -518,8 +473,10 @@ def _decide(
 
 def _describe_noise(sides: Sequence[_Side]) -> str:
     """Return what the watchers of busy machines said; else an empty text."""
-    return " ".join(
-        f"While the {side.name} was measured: {one_line(str(noise.get('reason')))}"
-        for side in sides
-        if (noise := side.report.get("noise")) and noise.get("busy")
-    )
+    said = []
+    for side in sides:
+        noise = side.report.get("noise") or {}
+        if noise.get("busy"):
+            reason = one_line(str(noise.get("reason")))
+            said.append(f"While the {side.name} was measured: {reason}")
+    return " ".join(said)

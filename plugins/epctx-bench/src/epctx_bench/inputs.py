@@ -7,11 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from epctx_core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_core import NodeArg
 
 _MOST_ELEMENTS = 1 << 27
 """Most elements of one input."""
@@ -19,30 +22,14 @@ _NAMES = {"float": "float32", "double": "float64"}
 """numpy's names of the element types that ONNX Runtime spells in its own way."""
 
 
-class Argument(Protocol):
-    """Input of a model, as epctx and onnxruntime describe it."""
-
-    @property
-    def name(self) -> str:
-        """Name of the input."""
-
-    @property
-    def type(self) -> str:
-        """Type in ONNX Runtime's spelling, such as `tensor(float)`."""
-
-    @property
-    def shape(self) -> Sequence[int | str | None]:
-        """Length, symbolic name or None for each dimension."""
-
-
 def make_inputs(
-    arguments: Sequence[Argument], *, seed: int, batch: int = 1
+    arguments: Sequence[NodeArg], *, seed: int, batch: int = 1
 ) -> dict[str, np.ndarray]:
     """Return random inputs: floats, and both parts of complex numbers, N(0,1); integers
     0 or 1, booleans.
 
     Args:
-        arguments: the model's inputs.
+        arguments: the model's inputs, as epctx and onnxruntime describe them.
         seed: the seed.
         batch: length of an open first dimension; all other open dimensions are 1.
 
@@ -57,7 +44,7 @@ def make_inputs(
     }
 
 
-def has_open_batch(arguments: Sequence[Argument]) -> bool:
+def has_open_batch(arguments: Sequence[NodeArg]) -> bool:
     """Return whether the first dimension of an input is open."""
     return any(
         argument.shape and not isinstance(argument.shape[0], int)
@@ -66,7 +53,7 @@ def has_open_batch(arguments: Sequence[Argument]) -> bool:
 
 
 def _make_values(
-    argument: Argument, generator: np.random.Generator, batch: int
+    argument: NodeArg, generator: np.random.Generator, batch: int
 ) -> np.ndarray:
     dtype = _find_dtype(argument)
     shape = tuple(
@@ -92,7 +79,7 @@ def _make_values(
     return np.asarray(values).astype(dtype)
 
 
-def _find_dtype(argument: Argument) -> np.dtype:
+def _find_dtype(argument: NodeArg) -> np.dtype:
     """Return the array type of an input.
 
     Raises:
@@ -104,13 +91,14 @@ def _find_dtype(argument: Argument) -> np.dtype:
     with suppress(TypeError):
         return np.dtype(name)
 
-    import ml_dtypes
+    # Its types have names of numpy's from now on.
+    import ml_dtypes  # noqa: F401
 
-    if not hasattr(ml_dtypes, name):
+    try:
+        return np.dtype(name)
+    except TypeError as error:
         raise InvalidArgument(
             f"there are no random values for the input {argument.name!r} of type "
             f"{argument.type}.",
             hint="Measure a model whose inputs are tensors of numbers.",
-        )
-    dtype: np.dtype = np.dtype(getattr(ml_dtypes, name))
-    return dtype
+        ) from error

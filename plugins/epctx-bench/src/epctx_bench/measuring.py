@@ -12,11 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from epctx_bench.checking import compare_outputs
 from epctx_bench.children import Request, ask_child
 from epctx_bench.column_measurement import ColumnMeasurement
 from epctx_bench.columns import (
-    CPU_EP,
     EPCTX,
     ONNXRUNTIME,
     VENDOR,
@@ -91,15 +89,15 @@ def bench(
             label = path.stem if stems[path.stem] == 1 else str(path)
             with tempfile.TemporaryDirectory(prefix="epctx-bench-") as folder:
                 measurements = [
-                    _start_measurement(
-                        replace(column, label=label), settings, Path(folder, str(index))
+                    ColumnMeasurement(
+                        replace(column, label=label),
+                        settings=settings,
+                        folder=Path(folder, str(index)),
                     )
                     for index, column in enumerate(_add_vendors(plan, described))
                 ]
                 _take_turns(measurements, settings, share, progress)
-                columns += _report_columns(
-                    measurements, settings, described, Path(folder)
-                )
+                columns += _report_columns(measurements, described)
 
     return BenchReport(
         machine=describe_machine(
@@ -189,13 +187,6 @@ def _add_vendors(
             yield replace(column, engine=VENDOR)
 
 
-def _start_measurement(
-    column: Column, settings: BenchSettings, folder: Path
-) -> ColumnMeasurement:
-    folder.mkdir()
-    return ColumnMeasurement(column, settings=settings, folder=folder)
-
-
 def _take_turns(
     measurements: Sequence[ColumnMeasurement],
     settings: BenchSettings,
@@ -234,71 +225,38 @@ def _take_turns(
 
 def _report_columns(
     measurements: Sequence[ColumnMeasurement],
-    settings: BenchSettings,
     described: Mapping[str, Mapping[str, Any]],
-    folder: Path,
 ) -> list[ColumnReport]:
-    """Return the reports of a model's columns, checked if that is asked for."""
+    """Return the reports of a model's columns."""
     peer = next(
         (m.column.name for m in measurements if m.column.engine == ONNXRUNTIME), None
     )
-    checks = {}
-    if settings.check:
-        checks = compare_outputs(
-            measurements, _make_reference(measurements, settings, folder), folder
+    return [
+        ColumnReport(
+            column=measurement.column,
+            name=measurement.column.name,
+            options=_conceal_options(measurement.column, described),
+            peer=None if measurement.column.name == peer else peer,
+            rows=measurement.make_rows(),
+            error=measurement.error,
+            notes=measurement.list_notes(),
+            simulated=measurement.simulated,
         )
-    reports = []
-    for index, measurement in enumerate(measurements):
-        column = measurement.column
-        reports.append(
-            ColumnReport(
-                column=column,
-                name=column.name,
-                options=_conceal_options(column, described),
-                peer=None if column.name == peer else peer,
-                rows=measurement.make_rows(),
-                error=measurement.error,
-                notes=measurement.list_notes(),
-                simulated=measurement.simulated,
-                check=checks.get(index),
-            )
-        )
-    return reports
-
-
-def _make_reference(
-    measurements: Sequence[ColumnMeasurement], settings: BenchSettings, folder: Path
-) -> ColumnMeasurement | None:
-    """Return what outputs are compared with: onnxruntime's session, else epctx's CPU
-    EP; None for a context model, whose source is not known.
-    """
-    for measurement in measurements:
-        if measurement.column.engine == ONNXRUNTIME and measurement.error is None:
-            return measurement
-    column = measurements[0].column
-    is_plain = column.compiles or (column.eps and all(map(is_cpu, column.eps)))
-    if not is_plain:
-        return None
-    reference = _start_measurement(
-        Column(model=column.model, eps=(CPU_EP,), compiles=False),
-        settings,
-        folder / "reference",
-    )
-    reference.rehearse()
-    return None if reference.error else reference
+        for measurement in measurements
+    ]
 
 
 def _conceal_options(
     column: Column, described: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, str]]:
     """Return the options without the values of secret ones."""
-    return {
-        ep: {
-            key: "[secret]" if _is_secret(ep, key, described) else value
-            for key, value in values.items()
-        }
-        for ep, values in column.options.items()
-    }
+    shown: dict[str, dict[str, str]] = {}
+    for ep, values in column.options.items():
+        shown[ep] = {**values}
+        for key in values:
+            if _is_secret(ep, key, described):
+                shown[ep][key] = "[secret]"
+    return shown
 
 
 def _refuse_secret_scan(

@@ -17,9 +17,8 @@ import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -62,7 +61,7 @@ class Noise:
         return asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Load:
     """Seconds on processors within a period, or counted until one moment.
 
@@ -91,19 +90,11 @@ class Watcher:
     time, so let the measuring run in child processes or for longer than that.
 
     Args:
-        limit: share of the time that may be lost to others.
         proc: folder of the process file system; where it has no `schedstat`, the load
             of all processors is what counts.
     """
 
-    def __init__(
-        self, *, limit: float = LIMIT, proc: str | os.PathLike[str] = "/proc"
-    ) -> None:
-        if not 0 < limit < 1:
-            raise InvalidArgument(
-                f"the limit of noise is {limit}, expected a share between 0 and 1."
-            )
-        self._limit = limit
+    def __init__(self, *, proc: str | os.PathLike[str] = "/proc") -> None:
         self._proc = Path(proc)
         self._threads: dict[Path, tuple[int, int]] = {}
         self._finished = threading.Event()
@@ -129,23 +120,13 @@ class Watcher:
         self._looking.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._finished.set()
         self._looking.join()
         end = self._count()
 
-        counted = {
-            field.name: max(
-                getattr(end, field.name) - getattr(self._begin, field.name), 0.0
-            )
-            for field in fields(Load)
-        }
-        self._noise = assess_load(Load(**counted), limit=self._limit)
+        counts = zip(astuple(end), astuple(self._begin), strict=True)
+        self._noise = assess_load(Load(*(max(now - then, 0.0) for now, then in counts)))
 
     def _look_often(self) -> None:
         while not self._finished.wait(_PAUSE):
@@ -190,13 +171,8 @@ class Watcher:
         )
 
 
-def assess_load(load: Load, *, limit: float = LIMIT) -> Noise:
-    """Return whether a load is too much for measuring.
-
-    Args:
-        load: seconds on processors while something was measured.
-        limit: share of the time that may be lost to others.
-    """
+def assess_load(load: Load) -> Noise:
+    """Return whether a load is too much for measuring."""
     # A wait beyond what others computed is for our own threads.
     lost = min(load.waited, load.others)
     waiting = lost / (load.run + lost) if lost else 0.0
@@ -211,13 +187,13 @@ def assess_load(load: Load, *, limit: float = LIMIT) -> Noise:
         reason = f"all processors were in use, for {waiting:.1%} by others"
 
     stolen = load.stolen / load.elapsed if load.elapsed else 0.0
-    if stolen > limit / 10:
+    if stolen > LIMIT / 10:
         reason += f", and the host took the processors away for {stolen:.1%}"
 
     share = min(waiting + stolen, 1.0)
-    verdict = "was too busy for a verdict" if share > limit else "was free enough"
+    verdict = "was too busy for a verdict" if share > LIMIT else "was free enough"
     return Noise(
-        busy=share > limit, reason=f"The machine {verdict}: {reason}.", share=share
+        busy=share > LIMIT, reason=f"The machine {verdict}: {reason}.", share=share
     )
 
 

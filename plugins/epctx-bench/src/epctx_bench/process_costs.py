@@ -7,7 +7,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import psutil
@@ -33,7 +32,7 @@ class Costs(NamedTuple):
 
 
 def read_peak(pid: int | str = "self") -> int:
-    """Return the peak memory of a process in bytes.
+    """Return the peak memory of a process in bytes; 0 for another one that ended.
 
     Linux tells it in `/proc`. `ru_maxrss` would do elsewhere only: on Linux a process
     inherits that of its parent.
@@ -44,46 +43,35 @@ def read_peak(pid: int | str = "self") -> int:
                 return int(line.split()[1]) * _KIBI
     if pid == "self":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBI
-    with suppress(psutil.Error):
-        return int(psutil.Process(int(pid)).memory_info().rss)
     return 0
 
 
 class CostMeter:
     """Measures the costs of a `with` block; `costs` has them afterwards.
 
-    A thread looks at child processes, because what an ended one used is not known.
+    A thread looks at child processes, because the peak of an ended one is not known.
     """
 
     def __init__(self) -> None:
-        self._children: dict[int, tuple[int, float]] = {}
+        self._peaks: dict[int, int] = {}
         self._done = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self.costs = Costs(0.0, 0.0, 0)
 
     def __enter__(self) -> Self:
         self._watcher.start()
-        self._ended = _cpu_of_ended_children()
-        self._cpu = time.process_time()
+        self._cpu = _count_cpu()
         self._start = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         seconds = time.perf_counter() - self._start
-        cpu = time.process_time() - self._cpu
+        cpu = _count_cpu() - self._cpu
         self._done.set()
         self._watcher.join()
         self._look()
-        # An ended child that was waited for is in both numbers.
-        seen = sum(used for _, used in self._children.values())
-        children = max(seen, _cpu_of_ended_children() - self._ended)
-        peak = read_peak() + sum(peak for peak, _ in self._children.values())
-        self.costs = Costs(seconds, cpu + children, peak)
+        peak = read_peak() + sum(self._peaks.values())
+        self.costs = Costs(seconds, cpu, peak)
 
     def _watch(self) -> None:
         while not self._done.wait(_INTERVAL):
@@ -91,15 +79,18 @@ class CostMeter:
 
     def _look(self) -> None:
         for child in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                times = child.cpu_times()
-                peak, used = self._children.get(child.pid, (0, 0.0))
-                self._children[child.pid] = (
-                    max(peak, read_peak(child.pid)),
-                    max(used, times.user + times.system),
-                )
+            peak = read_peak(child.pid)
+            self._peaks[child.pid] = max(peak, self._peaks.get(child.pid, 0))
 
 
-def _cpu_of_ended_children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def _count_cpu() -> float:
+    """Return the processor time that this process and those that it started have had;
+    of those that ended, if they were waited for.
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = time.process_time() + ended.ru_utime + ended.ru_stime
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            # User, system, and those of children that ended.
+            seconds += sum(child.cpu_times()[:4])
+    return seconds

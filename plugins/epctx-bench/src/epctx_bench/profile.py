@@ -164,9 +164,8 @@ class Profile:
         """
         if self._path is None:
             stem = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-            endings = itertools.chain([""], (f"_{n}" for n in itertools.count(2)))
-            for ending in endings:
-                path = Path(f"{stem}{ending}.json")
+            for number in itertools.count(1):
+                path = Path(f"{stem}_{number}.json" if number > 1 else f"{stem}.json")
                 try:
                     _write(path, self.events(), "x")
                 except FileExistsError:
@@ -191,12 +190,8 @@ def _make_name(
 def _write(path: Path, events: Sequence[Mapping[str, Any]], mode: str) -> None:
     with path.open(mode, encoding="utf-8") as file:
         # A line each: such files are searched by people, too.
-        file.write("[\n")
-        file.writelines(
-            f"{',' if number else ''}{json.dumps(event)}\n"
-            for number, event in enumerate(events)
-        )
-        file.write("]\n")
+        lines = ",\n".join(map(json.dumps, events))
+        file.write(f"[\n{lines}\n]\n")
 
 
 def _to_json(value: object, depth: int = 0) -> object:

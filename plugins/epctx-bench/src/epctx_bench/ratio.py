@@ -72,14 +72,12 @@ class Ratio:
         low: lower end of its confidence interval.
         high: upper end.
         pairs: number of pairs; the interval of a single pair is 0 to infinity.
-        confidence: probability with which the interval contains the true ratio.
     """
 
     estimate: float
     low: float
     high: float
     pairs: int
-    confidence: float
 
     @property
     def inverse(self) -> Ratio:
@@ -187,7 +185,6 @@ def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> R
         low=raise_from_logarithm(low),
         high=raise_from_logarithm(high),
         pairs=len(logarithms),
-        confidence=confidence,
     )
 
 

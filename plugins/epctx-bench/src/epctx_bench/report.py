@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_bench.saved import SCHEMA, save_report
 from epctx_bench.sentences import LEGEND, describe_columns, describe_machine
-from epctx_bench.tables import Table, make_tables, make_title
+from epctx_bench.tables import Table, make_table, make_title
 from epctx_core.errors import one_line
 
 if TYPE_CHECKING:
@@ -73,28 +73,22 @@ class BenchReport:
             for block in self._list_blocks()
         )
 
-    def sections(
-        self, width: int | None = None
-    ) -> Iterator[tuple[str, list[Table], list[str]]]:
-        """Yield title, tables and sentences of each model.
-
-        Args:
-            width: characters of a table's line; None for no limit.
-        """
+    def sections(self) -> Iterator[tuple[str, Table, list[str]]]:
+        """Yield title, table and sentences of each model."""
         for model, group in groupby(self.columns, lambda each: str(each.column.model)):
             columns = list(group)
             yield (
                 make_title(model, columns),
-                make_tables(columns, width=width),
+                make_table(columns),
                 [one_line(each) for each in describe_columns(columns, self.noise)],
             )
 
     def _list_blocks(self) -> Iterator[str | Table]:
         """Yield paragraphs and tables in order."""
         yield ". ".join([*describe_machine(self.machine), LEGEND])
-        for title, tables, sentences in self.sections():
+        for title, table, sentences in self.sections():
             yield f"### {title}"
-            yield from tables
+            yield table
             yield from sentences
 
         if self.noise.busy:

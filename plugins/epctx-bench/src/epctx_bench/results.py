@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from epctx_bench.noise import Noise  # noqa: TC001 - the schema reads the types
+
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
@@ -41,7 +43,7 @@ class SettingsFacts:
         runs: steady runs of each thread in a turn; null for `run_seconds`.
         run_seconds: seconds of steady runs in a turn.
         seed: seed of the inputs.
-        check: true if the outputs were compared with the reference.
+        check: true if an earlier version compared the outputs; else false.
         onnxruntime: true if onnxruntime's CPU session was to be measured.
         config: session options by their key.
         free_dimensions: lengths of open dimensions of the models, by name.
@@ -60,21 +62,6 @@ class SettingsFacts:
     config: dict[str, str]
     free_dimensions: dict[str, int]
     child_timeout: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseFacts:
-    """Work of other programs meanwhile.
-
-    Attributes:
-        busy: true if the times are not to be judged.
-        reason: why, or why not.
-        share: part of the time that was lost to others, 0 to 1.
-    """
-
-    busy: bool
-    reason: str
-    share: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +138,7 @@ class RowsFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFacts:
-    """Comparison of all outputs with a reference.
+    """Comparison of all outputs with a reference, by an earlier version.
 
     Attributes:
         reference: name of the reference.
@@ -178,7 +165,8 @@ class ColumnFacts:
         error: why the column has no rows; null if it has.
         notes: sentences about how it was measured.
         simulated: names of its EPs that are simulated.
-        check: comparison of all outputs with a reference; null without `--check`.
+        check: comparison of all outputs with a reference, by an earlier version; else
+            null.
         rows: samples by measure; more threads and lengths are in rows such as
             `run_threads_2_batch_4`.
     """
@@ -208,8 +196,8 @@ class VerdictFacts:
         low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
         high: upper end; null where a side has a single sample.
         pvalue: of the one-sided test of a slowdown, corrected by Holm.
-        peer: column of the peer whose times were compared with; null if the row was
-            judged by its own times.
+        peer: column of the peer, whose times it was divided by; null in earlier
+            versions where the row was judged by its own times.
         reason: why the row is too noisy; else empty.
     """
 
@@ -260,7 +248,7 @@ class BenchResult:
 
     machine: MachineFacts
     settings: SettingsFacts
-    noise: NoiseFacts
+    noise: Noise
     columns: list[ColumnFacts]
     judgement: JudgementFacts | None = None
 

@@ -26,7 +26,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         Fail: its folder is not writable.
     """
     target = Path(path)
-    if target.is_dir() or os.fspath(path).endswith(("/", os.sep)):
+    if target.is_dir() or os.fspath(path).endswith("/"):
         raise InvalidArgument(
             f"{os.fspath(path)!r} is a folder, not a file.",
             path=target,
@@ -105,8 +105,11 @@ def check_report(report: object, name: str) -> None:
     Raises:
         InvalidArgument: it is not of schema 1.
     """
-    schema = report.get("schema") if isinstance(report, Mapping) else None
-    if not isinstance(report, Mapping) or schema is True or schema != SCHEMA:
+    if not isinstance(report, Mapping):
+        report = {}
+    schema = report.get("schema")
+    # True equals 1 in Python.
+    if schema is True or schema != SCHEMA:
         raise InvalidArgument(
             f"{name} has the schema {schema!r}, expected {SCHEMA}.",
             hint="Measure and save it again with this version of epctx-bench.",
@@ -122,10 +125,8 @@ def check_report(report: object, name: str) -> None:
             f"{name} has no list of columns with a name and rows of samples.",
             hint="Measure and save it again; a report is not to be edited.",
         )
-    names = [column["name"] for column in columns]
-    if len(set(names)) < len(names):
-        twice = next(each for each in names if names.count(each) > 1)
-        raise InvalidArgument(f"{name} has more than one column named {twice!r}.")
+    if len({column["name"] for column in columns}) < len(columns):
+        raise InvalidArgument(f"{name} has two columns of one name.")
 
 
 def _is_column(column: object) -> bool:
@@ -137,10 +138,13 @@ def _is_column(column: object) -> bool:
         return False
 
     rows = column.get("rows")
-    return isinstance(rows, Mapping) and all(
-        isinstance(row, Mapping)
-        and isinstance(row.get("samples"), list)
-        # A truth value is an integer in Python.
-        and all(type(sample) in {int, float} for sample in row["samples"])
-        for row in rows.values()
-    )
+    return isinstance(rows, Mapping) and all(map(_is_row, rows.values()))
+
+
+def _is_row(row: object) -> bool:
+    """Return whether a value has a row's form."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("samples"), list):
+        return False
+
+    # A truth value is an integer in Python.
+    return all(type(sample) in {int, float} for sample in row["samples"])

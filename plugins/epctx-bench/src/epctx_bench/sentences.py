@@ -83,5 +83,7 @@ def _list_notes(columns: Sequence[ColumnReport]) -> Iterator[str]:
             headings.setdefault(note, []).append(column.column.heading)
 
     for note, names in headings.items():
-        about = "" if len(names) == len(columns) else f"{', '.join(names)}: "
+        about = ""
+        if len(names) < len(columns):
+            about = f"{', '.join(names)}: "
         yield f"Note: {about}{note}."

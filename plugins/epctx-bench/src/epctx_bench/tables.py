@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,14 +28,8 @@ _COMPILE_FACTS = (
     ("peak_bytes", "  peak memory", format_bytes),
     ("bytes_written", "  written", format_bytes),
 )
-_CHECK_FACTS = (
-    ("max_abs", "difference, absolute"),
-    ("max_rel", "difference, relative"),
-)
 Key: TypeAlias = "tuple[str, str]"
 """Name of a row, and label of one of its lines."""
-_INDENT = 2
-_GAP = 2
 _RUN = "run"
 
 
@@ -75,51 +68,16 @@ def make_title(model: str, columns: Sequence[ColumnReport]) -> str:
     return f"{one_line(model)}, {turns:,} turn{'' if turns == 1 else 's'}"
 
 
-def make_tables(
-    columns: Sequence[ColumnReport], *, width: int | None = None
-) -> list[Table]:
-    """Return the tables of one model's columns: one, or as many as the width needs.
-
-    Args:
-        columns: the columns of one model; those with an error are left out.
-        width: characters of a line; None for no limit.
-    """
+def make_table(columns: Sequence[ColumnReport]) -> Table:
+    """Return the table of one model's columns; those with an error are left out."""
     shown = [column for column in columns if column.rows]
-    if not shown:
-        return []
     cells = [_make_cells(column) for column in shown]
     # The column with most lines gives the order: that of onnxruntime has no compile.
-    keys = list(dict.fromkeys(chain(*sorted(cells, key=len, reverse=True))))
-    widths = [
-        max(map(len, [column.column.heading, *cell.values()]))
-        for column, cell in zip(shown, cells, strict=True)
-    ]
-    labels = max(len(label) for _, label in keys)
-    available = math.inf if width is None else width - _INDENT - labels
-    tables = []
-    for group in _split(widths, available):
-        header = ["", *(shown[i].column.heading for i in group)]
-        rows = [
-            [key[1], *(cells[i].get(key, _NONE) for i in group)]
-            for key in keys
-            if any(key in cells[i] for i in group)
-        ]
-        tables.append(Table(header=header, rows=rows))
-    return tables
-
-
-def _split(widths: Sequence[int], available: float) -> Iterator[list[int]]:
-    """Yield the indices of the columns that fit beside each other."""
-    group: list[int] = []
-    used = 0
-    for index, width in enumerate(widths):
-        if group and used + _GAP + width > available:
-            yield group
-            group = []
-            used = 0
-        group.append(index)
-        used += _GAP + width
-    yield group
+    keys = dict.fromkeys(chain(*sorted(cells, key=len, reverse=True)))
+    return Table(
+        header=["", *(column.column.heading for column in shown)],
+        rows=[[key[1], *(each.get(key, _NONE) for each in cells)] for key in keys],
+    )
 
 
 def _make_cells(column: ColumnReport) -> dict[Key, str]:
@@ -133,9 +91,6 @@ def _make_cells(column: ColumnReport) -> dict[Key, str]:
         if name == "compile":
             for fact, label, form in _COMPILE_FACTS:
                 cells[name, label] = form(row.facts[fact])
-    if column.check is not None:
-        for fact, label in _CHECK_FACTS:
-            cells["check", label] = f"{column.check[fact]:.3g}"
     return cells
 
 
@@ -162,7 +117,9 @@ def format_samples(row: Row) -> str:
     summary = summarize(row.samples)
 
     middle = form(summary.p50)
-    return middle if summary.count == 1 else f"{middle} ±{summary.spread:.0%}"
+    if summary.count == 1:
+        return middle
+    return f"{middle} ±{summary.spread:.0%}"
 
 
 def _escape(cells: Sequence[str]) -> list[str]:

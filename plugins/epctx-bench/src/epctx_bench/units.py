@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _DIGITS = 3
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
@@ -9,18 +11,20 @@ _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
 
 def format_seconds(seconds: float) -> str:
     """Return a time such as `12.3 ms`."""
-    for scale, unit in _TIMES:
-        if seconds >= scale:
-            return f"{format_number(seconds / scale)} {unit}"
-    return f"{format_number(seconds * 1e6)} us"
+    return _format(seconds, _TIMES)
 
 
 def format_bytes(count: float) -> str:
     """Return a size such as `1.50 MiB`."""
-    for scale, unit in _SIZES:
-        if count >= scale:
-            return f"{format_number(count / scale)} {unit}"
-    return "0 bytes"
+    if not count:
+        return "0 bytes"
+    return _format(count, _SIZES)
+
+
+def _format(number: float, units: Sequence[tuple[float, str]]) -> str:
+    """Return a number in the largest unit that it reaches, else in the smallest."""
+    scale, unit = next((each for each in units if number >= each[0]), units[-1])
+    return f"{format_number(number / scale)} {unit}"
 
 
 def format_number(number: float) -> str:
