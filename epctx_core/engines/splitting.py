@@ -12,10 +12,10 @@ import onnx
 from onnx import ModelProto
 
 from epctx_core.engines.reference_engine import ReferenceEngine
-from epctx_core.errors import InvalidGraph, NotImplementedByProvider, quote
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import infer_safely, infer_types
+from epctx_core.graph.inference import infer_safely, infer_types, quote_findings
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
@@ -192,7 +192,9 @@ def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
         onnx.checker.ValidationError,
         ValueError,
     ) as error:
-        raise InvalidGraph(f"a group of nodes is wrong: {quote(error)}") from refusal
+        raise InvalidGraph(
+            f"a group of nodes is wrong: {quote_findings(error)}"
+        ) from refusal
     except RuntimeError:  # inference itself gave up, which proves nothing
         return
 

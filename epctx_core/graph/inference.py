@@ -270,6 +270,11 @@ _DECLARATION_CONTRADICTS = ("existing shape differ", "existing elem type")
 """Words of onnx about a declaration that its operators contradict."""
 
 
+_FINDING = " (op_type:"
+_FOLLOWS = "expected to have type but instead is null"
+"""Words of onnx at the begin of each finding, and in one that follows from others."""
+
+
 def infer_types(
     proto: ModelProto,
     resolve: Callable[[ModelProto], None] | None = None,
@@ -495,6 +500,15 @@ def infer_safely(probe: ModelProto, *, strict: bool) -> ModelProto:
     return inferred
 
 
+def quote_findings(error: BaseException) -> str:
+    """Return the text of strict inference about a wrong model, without what it says of
+    each node behind a fault: that it has no input, as nothing was inferred there.
+    """
+    first, *findings = quote(error).split(_FINDING)
+    told = [each for each in findings if _FOLLOWS not in each]
+    return _FINDING.join([first, *told])
+
+
 def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
     """Return a model with inferred types; strictly first, as lenient inference hides
     contradictions.
@@ -504,7 +518,7 @@ def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
             proto, check_type=True, strict_mode=True, data_prop=data_prop
         )
     except _REFUSALS as error:
-        text = quote(error)
+        text = quote_findings(error)
         contradict = any(sign in text for sign in _TYPES_CONTRADICT)
         if contradict and isinstance(error, onnx.shape_inference.InferenceError):
             raise InvalidGraph(f"type inference refuses the model: {text}") from error

@@ -72,8 +72,14 @@ class Placement:
         for row in (*facts["eps"], *facts["left"]):
             names = [f"{count} {name}" for name, count in row["operators"].items()]
             row["operators"] = ", ".join(names[:_SHOWN] + ["…"] * (len(names) > _SHOWN))
+        counts = {
+            "inside subgraphs and functions": self.inside_nodes,
+            "folded": self.folded_nodes,
+        }
+        some = [f"{name}: {count}" for name, count in counts.items() if count]
+        left = f"on the CPU EP: {self.eps[-1]['nodes']}"
         return render(
-            f"nodes: {self.nodes}, on the CPU EP: {self.eps[-1]['nodes']}",
+            ", ".join([f"nodes: {self.total_nodes}", *some, left]),
             facts,
             eps="ep provided_by simulated nodes weight_bytes operators",
             left="ep nodes operators reason",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnxruntime
 import pytest
 from agreement import worst_relative_error
@@ -9,6 +10,7 @@ from vendors.networks import MORE_NETWORKS, NETWORKS, drawn_network, network
 from vendors.routes import route, with_named_nodes
 
 import epctx_core as epctx
+from epctx_core.graph.partition import MOVING
 
 LACKING = {
     ("QNN", "quantised_islands"): {"46 QuantizeLinear"},
@@ -45,6 +47,54 @@ def test_an_ep_gets_the_nodes_that_onnxruntime_gives_it(vendor, name):
 
     taken = {n for part in compiler.report.partitions for n in part.node_names}
     assert expected - taken == LACKING.get((vendor, name), set())
+
+
+PADDED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[1,2,4,4] x) => (float[1,2,6,6] y)
+<int64[1] first = {0}, int64[1] one = {1}, int64[1] zero = {0}>
+{
+  r = Relu (x)
+  s = Shape (r)
+  length = Gather (s, first)
+  none = ConstantOfShape (length)
+  left = Cast <to = 7> (none)
+  edge = Concat <axis = 0> (left, zero, one, one)
+  pads = Concat <axis = 0> (edge, edge)
+  p = Pad (r, pads)
+  y = Sigmoid (p)
+}
+"""
+"""A network with arithmetic on static shapes, as exporters write it."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "padded",
+        *NETWORKS,
+        *(pytest.param(name, marks=pytest.mark.stress) for name in MORE_NETWORKS),
+    ],
+)
+def test_qnn_gets_the_computing_nodes_that_a_session_of_onnxruntime_gives_it(name):
+    padded = onnx.parser.parse_model(PADDED).SerializeToString()
+    source = with_named_nodes(padded if name == "padded" else network(name).model)
+    computing = {
+        node.name
+        for node in onnx.ModelProto.FromString(source).graph.node
+        if node.op_type not in MOVING
+    }
+
+    given = route("onnxruntime with QNN").find_nodes_of_session(source)
+    options = route("epctx with QNN").session_options()
+    compiler = epctx.ModelCompiler(options, source, True)
+    compiler.compile_to_bytes()
+
+    taken = {n for part in compiler.report.partitions for n in part.node_names}
+    assert (given & computing) - taken == set()
+    if name == "padded":
+        assert {"0 Relu", "8 Sigmoid"} <= given
+        assert len(compiler.report.partitions) == 1
 
 
 SHARE = 0.02

@@ -121,6 +121,25 @@ class PluginEP:
                 found.add(node.name)
         return found
 
+    def find_nodes_of_session(self, model: bytes) -> set[str]:
+        """Return the names of the nodes that the EP gets in a session, which folds
+        constants and fuses nodes before; those that it made are among them.
+        """
+        options = self.session_options()
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        )
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        groups = onnxruntime.InferenceSession(
+            model, options
+        ).get_provider_graph_assignment_info()
+        return {
+            node.name.partition("_token_")[0]
+            for group in groups
+            if group.ep_name == self.ep
+            for node in group.get_nodes()
+        }
+
     def run(
         self, model: Path | bytes, inputs: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:

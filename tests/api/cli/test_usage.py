@@ -65,7 +65,11 @@ def test_a_model_that_is_none_is_bad_input(epctx, tmp_path, monkeypatch, make, c
         (["compile", "m", "--ep", "QNN", "-o", ""], "-o has no path"),
         (
             ["compile", "m", "--ep", "QNN", "-c", "a=1", "b=2"],
-            "write -c or -p before each",
+            "write -c, -p or --free-dimension before each",
+        ),
+        (
+            ["compile", "m", "--ep", "QNN", "--free-dimension", "h=1", "w=1"],
+            "write -c, -p or --free-dimension before each",
         ),
         (
             ["compile", "m", "--ep", "QNN", "-c", "ep.context_enable"],

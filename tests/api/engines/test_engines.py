@@ -310,6 +310,25 @@ def test_a_model_that_is_wrong_is_no_lack_of_the_engine(engine):
         engine.prepare(wrong)
 
 
+def test_what_follows_from_a_fault_of_a_model_is_not_said(engine):
+    wrong = model(
+        [
+            node("MatMul", ["x", "w"], ["h0"]),
+            *(node("Relu", [f"h{i}"], [f"h{i + 1}"]) for i in range(50)),
+        ],
+        [value("x", shape=[1, 3])],
+        [value("h50", shape=[1, 2])],
+    )
+    wrong.graph.initializer.append(tensor("w", np.ones((4, 2))))
+
+    with pytest.raises(
+        InvalidGraph, match=r"MatMul.*Incompatible dimensions"
+    ) as caught:
+        engine.prepare(wrong)
+
+    assert "Relu" not in str(caught.value)
+
+
 def test_the_reference_runs_everything_where_the_host_names_it(caplog):
     engine = session_engine(on_the_reference())
     handle = engine.prepare(group_model(), {"w": np.ones(SIZE, np.float32)})

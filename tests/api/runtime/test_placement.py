@@ -295,8 +295,10 @@ def test_the_tables_have_the_numbers_of_the_json(nested):
 
     first, *blocks = str(placement).split("\n\n")
 
+    assert facts["inside_nodes"]
     assert re.findall(r"\d+", first) == [
         str(facts["nodes"]),
+        str(facts["inside_nodes"]),
         str(facts["eps"][-1]["nodes"]),
     ]
     for block, rows, keys in zip(
@@ -309,6 +311,31 @@ def test_the_tables_have_the_numbers_of_the_json(nested):
         assert len(lines) == len(rows)
         for line, row in zip(lines, rows, strict=True):
             assert all(str(row[key]) in line for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (
+            "g (float[2] x) => (float[2] y) { y = Relu(x) }",
+            "nodes: 1, on the CPU EP: 1",
+        ),
+        (
+            NESTED,
+            "nodes: 9, inside subgraphs and functions: 6, on the CPU EP: 9",
+        ),
+        (
+            "g (float[2] x) => (float[2] y) { s = Shape(x) y = Reshape(x, s) }",
+            "nodes: 2, folded: 1, on the CPU EP: 1",
+        ),
+    ],
+)
+def test_the_text_says_how_many_nodes_are_inside_and_how_many_were_folded(
+    text, first, tmp_path
+):
+    placement = placed(saved(model_of(text), tmp_path / "m.onnx"), Nothing)
+
+    assert str(placement).splitlines()[0] == first
 
 
 def test_an_explanation_of_a_run_has_the_placement_that_a_session_has(nested, tmp_path):

@@ -157,8 +157,8 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unknown option {first!r}{end}{correction}")
         if "=" in extras[0]:
             self.error(
-                f"{first + '=…'!r} needs an option: write -c or -p before each "
-                "KEY=VALUE"
+                f"{first + '=…'!r} needs an option: write -c, -p or --free-dimension "
+                "before each KEY=VALUE"
             )
         self.error(f"unexpected argument {extras[0]!r}")
 

@@ -22,7 +22,8 @@ class Subgraphs:
     """Subgraphs that one EP instance was shown."""
 
     def __init__(self) -> None:
-        self._refusals: dict[NodeView, list[str]] = {}
+        self._reasons: dict[NodeView, str] = {}
+        """By node with subgraphs: why a node in them, at any depth, is refused."""
 
     def judge(
         self, graph: GraphView, parent: NodeView, support: Support
@@ -40,8 +41,9 @@ class Subgraphs:
                 others.append(node)
             else:
                 reasons.setdefault(reason, []).append(node)
+                # The innermost reason: each level would wrap that of the one below.
+                self._reasons.setdefault(parent, self._reasons.get(node, reason))
         holder = support.refusal_of_operator(parent)
-        self._refusals.setdefault(parent, []).extend(reasons)
         if reasons or holder is not None:
             whole = (
                 holder
@@ -53,10 +55,10 @@ class Subgraphs:
 
     def refusal(self, node: NodeView) -> str | None:
         """Return why a node's subgraphs cannot be taken; None if they can."""
-        inner = self._refusals.get(node)
-        if not inner:
+        reason = self._reasons.get(node)
+        if reason is None:
             return None
         return (
             f"{node.op_type}: OpenVINO takes it whole or not at all, and not all of "
-            f"it ({inner[0]})"
+            f"it ({reason})"
         )
