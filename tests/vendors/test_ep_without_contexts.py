@@ -191,7 +191,7 @@ def test_a_host_that_keeps_onnxruntime_gets_a_session_with_it(
     for session in sessions:
         assert nodes_of_ep(session) == nodes_of_ep(native_session(source))
         assert session.get_providers()[0] == EP
-    said = [r.message for r in caplog.records if r.name == "epctx.cache"]
+    said = [r.message for r in caplog.records]
     warning = (
         f"{EP} runs m.onnx but cannot save what it compiled as EPContext nodes: "
         "onnxruntime compiles the model at each start."

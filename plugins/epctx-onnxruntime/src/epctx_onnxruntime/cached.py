@@ -324,7 +324,8 @@ class _Loader:
 
     def load(self) -> onnxruntime.InferenceSession:
         """Return a session of the compiled model, or of the model itself."""
-        return self.request.load(self._load_entry, self._load_source)
+        with _hide_reports_of_nothing():
+            return self.request.load(self._load_entry, self._load_source)
 
     def _load_source(self, *, with_ep: bool = True) -> onnxruntime.InferenceSession:
         for name, length in self.request.options.model_overrides.dimensions.items():
@@ -444,6 +445,24 @@ class _Loader:
                 library.add_to(self.given, self.devices, self._provider.options)
                 _ADDED[self.given] = self._provider
         return _open(model, self.given, self.choice.name)
+
+
+@contextmanager
+def _hide_reports_of_nothing() -> Iterator[None]:
+    """Hide what a compile of this thread warns of where nothing was compiled: it names
+    a file of the cache, and the session's own warning says what follows.
+    """
+    thread = threading.get_ident()
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return record.thread != thread or not record.msg.startswith("nothing was")
+
+    compiles = logging.getLogger("epctx.compile")
+    compiles.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        compiles.removeFilter(is_shown)
 
 
 @cache
