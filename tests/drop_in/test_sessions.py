@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 
 import epctx_onnxruntime as onnxruntime
 import numpy as np
 import onnx.parser
 import onnxruntime as real
 import pytest
+from cli.fixtures import PROVIDER
 from drop_in.uses import models
 from epctx_onnxruntime.capi import onnxruntime_pybind11_state as native
 from epctx_onnxruntime.drop_in import sessions
 from epctx_onnxruntime.drop_in.errors import adopt
 from epctx_onnxruntime.providers import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
+from installed import install_distribution
 
 import epctx_core
 from epctx_core import errors
@@ -104,6 +109,49 @@ def test_an_ep_that_is_not_available_is_left_out_before_its_options_are_read():
         ) as session,
     ):
         assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+ABSENT = """
+import sys
+import onnx.parser
+import epctx_onnxruntime as onnxruntime
+
+model = onnx.parser.parse_model(
+    '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) '
+    "{ y = Relu (x) }"
+).SerializeToString()
+session = onnxruntime.InferenceSession(
+    model, providers=[("CUDAExecutionProvider", {"device_id": 1}), "CPUExecutionProvider"]
+)
+print(session.get_providers())
+"""
+
+
+def test_an_ep_of_several_packages_is_left_out_where_none_of_them_is_available(
+    tmp_path,
+):
+    body = (
+        "    @classmethod\n    def availability(cls, purpose):\n"
+        "        return Availability(False, reason='no driver')\n"
+    )
+    for name in ("acme_one", "acme_two"):
+        entries = {
+            "epctx.execution_providers": {"CUDAExecutionProvider": f"{name}:Provider"}
+        }
+        install_distribution(tmp_path, name, entries)
+        code = PROVIDER.format(name="CUDAExecutionProvider", body=body)
+        (tmp_path / f"{name}.py").write_text(code)
+
+    done = subprocess.run(
+        [sys.executable, "-c", ABSENT],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "['CPUExecutionProvider']\n", done.stderr
+    assert "CUDAExecutionProvider: not available (no driver)" in done.stderr
 
 
 @pytest.mark.parametrize("options", [[{}], 5])

@@ -436,12 +436,16 @@ def _find_absence(name: str) -> str:
     """Return why an EP cannot be used here; empty where it can, or where it is for the
     session to say.
     """
-    if not default_registry.find(name):
+    records = default_registry.find(name)
+    if not records:
         return "not installed"
-    with suppress(EpctxError):  # broken, or several have the name
-        record = default_registry.resolve(name)
+    with suppress(EpctxError):  # several have the name, and none is chosen
+        records = [default_registry.resolve(name)]
+
+    with suppress(EpctxError):  # broken
         found = [
             default_registry.availability(record, purpose)
+            for record in records
             for purpose in (Purpose.RUN, Purpose.LOAD)
         ]
         if not any(each.available for each in found):
