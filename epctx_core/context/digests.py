@@ -13,10 +13,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from epctx_core.context.receipts import (
@@ -30,6 +30,8 @@ from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.options import Verification
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from epctx_core.options import CancellationFlag
 
 _T = TypeVar("_T")
@@ -105,11 +107,18 @@ def find_damage(
             if compute_digest(view, segment, forget) != segment.digest
         ]
 
+    batches = list(_group_segments(segments))
+    if len(batches) <= 1:
+        yield from chain.from_iterable(map(find_differing, batches))
+        return
+    # Imported where there is something to share: that takes milliseconds.
+    from concurrent.futures import ThreadPoolExecutor
+
     pool = ThreadPoolExecutor(
         max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
     )
     try:
-        for damaged in pool.map(find_differing, _group_segments(segments)):
+        for damaged in pool.map(find_differing, batches):
             yield from damaged
     finally:
         pool.shutdown(cancel_futures=True)
@@ -441,6 +450,8 @@ class DigestChecks:
 
         def forget(offset: int, length: int) -> None:
             if is_concurrent and self._stopped.is_set():
+                from concurrent.futures import CancelledError
+
                 raise CancelledError
             if file is not None:
                 file.forget(offset, length)
@@ -458,6 +469,8 @@ class DigestChecks:
             note(settle(find()))
             return
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(
                 max_workers=1, thread_name_prefix="epctx-check"
             )

@@ -11,7 +11,6 @@ from onnx import ModelProto
 from epctx_core.context.manifest import find_manifest
 from epctx_core.errors import InvalidProtobuf
 from epctx_core.graph.model_io import describe_path, parse_model, read_model
-from epctx_core.installing import PROVIDED_BY
 from epctx_core.options import InputBudget
 
 if TYPE_CHECKING:
@@ -122,6 +121,8 @@ def _name_format(data: bytes, path: Path | None) -> str | None:
     these are its bytes.
     """
     if data[4:8] == _ORT_IDENTIFIER:
+        from epctx_core.installing import PROVIDED_BY
+
         return f"{PROVIDED_BY[GROUP, _ORT]}:{_ORT}"
     from epctx_core.registry.installed import list_entries
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +78,10 @@ def make_scratch_folder() -> Iterator[Path]:
 
     `tempfile.TemporaryDirectory` would remove it at the end of a forked child, too.
     """
+    # Most loads have no such folder, and the imports take milliseconds.
+    import shutil
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="epctx-")
     owner = os.getpid()
 

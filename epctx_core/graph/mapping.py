@@ -15,13 +15,15 @@ import stat
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 CHUNK = 8 << 20
 """Bytes handled at once, and so the resident memory of one pass over a large file."""

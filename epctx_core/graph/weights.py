@@ -8,7 +8,6 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -251,14 +250,20 @@ def compute_digests_ahead(weights: Iterable[Weight]) -> Iterator[None]:
     are written. When the block ends, also by an error, the threads stop at their next
     chunk and are joined.
     """
+    large = [weight for weight in weights if weight.nbytes >= PARALLEL_FROM]
+    if not large:
+        yield
+        return
+    # Few loads have such weights, and the import takes milliseconds.
+    from concurrent.futures import ThreadPoolExecutor
+
     stopped = threading.Event()
     pool = ThreadPoolExecutor(
         max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
     )
     try:
-        for weight in weights:
-            if weight.nbytes >= PARALLEL_FROM:
-                weight.lazy_digest.begin(weight.chunks, pool, stopped.is_set)
+        for weight in large:
+            weight.lazy_digest.begin(weight.chunks, pool, stopped.is_set)
         yield
     finally:
         stopped.set()
