@@ -5,7 +5,6 @@ and ONNX's domains and operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,6 +37,10 @@ has by the thousand.
 """
 
 
+WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of the default domain with graph attributes, in any version; onnx's schemas
+are not asked, as they take milliseconds to come.
+"""
 OVERRIDABLE_SINCE = 4
 """IR version from which an initializer need not be an input, and one that is also an
 input is only its default.
@@ -62,19 +65,7 @@ def can_have_subgraphs(domain: str, op_type: str) -> bool:
     """
     if domain:
         return (domain, op_type) not in WITHOUT_TENSORS
-    return _has_graph_attribute(op_type)
-
-
-# Bounded: a file may have as many names as it has bytes.
-@lru_cache(maxsize=4096)
-def _has_graph_attribute(op_type: str) -> bool:
-    try:
-        schema = onnx.defs.get_schema(op_type)
-    except (onnx.defs.SchemaError, TypeError):
-        # No operator of ONNX's, or its name is not UTF-8.
-        return False
-    types = {onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS}
-    return any(attribute.type in types for attribute in schema.attributes.values())
+    return op_type in WITH_SUBGRAPHS
 
 
 def list_operators(graph: GraphProto) -> Operators:
@@ -148,7 +139,7 @@ def walk_graphs(
     suspects = [
         (index, node)
         for index, node in enumerate(graph.node)
-        if node.domain or _has_graph_attribute(node.op_type)
+        if node.domain or node.op_type in WITH_SUBGRAPHS
     ]
     for index, node in suspects:
         if can_have_subgraphs(node.domain, node.op_type):
