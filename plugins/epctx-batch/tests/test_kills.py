@@ -39,9 +39,11 @@ def begin(folder, *scheduler):
         "run_batch(sys.argv[1], scheduler=(*sys.argv[2:], None)[0])"
     )
     command = [sys.executable, "-c", program, "fleet.toml", *scheduler]
-    process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    # A pipe would be kept open by what the process began.
+    with folder.with_suffix(".said").open("wb") as said:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=said
+        )
     assert process.stdout.readline() == b"ready\n"
     return process
 
@@ -150,7 +152,7 @@ def test_batches_whose_workers_are_killed_at_any_moment_end_as_without(
             time.sleep(chance.uniform(0, 1.5))
             killed += process.poll() is None and cluster.kill_one(chance)
         kills += killed
-        assert end(process) == 0
+        assert end(process) == 0, folder.with_suffix(".said").read_text()
         result = run_batch(folder / "fleet.toml", scheduler=cluster.address)
 
         assert result.ok, [task.error for task in result.tasks if task.error]

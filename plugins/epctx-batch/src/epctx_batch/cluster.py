@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from epctx_batch.processes import Processes
 from epctx_batch.work import make_failed
-from epctx_core.errors import Fail
+from epctx_core.errors import Fail, quote
 
 try:
     from distributed import (
@@ -124,13 +124,21 @@ def _connect(scheduler: str) -> Iterator[Client]:
 @contextmanager
 def _prepare(client: Client, name: str, scheduler: str) -> Iterator[None]:
     """Give workers processes for tasks; those that join later, too."""
-    try:
-        client.register_plugin(_TaskProcesses(), name=name)
-    except Exception as error:
-        raise Fail(
-            f"the workers of {scheduler!r} cannot run tasks of epctx: {error}.",
-            hint="Install the same epctx-batch on all of them, with the EPs' packages.",
-        ) from error
+    for is_last in (False, False, False, True):
+        try:
+            client.register_plugin(_TaskProcesses(), name=name)
+            break
+        except Exception as error:
+            # A worker that is lost meanwhile fails the call for all of them.
+            if isinstance(error, OSError) and not is_last:
+                continue
+            raise Fail(
+                f"the workers of {scheduler!r} cannot run tasks of epctx: {error}.",
+                hint=(
+                    "Install the same epctx-batch on all of them, with the EPs' "
+                    "packages."
+                ),
+            ) from error
     try:
         yield
     except CancelledError as error:
@@ -140,8 +148,9 @@ def _prepare(client: Client, name: str, scheduler: str) -> Iterator[None]:
             hint="Run the batch again: what the cache has is not compiled again.",
         ) from error
     finally:
-        # Without a scheduler there is nobody who could.
-        with suppress(OSError):
+        # Without a scheduler there is nobody who could, and a worker that is lost or
+        # joins meanwhile may have no plugin to remove.
+        with suppress(Exception):
             client.unregister_worker_plugin(name)
 
 
@@ -174,18 +183,17 @@ def _get_result(future: Any, task: Task) -> TaskResult:
         return make_failed(
             task,
             "EP_FAIL",
-            f"the workers that worked on it were lost: {' '.join(str(error).split())}",
+            f"the workers that worked on it were lost: {quote(error)}",
             "Dask's setting distributed.scheduler.allowed-failures limits how often.",
         )
     except CancelledError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a worker sends
         # Such as one with another version of a package; the other tasks go on.
-        words = " ".join(str(error).split())
         return make_failed(
             task,
             "FAIL",
-            f"its worker failed: {type(error).__name__}: {words}",
+            f"its worker failed: {type(error).__name__}: {quote(error)}",
             "Install the same packages on all workers as here.",
         )
     return result
