@@ -4,7 +4,14 @@ declarations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from functools import partial
 from itertools import chain, count
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,7 +30,6 @@ from epctx_core.errors import InvalidGraph, quote
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
     check_preconditions,
-    has_needy_nodes,
     hide_untyped,
     show_hidden,
 )
@@ -33,6 +39,7 @@ from epctx_core.graph.type_table import (
     is_open,
     list_initializer_types,
     make_tensor_type,
+    may_have_shape,
     restore_declared,
     types_of,
 )
@@ -129,8 +136,8 @@ def _remove_defaults(model: ModelProto) -> None:
 
     for default in list_initializer_types(GraphProto(initializer=defaults)):
         declared, actual = map(make_tensor_type, (inputs[default.name], default.type))
-        if declared.elem_type not in {None, actual.elem_type} or not _may_agree(
-            inputs[default.name], default.type
+        if declared.elem_type not in {None, actual.elem_type} or not may_have_shape(
+            declared, actual.shape
         ):
             raise InvalidGraph(
                 f"the input {default.name!r} is declared {declared}, and its default "
@@ -152,13 +159,13 @@ def _restate_given_values(graph: GraphProto) -> None:
     keep_messages(graph.value_info, lambda value: value.name not in given_names)
 
     # Such outputs are few, and most models have none.
-    repeated = {value.name for value in graph.output if value.name in given_names}
+    repeated = [value for value in graph.output if value.name in given_names]
     if repeated:
-        stated = (*list_initializer_types(graph, repeated), *graph.input)
+        names = {value.name for value in repeated}
+        stated = (*list_initializer_types(graph, names), *graph.input)
         types = {value.name: value.type for value in stated}
-        for value in graph.output:
-            if value.name in types:
-                value.type.CopyFrom(types[value.name])
+        for value in repeated:
+            value.type.CopyFrom(types.get(value.name, value.type))
 
 
 def _list_hinted_values(graph: GraphProto, *, main: bool) -> Iterator[ValueInfoProto]:
@@ -300,9 +307,12 @@ def infer_types(
         operators = list_operators(proto.graph)
     check_preconditions(proto, operators)
     declaring = restore_declared(proto.graph, operators)
-    types = map(list_shaped_types, _walk_types([declaring], operators))
-    dims = chain.from_iterable(each.shape.dim for each in chain.from_iterable(types))
-    declared_names = {"", *(dim.dim_param for dim in dims)}
+    declared_names = {
+        dim.dim_param
+        for type_ in _walk_types([declaring], operators)
+        for tensor in list_shaped_types(type_)
+        for dim in tensor.shape.dim
+    } | {""}
     probe = remove_hints(get_structure(proto), operators, trusted, declared_names)
     names = {
         dim.dim_param
@@ -313,45 +323,62 @@ def infer_types(
     keep_messages(proven.graph.value_info, lambda value: value.name != _RESERVED)
     hints = list(_find_hints(declaring, proven.graph, operators, names))
 
+    refuted = _settle_hints(proto, hints)
+    for value, given in zip(proven.graph.input, proto.graph.input, strict=False):
+        value.CopyFrom(given)
+    typed = [proven.graph]
+    additions = [(target, type_) for _, target, type_, adds, _ in hints if adds]
+    if additions:
+        typed.append(copy_message(proven.graph))
+        for target, type_ in additions:
+            target.type.CopyFrom(type_)
+        typed[0] = _infer_completely(proven, resolve, operators).graph
+
+    actual_types = (actual for _, actual in refuted.values())
+    types = chain(_walk_types([proto.graph, *typed], operators), actual_types)
+    _forget_made_up_names(types, declared_names)
+    proven_types = types_of(typed[-1])
+    table = types_of(typed[0], proven_types) if additions else proven_types
+    table.contradictions = {
+        name: f"{name!r} is declared {declared} but is {make_tensor_type(actual)}"
+        for name, (declared, actual) in refuted.items()
+    }
+    return table
+
+
+def _settle_hints(
+    proto: ModelProto, hints: Sequence[_Hint]
+) -> dict[str, tuple[TensorType, TypeProto]]:
+    """Give values what declarations add without a length, and declarations what is
+    known of their values, in place.
+
+    Returns:
+        By name the declared and the true type of values that are declared wrong.
+    """
     # Asked before the declarations are corrected. A tensor needs no other witness.
     graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in hints) else ()
     tensors = {tensor.name for _, graph in graphs for tensor in graph.initializer}
     is_agreed = any(
         wrong and value.name not in tensors for value, *_, wrong in hints
-    ) and _has_wrong_declarations(
-        proto, operators, data_prop=_follows_shapes(proven.graph, operators)
-    )
+    ) and _has_wrong_declarations(proto)
     outputs = {value.name for value in proto.graph.output}
     refuted: dict[str, tuple[TensorType, TypeProto]] = {}
     for declaration, target, type_, adds_length, is_refuted in hints:
-        if is_refuted and (
-            target.name in tensors
-            or (is_agreed and not _may_agree(declaration.type, target.type))
-        ):
-            refuted[target.name] = make_tensor_type(declaration.type), target.type
+        if is_refuted:
+            declared = make_tensor_type(declaration.type)
+            actual = make_tensor_type(target.type)
+            if target.name in tensors or (
+                is_agreed and not may_have_shape(declared, actual.shape)
+            ):
+                said = copy_message(target.type) if adds_length else type_
+                refuted[target.name] = declared, said
         if not adds_length:
             target.type.CopyFrom(type_)
         if is_refuted or (
             declaration.name in outputs and type_.HasField("tensor_type")
         ):
             _correct(declaration.type, type_)
-
-    for value, declared in zip(proven.graph.input, proto.graph.input, strict=False):
-        value.CopyFrom(declared)
-    table = proven_types = types_of(proven.graph)
-    typed = [proto.graph, proven.graph]
-    if any(adds_length for *_, adds_length, _ in hints):
-        hinted = _apply_hints(proven, declaring, operators, names)
-        completed = _infer_completely(hinted, resolve, operators).graph
-        typed.append(_apply_hints(proven, completed, operators, names).graph)
-        table = types_of(typed[-1], proven=proven_types)
-
-    _forget_made_up_names(typed, declared_names, operators)
-    table.contradictions = {
-        name: f"{name!r} is declared {declared} but is {make_tensor_type(actual)}"
-        for name, (declared, actual) in refuted.items()
-    }
-    return table
+    return refuted
 
 
 def _correct(declared: TypeProto, actual: TypeProto) -> None:
@@ -366,29 +393,22 @@ def _correct(declared: TypeProto, actual: TypeProto) -> None:
     declared.CopyFrom(type_)
 
 
-def _forget_made_up_names(
-    graphs: Iterable[GraphProto], declared: Container[str], operators: Operators
-) -> None:
+def _forget_made_up_names(types: Iterable[TypeProto], declared: Container[str]) -> None:
     """Remove the names of lengths that the model does not declare, in place.
 
     They are no news to anybody: onnxruntime shows none, and the next inference makes
     up others.
     """
-    # Most values have one of a few types, and most types have no name.
+    # Most values have one of a few types.
     clean: set[bytes] = set()
-    for type_ in _walk_types(graphs, operators):
-        if (key := type_.SerializeToString()) in clean:
+    for type_ in types:
+        if type_.SerializeToString() in clean:
             continue
-        made_up = [
-            dim
-            for tensor in list_shaped_types(type_)
-            for dim in tensor.shape.dim
-            if dim.dim_param not in declared
-        ]
-        for dim in made_up:
-            dim.ClearField("dim_param")
-        if not made_up:
-            clean.add(key)
+        for tensor in list_shaped_types(type_):
+            for dim in tensor.shape.dim:
+                if dim.dim_param not in declared:
+                    dim.ClearField("dim_param")
+        clean.add(type_.SerializeToString())
 
 
 def _walk_types(
@@ -401,51 +421,16 @@ def _walk_types(
                 yield value.type
 
 
-def _may_agree(declared: TypeProto, inferred: TypeProto) -> bool:
-    """Return whether there are runs in which both shapes are true: a length that is
-    open in one of them may be that of the other.
-    """
-    one = make_tensor_type(declared).shape
-    other = make_tensor_type(inferred).shape
-    if one is None or other is None:
-        return True
-    return len(one) == len(other) and all(
-        a == b or not isinstance(a, int) or not isinstance(b, int)
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def _has_wrong_declarations(
-    proto: ModelProto, operators: Operators, *, data_prop: bool
-) -> bool:
+def _has_wrong_declarations(proto: ModelProto) -> bool:
     """Return whether onnx's strict inference of the whole model refutes a declaration.
 
     Ours alone is no witness against a model: it sees the model without its shapes.
     """
-    probe = get_structure(proto)
-    if has_needy_nodes(probe, operators):
-        probe = copy_message(probe)
-        hide_untyped(probe, operators)
     try:
-        onnx.shape_inference.infer_shapes(
-            probe, check_type=True, strict_mode=True, data_prop=data_prop
-        )
+        infer_safely(copy_message(get_structure(proto)), strict=True)
     except _REFUSALS as error:
         return any(sign in str(error) for sign in _DECLARATION_CONTRADICTS)
     return False
-
-
-def _apply_hints(
-    proven: ModelProto,
-    declared: GraphProto,
-    operators: Operators,
-    names: Container[str],
-) -> ModelProto:
-    """Return a copy of an inferred model with the hints of a graph's declarations."""
-    hinted: ModelProto = copy_message(proven)
-    for _, target, type_, *_ in _find_hints(declared, hinted.graph, operators, names):
-        target.type.CopyFrom(type_)
-    return hinted
 
 
 def _infer_completely(
@@ -455,9 +440,7 @@ def _infer_completely(
 ) -> ModelProto:
     """Return a model with inferred types, of operators unknown to onnx too."""
     hidden = hide_untyped(probe, operators)
-    inferred = _infer(probe, data_prop=False)
-    if _follows_shapes(inferred.graph, operators):
-        inferred = _infer(probe, data_prop=True)
+    inferred = _infer(probe, operators)
 
     versions = read_opset_imports(inferred)
     if resolve is not None and any(
@@ -470,7 +453,7 @@ def _infer_completely(
         show_hidden(inferred)
         # What was unknown may be declared now.
         if hide_untyped(inferred, operators) < hidden:
-            inferred = _infer(inferred, data_prop=False)
+            inferred = _infer(inferred, operators)
         show_hidden(inferred)
 
     return inferred
@@ -490,12 +473,7 @@ def infer_safely(probe: ModelProto, *, strict: bool) -> ModelProto:
     """
     operators = list_operators(probe.graph)
     hide_untyped(probe, operators)
-    infer = partial(
-        onnx.shape_inference.infer_shapes, probe, check_type=strict, strict_mode=strict
-    )
-    inferred: ModelProto = infer()
-    if _follows_shapes(inferred.graph, operators):
-        inferred = infer(data_prop=True)
+    inferred = _follow_shapes(probe, operators, strict=strict)
     show_hidden(inferred)
     return inferred
 
@@ -509,25 +487,38 @@ def quote_findings(error: BaseException) -> str:
     return _FINDING.join([first, *told])
 
 
-def _infer(proto: ModelProto, *, data_prop: bool) -> ModelProto:
+def _infer(proto: ModelProto, operators: Operators) -> ModelProto:
     """Return a model with inferred types; strictly first, as lenient inference hides
     contradictions.
     """
     try:
-        return onnx.shape_inference.infer_shapes(
-            proto, check_type=True, strict_mode=True, data_prop=data_prop
-        )
+        return _follow_shapes(proto, operators, strict=True)
     except _REFUSALS as error:
         text = quote_findings(error)
         contradict = any(sign in text for sign in _TYPES_CONTRADICT)
         if contradict and isinstance(error, onnx.shape_inference.InferenceError):
             raise InvalidGraph(f"type inference refuses the model: {text}") from error
     try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=data_prop)
+        return _follow_shapes(proto, operators, strict=False)
     except _REFUSALS as error:
         raise InvalidGraph(
             f"shape inference refuses the model: {quote(error)}"
         ) from error
+
+
+def _follow_shapes(
+    proto: ModelProto, operators: Operators, *, strict: bool
+) -> ModelProto:
+    """Return a model with the types that onnx infers, following the elements of shapes
+    where it can.
+    """
+    infer = partial(
+        onnx.shape_inference.infer_shapes, proto, check_type=strict, strict_mode=strict
+    )
+    inferred: ModelProto = infer(data_prop=False)
+    if _follows_shapes(inferred.graph, operators):
+        inferred = infer(data_prop=True)
+    return inferred
 
 
 def _follows_shapes(graph: GraphProto, operators: Operators) -> bool:
@@ -550,19 +541,16 @@ def _has_long_steps(graph: GraphProto) -> bool:
     graphs = [each for _, each in walk_graphs(graph)]
     nodes = [node for each in graphs for node in each.node]
     steps = {n.input[4] for n in nodes if n.op_type == "Slice" and n.input[4:]} - {""}
-    if not steps:
-        return False
-    for tensor in chain.from_iterable(each.initializer for each in graphs):
-        if tensor.name in steps and not _fits(tensor):
-            return True
-    constants = {tensor.name for each in graphs for tensor in each.initializer}
-    for node in nodes:
-        if steps.isdisjoint(node.output):
-            continue
-        if node.op_type != "Constant" or not all(map(_is_short, node.attribute)):
-            return True
-        constants.update(node.output)
-    return not steps <= constants
+    tensors = [t for each in graphs for t in each.initializer if t.name in steps]
+    makers = [node for node in nodes if not steps.isdisjoint(node.output)]
+    # The others are inputs.
+    known = {t.name for t in tensors}.union(*(node.output for node in makers))
+    return not (
+        steps <= known
+        and all(map(_fits, tensors))
+        and all(node.op_type == "Constant" for node in makers)
+        and all(_is_short(a) for node in makers for a in node.attribute)
+    )
 
 
 def _is_short(constant: AttributeProto) -> bool:

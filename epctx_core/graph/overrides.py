@@ -18,8 +18,8 @@ from onnx import GraphProto, ModelProto, TensorProto
 from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
+    PACKED_BITS,
     Weight,
-    compute_raw_size,
     is_detached,
     make_detached_tensor,
     replace_data,
@@ -105,35 +105,29 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
             hint="Pass an array of the same type and shape.",
         )
 
-    if array.nbytes == compute_raw_size(tensor.data_type, array.shape):
-        data: bytes | memoryview = (
-            array.reshape(-1).view(np.uint8).data if array.size else b""
-        )
-    else:  # types of less than a byte are packed
-        data = onnx.numpy_helper.from_array(array).raw_data
-
+    # Types of less than a byte are packed.
+    data: bytes | memoryview = (
+        onnx.numpy_helper.from_array(array).raw_data
+        if tensor.data_type in PACKED_BITS
+        else array.reshape(-1).view(np.uint8).data
+    )
     return Weight(tensor.name, tensor.data_type, array.shape, data)
 
 
 def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
     """Set the lengths of open dimensions, wherever the graph names them."""
-    if not overrides.dimensions and not overrides.denotations:
-        return
+    inputs = list(_list_dimensions(graph.input))
+    names = {name for dim in inputs for name in (dim.dim_param, dim.denotation)}
     lengths = dict(overrides.dimensions)
-    seen: set[str] = set()
-    for dimension in _list_dimensions(graph.input):
+    for dimension in inputs:
         name = dimension.dim_param
-        denotation = dimension.denotation
-        seen |= {name, denotation}
-        length = (
-            None
-            if dimension.HasField("dim_value")
-            else overrides.denotations.get(denotation)
-        )
-        if length is not None and not name:
+        length = overrides.denotations.get(dimension.denotation)
+        if length is None or dimension.HasField("dim_value"):
+            continue
+        if not name:
             dimension.dim_value = length
         # The name of an open dimension means the same length everywhere.
-        elif length is not None and lengths.setdefault(name, length) != length:
+        elif lengths.setdefault(name, length) != length:
             raise InvalidArgument(
                 f"free dimension override: the dimension {name!r} would get two "
                 f"lengths, {lengths[name]} and {length}.",
@@ -145,10 +139,10 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
         ("denotation", overrides.denotations),
     ):
         for name in overridden:
-            if name not in seen:
+            if name not in names:
                 raise InvalidArgument(
                     f"free dimension override: no input of the model has the {what} "
-                    f"{name!r}.{suggestion(name, seen)}",
+                    f"{name!r}.{suggestion(name, names)}",
                     hint=(
                         "It names an open dimension of an input, as get_inputs shows "
                         "it."

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -149,19 +148,6 @@ _NEED_TYPES = frozenset(
 )
 
 
-def has_needy_nodes(model: ModelProto, operators: Operators) -> bool:
-    """Return whether a model has nodes of such operators at all.
-
-    Args:
-        model: the model.
-        operators: those of all its nodes outside of functions.
-    """
-    functions = (node for function in model.functions for node in function.node)
-    return not _NEED_TYPES.isdisjoint(operators) or any(
-        map(_needs_type, walk_nodes(functions))
-    )
-
-
 def hide_untyped(probe: ModelProto, operators: Operators) -> int:
     """Hide, in place, the nodes whose input may have no type; return their number.
 
@@ -169,18 +155,15 @@ def hide_untyped(probe: ModelProto, operators: Operators) -> int:
 
     Args:
         probe: the model.
-        operators: see `has_needy_nodes`.
+        operators: those of all its nodes outside of functions.
     """
-    if not has_needy_nodes(probe, operators):
-        return 0
     hidden: list[NodeProto] = []
-    infers = partial(_is_inferred, read_opset_imports(probe))
-    _walk_graph(probe.graph, frozenset(), infers, hidden)
+    if not _NEED_TYPES.isdisjoint(operators):
+        _walk_graph(probe.graph, frozenset(), read_opset_imports(probe), hidden)
     for function in probe.functions:
         # Whether a caller has types for them is not looked at.
-        unknown = set(function.input)
-        infers = partial(_is_inferred, read_opset_imports(function))
-        _walk(function.node, unknown, frozenset(), infers, hidden)
+        versions = read_opset_imports(function)
+        _walk(function.node, set(function.input), frozenset(), versions, hidden)
     for node in hidden:
         node.domain, node.op_type = HIDDEN, f"{node.domain}:{node.op_type}"
     for each in (probe, *probe.functions) if hidden else ():
@@ -197,23 +180,10 @@ def show_hidden(model: ModelProto) -> None:
         keep_messages(each.opset_import, lambda opset: opset.domain != HIDDEN)
 
 
-def _needs_type(node: NodeProto) -> bool:
-    return (shorten_domain(node.domain), node.op_type) in _NEED_TYPES
-
-
-def _is_inferred(versions: dict[str, int], node: NodeProto) -> bool:
-    """Return whether onnx finds the types of a node's results, given those of its
-    inputs.
-    """
-    domain = shorten_domain(node.domain)
-    schema = find_schema(domain, node.op_type, versions.get(domain, 1))
-    return schema is not None and schema.has_type_and_shape_inference_function
-
-
 def _walk_graph(
     graph: GraphProto,
     outside: AbstractSet[str],
-    infers: Callable[[NodeProto], bool],
+    versions: Mapping[str, int],
     hidden: list[NodeProto],
 ) -> set[str]:
     """Return the names in a graph whose types may be unknown, those of the graphs
@@ -225,7 +195,7 @@ def _walk_graph(
     # Its own values hide those of its names outside.
     unknown = set(outside - typed)
     unknown.update(value.name for value in graph.input if value.name not in typed)
-    _walk(graph.node, unknown, typed, infers, hidden)
+    _walk(graph.node, unknown, typed, versions, hidden)
     return unknown
 
 
@@ -233,16 +203,23 @@ def _walk(
     nodes: Iterable[NodeProto],
     unknown: set[str],
     typed: AbstractSet[str],
-    infers: Callable[[NodeProto], bool],
+    versions: Mapping[str, int],
     hidden: list[NodeProto],
 ) -> None:
     """Follow what is unknown through nodes in their order; `unknown` is changed."""
     for node in nodes:
-        if _needs_type(node) and not unknown.isdisjoint(node.input[:1]):
+        domain = shorten_domain(node.domain)
+        needs_type = (domain, node.op_type) in _NEED_TYPES
+        if needs_type and not unknown.isdisjoint(node.input[:1]):
             hidden.append(node)
-        lacks_type = not unknown.isdisjoint(node.input) or not infers(node)
+        schema = find_schema(domain, node.op_type, versions.get(domain, 1))
+        lacks_type = (
+            schema is None
+            or not schema.has_type_and_shape_inference_function
+            or not unknown.isdisjoint(node.input)
+        )
         for subgraph in iter_subgraphs(node):
-            inner = _walk_graph(subgraph, unknown, infers, hidden)
+            inner = _walk_graph(subgraph, unknown, versions, hidden)
             lacks_type |= any(value.name in inner for value in subgraph.output)
         results = set(node.output) - typed
         if lacks_type:

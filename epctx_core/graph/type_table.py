@@ -46,8 +46,8 @@ says it. Other hosts do not read it, so a wrong declaration changes nothing for 
 class TypeTable:
     """Value name to type; equal types are one object, made when first asked for.
 
-    A length of which only a declaration speaks is a hint: `get` gives it, `proven` does
-    not.
+    A length of which only a declaration speaks is a hint: `get` gives it, `get_proven`
+    does not.
 
     Args:
         values: typed values; of two with one name the first counts.
@@ -74,18 +74,17 @@ class TypeTable:
         trusted: Container[str] | None = None,
     ) -> None:
         self._values = {value.name: value for value in reversed(list(values))}
-        self._graph = graph
+        self._graph = GraphProto() if graph is None else graph
         self._outer = outer
         self._infer = infer
         self._proven = proven
         self._trusted = trusted
         self.contradictions: Mapping[str, str] = {}
         self._subgraphs: dict[int, dict[str, TypeTable]] = {}
-        if graph is not None and outer is not None:
+        if outer is not None:
             # A value of unknown type hides one of the same name outside.
-            for name in chain(
-                list_given_names(graph), *(node.output for node in graph.node)
-            ):
+            made = chain.from_iterable(node.output for node in self._graph.node)
+            for name in chain(list_given_names(self._graph), made):
                 self._values.setdefault(name, ValueInfoProto(name=name))
 
         self._types: dict[str, TensorType] = {}
@@ -141,27 +140,20 @@ class TypeTable:
         """
         self._complete()
         if node not in self._subgraphs:
-            held = (
-                iter_named_subgraphs(self._graph.node[node])
-                if self._graph is not None
-                else ()
-            )
+            proven = self._proven
             self._subgraphs[node] = {
                 name: TypeTable(
                     list_typed_values(subgraph),
                     subgraph,
                     self,
-                    proven=self._proven.get_subgraph(node, name)
-                    if self._proven
-                    else None,
+                    proven=proven and proven.get_subgraph(node, name),
                 )
-                for name, subgraph in held
+                for each in self._graph.node[node : node + 1]
+                for name, subgraph in iter_named_subgraphs(each)
             }
 
-        subgraphs = self._subgraphs[node]
-        if attribute not in subgraphs:
-            subgraphs[attribute] = TypeTable((), None, self)
-        return subgraphs[attribute]
+        known = self._subgraphs[node].get(attribute)
+        return TypeTable(outer=self) if known is None else known
 
     def find_subgraph(self, path: SubgraphPath) -> TypeTable:
         """Return the table of a subgraph at any depth."""
@@ -177,15 +169,8 @@ class TypeTable:
         See `types_of`. Not to be changed.
         """
         self._complete()
-        graph = (
-            self._graph
-            if self._graph is not None
-            else GraphProto(value_info=self._values.values())
-        )
-        return [
-            graph,
-            *(self._proven.list_declaring_graphs() if self._proven is not None else ()),
-        ]
+        tables = (self, self._proven)
+        return [table._graph for table in tables if table is not None]  # noqa: SLF001 - of the same class
 
     def _complete(self) -> None:
         """Take over the inferred table, which includes all declarations, once."""
@@ -241,9 +226,9 @@ def make_tensor_type(proto: TypeProto) -> TensorType:
     Raises:
         InvalidGraph: an element type that ONNX does not have.
     """
-    if proto.WhichOneof("value") != "tensor_type" or not proto.tensor_type.elem_type:
-        return UNKNOWN_TYPE
     tensor = proto.tensor_type
+    if not tensor.elem_type:
+        return UNKNOWN_TYPE
     if tensor.elem_type not in ELEMENT_TYPES:
         raise InvalidGraph(
             f"a value has the element type {tensor.elem_type}, which ONNX does not "
@@ -275,7 +260,12 @@ def is_only_declared(output: ValueInfoProto) -> bool:
     """Return whether the shape of a context model's output is only declared by the
     source.
     """
-    return any(entry.key == ONLY_DECLARED for entry in output.metadata_props)
+    return _find_note(output) != ""
+
+
+def _find_note(value: ValueInfoProto) -> str:
+    notes = (e.value for e in value.metadata_props if e.key == ONLY_DECLARED)
+    return next(notes, "")
 
 
 def mark_declared(value: ValueInfoProto, declared: TensorType | None = None) -> None:
@@ -303,37 +293,36 @@ def restore_declared(
         InvalidGraph: a note is not a shape that the value can have.
     """
     graphs = walk_graphs(graph, operators=operators)
-    values = chain.from_iterable(_list_noted(each) for _, each in graphs)
-    if not any(_find_note(value) for value in values if value.metadata_props):
+    if not any(_list_noted(each) for _, each in graphs):
         return graph
     restored: GraphProto = copy_message(graph)
     for _, each in walk_graphs(restored):
         for value in _list_noted(each):
-            if note := _find_note(value):
-                value.type.CopyFrom(_read_note(value, note))
+            value.type.CopyFrom(_read_note(value))
     return restored
 
 
-def _list_noted(graph: GraphProto) -> Iterable[ValueInfoProto]:
-    return chain(graph.value_info, graph.output)
-
-
-def _find_note(value: ValueInfoProto) -> str:
-    """Return the shape that a value is only declared to have, empty if its own type
-    says all.
+def _list_noted(graph: GraphProto) -> list[ValueInfoProto]:
+    """Return the values of a graph whose own types do not say the shape that they are
+    only declared to have.
     """
-    notes = (e.value for e in value.metadata_props if e.key == ONLY_DECLARED)
-    return next((note for note in notes if note != "shape"), "")
+    return [
+        value
+        for value in chain(graph.value_info, graph.output)
+        if value.metadata_props and _find_note(value) not in {"", "shape"}
+    ]
 
 
-def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
-    element = value.type.tensor_type.elem_type
+def _read_note(value: ValueInfoProto) -> TypeProto:
+    note = _find_note(value)
     type_ = make_tensor_type(value.type)
     try:
         lengths = json.loads(note)
-        if element and type(lengths) is list and len(lengths) <= MAX_RANK:
-            made: TypeProto = onnx.helper.make_tensor_type_proto(element, lengths)
-            if may_have_shape(type_, lengths):
+        if type(lengths) is list and len(lengths) <= MAX_RANK:
+            made: TypeProto = onnx.helper.make_tensor_type_proto(
+                value.type.tensor_type.elem_type, lengths
+            )
+            if type_.elem_type and may_have_shape(type_, lengths):
                 return made
     except (ValueError, TypeError, RecursionError):
         pass
@@ -344,14 +333,13 @@ def _read_note(value: ValueInfoProto, note: str) -> TypeProto:
     )
 
 
-def may_have_shape(type_: TensorType, shape: Sequence[Dimension]) -> bool:
-    """Return whether values of a type may have a shape, as far as theirs is known."""
-    return type_.shape is None or (
-        len(shape) == len(type_.shape)
-        and all(
-            not isinstance(expected, int) or expected == length
-            for expected, length in zip(type_.shape, shape, strict=True)
-        )
+def may_have_shape(type_: TensorType, shape: Sequence[Dimension] | None) -> bool:
+    """Return whether values of a type may have a shape, as far as both are known."""
+    if type_.shape is None or shape is None:
+        return True
+    return len(shape) == len(type_.shape) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int)
+        for a, b in zip(type_.shape, shape, strict=True)
     )
 
 
@@ -374,13 +362,12 @@ def make_declared_types(
             written.
         operators: those of its nodes, if they are known.
     """
-    given_names = {value.name for value in proto.graph.input} | {
-        tensor.name for tensor in proto.graph.initializer
-    }
-    values = list_typed_values(proto.graph)
-    trusted_names = given_names.union(trusted)
-    declaring = restore_declared(proto.graph, operators)
-    if declaring is proto.graph:
+    graph = proto.graph
+    values = list_typed_values(graph)
+    trusted_names = {each.name for each in (*graph.input, *graph.initializer)}
+    trusted_names.update(trusted)
+    declaring = restore_declared(graph, operators)
+    if declaring is graph:
         return TypeTable(values, infer=infer, trusted=trusted_names)
     proven = TypeTable(values, trusted=trusted_names)
     return TypeTable(list_typed_values(declaring), infer=infer, proven=proven)
@@ -395,15 +382,12 @@ def list_typed_values(graph: GraphProto) -> list[ValueInfoProto]:
     """Return the typed values of a graph after inference; of two with one name the
     first counts.
     """
-    return [
-        *[value for value in graph.input if value.type.WhichOneof("value")],
-        # An initializer's type is its tensor's, whatever is declared. One that is also
-        # an input has the type of the input: the caller may override it.
-        *list_initializer_types(graph),
-        # Outputs need no declaration; inference may know them all the same.
-        *[value for value in graph.output if value.type.WhichOneof("value")],
-        *graph.value_info,
-    ]
+    # An initializer's type is its tensor's, whatever is declared. One that is also an
+    # input has the type of the input: the caller may override it. Outputs need no
+    # declaration; inference may know them all the same.
+    values = (*graph.input, *list_initializer_types(graph), *graph.output)
+    typed = [value for value in values if value.type.WhichOneof("value")]
+    return [*typed, *graph.value_info]
 
 
 def list_initializer_types(
