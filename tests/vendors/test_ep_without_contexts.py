@@ -21,6 +21,7 @@ from vendors.vendors_onnxruntime import QUIET, devices
 
 import epctx_core as epctx
 from epctx_core.errors import NotImplementedByProvider
+from epctx_core.plugin import Purpose
 
 EP = "cpu_ep"
 RECORD = "session.record_ep_graph_assignment_info"
@@ -248,6 +249,28 @@ def test_a_session_that_compiles_elsewhere_warns_that_it_gives_it_no_node(
 def test_a_session_that_is_to_write_a_context_model_is_refused(registry, source):
     with pytest.raises(NotImplementedByProvider, match=f"{EP} runs models but cannot"):
         epctx.InferenceSession(source, options(context_enable="1"), registry=registry)
+
+
+def test_explain_names_the_nodes_that_a_session_gives_it(registry, source):
+    explained = epctx.explain_model(
+        source, options(), registry=registry, purpose=Purpose.RUN
+    )
+
+    taken = {node.name for node in explained.nodes if node.ep == EP}
+    assert taken == nodes_of_ep(native_session(source))
+    (row, _) = explained.placement.eps
+    assert row["nodes"] == len(taken)
+
+
+def test_explain_says_why_a_compile_gives_it_no_node(registry, source):
+    explained = epctx.explain_model(source, options(), registry=registry)
+
+    assert all(node.ep != EP for node in explained.nodes)
+    reasons = {refused["reason"] for refused in explained.placement.left}
+    assert any(
+        reason.startswith("it runs models but cannot save what it compiled")
+        for reason in reasons
+    )
 
 
 def test_its_library_is_checked_by_its_name():

@@ -8,6 +8,7 @@ import pytest
 from agreement import worst_relative_error
 from vendors.networks import MORE_NETWORKS, NETWORKS, drawn_network, network
 from vendors.routes import route, with_named_nodes
+from zoo.scripts import FOLDER
 
 import epctx_core as epctx
 from epctx_core.graph.partition import MOVING
@@ -68,17 +69,32 @@ g (float[1,2,4,4] x) => (float[1,2,6,6] y)
 """A network with arithmetic on static shapes, as exporters write it."""
 
 
+QUANTISED = (
+    "derived_transformers_bert_fixed_quantised_qdq",
+    "derived_transformers_vit_fixed_quantised_qdq_wide",
+)
+"""Models of the zoo in which operators of QNN and of the CPU EP share a dequantiser."""
+
+
+def read_source(name):
+    if name == "padded":
+        return onnx.parser.parse_model(PADDED).SerializeToString()
+    if name in QUANTISED:
+        return (FOLDER / f"{name}.onnx").read_bytes()
+    return network(name).model
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "padded",
+        *QUANTISED,
         *NETWORKS,
         *(pytest.param(name, marks=pytest.mark.stress) for name in MORE_NETWORKS),
     ],
 )
 def test_qnn_gets_the_computing_nodes_that_a_session_of_onnxruntime_gives_it(name):
-    padded = onnx.parser.parse_model(PADDED).SerializeToString()
-    source = with_named_nodes(padded if name == "padded" else network(name).model)
+    source = with_named_nodes(read_source(name))
     computing = {
         node.name
         for node in onnx.ModelProto.FromString(source).graph.node

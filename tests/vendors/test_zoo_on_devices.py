@@ -13,9 +13,6 @@ from zoo.taking import problems_of, take
 
 LACKING = {
     "real-qnn": {
-        # A dequantiser that the CPU EP needs, too: onnxruntime copies it.
-        "derived_transformers_bert_fixed_quantised_qdq": 3,
-        "derived_transformers_vit_fixed_quantised_qdq_wide": 12,
         # Transpositions that onnxruntime removes, as others undo them.
         "derived_transformers_convnext_fixed_quantised_qoperator": 1,
         "derived_transformers_whisper_onnxslim": 1,

@@ -104,6 +104,25 @@ def test_each_task_leaves_a_context_model_that_loads(folder):
             pass
 
 
+def test_nodes_inside_subgraphs_are_counted(folder):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (bool c, float[2,2] k, float[2] x) => (float[2] y) {
+        y = If (c) <
+            then_branch = t () => (float[2] a) { m = Det (k)  a = Add (x, m) },
+            else_branch = e () => (float[2] b) { b = Mod <fmod = 1> (x, x) }
+        >
+    }"""
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, folder / "one.onnx")
+    (folder / "two.onnx").unlink()
+
+    result = run_batch(folder / "fleet.toml")
+
+    (task,) = by_target(result, "phone")
+    assert sum(task.nodes.values()) == 4
+    assert task.nodes[CPU_EP] > 1
+
+
 def test_what_the_cache_has_is_not_compiled_again(folder):
     first = run_batch(folder / "fleet.toml")
     again = run_batch(folder / "fleet.toml")

@@ -393,6 +393,33 @@ def test_a_refusal_that_follows_from_another_is_counted_there(epctx, model):
     } == {("c",): (["Constant"], {"c": "mod"}), ("mod",): (["Mod"], {})}
 
 
+TWICE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] x) => (float[6] y) {
+    s = Shape (x)
+    n = ReduceProd <keepdims = 1> (s)
+    flat = Reshape (x, n)
+    i = Identity (flat)
+    r = Relu (i)
+    y = Relu (r)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("level", "folded", "nodes"),
+    [("none", 0, 6), ("fold", 2, 4), ("basic", 0, 3), ("extended", 0, 3)],
+)
+def test_optimize_says_how_much_of_a_model_is_simplified_first(
+    epctx, model, level, folded, nodes
+):
+    said = epctx(
+        *("compile", model(TWICE), "--ep", "OpenVINO", "--optimize", level, "--json")
+    )
+
+    assert said.code == 0
+    assert said.json["folded_nodes"] == folded
+    assert sum(said.json["assignments"].values()) == nodes
+
+
 def test_a_network_of_many_partitions_agrees_too(epctx, network):
     lstm = network("lstm")
 

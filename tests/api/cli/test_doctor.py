@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.fixtures import PROVIDER
+from install_commands import pip_install
 from installed import install_distribution
 from onnxruntime_wheels import MODULE, install_wheel
 
@@ -24,6 +25,7 @@ def found(said, severity):
     ]
 
 
+REAL = Path(__file__).parents[2] / "real"
 SIMULATED = "QNN,OpenVINO,VitisAI"
 
 
@@ -561,6 +563,38 @@ def test_a_context_model_is_its_eps_where_that_is_installed(epctx, compiled):
     taken = {row["ep"]: row["nodes"] for row in said.json["placement"]["eps"]}
     assert taken["QNNExecutionProvider"] > 0
     assert taken["CPUExecutionProvider"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("qnn_ctx0", "epctx-onnxruntime[qnn]"), ("ov_ctx0", "epctx-openvino")],
+)
+@pytest.mark.parametrize("ep", [(), ("--ep", "QNN", "--ep", "OpenVINO")])
+def test_a_vendors_model_that_only_a_simulated_ep_could_get_is_a_problem_with_the_line_to_install(
+    epctx, name, package, ep
+):
+    model = REAL / f"{name}.onnx"
+
+    said = epctx("doctor", model, *ep, "--json")
+    ran = epctx("run", model)
+
+    (refused, _), (unread, remedy) = found(said, "problem")[:2]
+    assert (said.code, said.json["ok"], ran.code) == (1, False, 2)
+    assert refused.endswith("is simulated and does not load it.")
+    assert "no EP here looked into it" in unread
+    assert remedy.startswith(pip_install(package))
+
+
+def test_that_stays_a_problem_where_digests_are_right(epctx, tmp_path):
+    sealed = tmp_path / "qnn_ctx1.onnx"
+    assert epctx("seal", REAL / "qnn_ctx1.onnx", "-o", sealed).code == 0
+
+    said = epctx("doctor", sealed, "--json")
+
+    ((message, hint),) = found(said, "problem")
+    assert said.code == 1
+    assert message.endswith("is simulated and does not load it.")
+    assert "vendor's own EP" in hint
 
 
 def test_options_about_a_model_need_one(epctx):

@@ -11,6 +11,7 @@ import onnx.parser
 import pytest
 from contract.compiling import compiler, proto_of
 from contract.validating_eps import options_with, registry_with, session
+from end_to_end.count_instructions import counting_instructions
 from end_to_end.engine_eps import EngineProvider
 from end_to_end.onnxruntime_results import onnxruntime_result
 from hypothesis import given, settings
@@ -204,6 +205,75 @@ def test_a_small_part_of_a_large_weight_is_folded(seen):
     )
 
     assert seen == [["Add"]]
+
+
+class Shared(Onlooker):
+    """EP that remembers origin and digest of the weight `w`, by which weightless mode
+    and share groups find it.
+    """
+
+    name = "SharedExecutionProvider"
+    weights: ClassVar[list[tuple[object, str]]] = []
+
+    @hookimpl
+    def get_capability(self, graph):
+        weight = graph.initializer("w")
+        self.weights.append((weight.extent, weight.digest))
+        return super().get_capability(graph)
+
+
+def test_a_weight_keeps_its_extent_in_a_file_and_its_digest_beside_folded_parts(
+    tmp_path, seen
+):
+    model = onnx.load_from_string(
+        parsed(
+            "g (float[2,8] x) => (float[2,512] y) {"
+            "part = Slice (w, start, end)  moved = Transpose (w)"
+            "a = Add (x, part)  r = Relu (a)  y = MatMul (r, moved) }",
+            w=np.arange(4096, dtype=np.float32).reshape(512, 8),
+            start=np.array([0]),
+            end=np.array([1]),
+        )
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data")
+    Shared.weights.clear()
+
+    for level in (LEVEL.ORT_DISABLE_ALL, None):
+        compiler(
+            str(path),
+            Shared,
+            embed_compiled_data_into_model=True,
+            graph_optimization_level=level,
+        ).compile_to_bytes()
+
+    assert seen[1] == ["Transpose", "Add", "Relu", "MatMul"]
+    before, after = Shared.weights
+    assert before[0] is not None
+    assert after == before
+
+
+def test_folding_costs_no_more_for_each_node_of_a_larger_model():
+    counts = []
+    for nodes in (100, 200):
+        sums = " ".join(
+            f"s{i} = Shape (x)  f{i} = Cast <to = 1> (s{i})"
+            f"  y{i + 1} = Mul (y{i}, f{i})"
+            for i in range(nodes)
+        )
+        model = parsed(
+            "g (float[1] x) => (float[1] y) { y0 = Relu (x) "
+            f"{sums} y = Relu (y{nodes}) }}"
+        )
+        options = options_with(Onlooker)
+        with counting_instructions() as count:
+            explained = epctx.explain_model(
+                model, options, registry=registry_with(Onlooker)
+            )
+        assert explained.placement.folded_nodes == 2 * nodes
+        counts += count
+
+    assert counts[1] < 3 * counts[0]
 
 
 def test_constants_and_nodes_that_only_folded_ones_read_are_gone(seen):

@@ -62,13 +62,18 @@ from epctx_cli.plugin_results import (
     PluginFacts,
 )
 from epctx_cli.plugin_trial import Trial, try_all
-from epctx_core import default_registry, get_available_providers, get_ep_metadata
+from epctx_core import (
+    default_registry,
+    get_available_providers,
+    get_ep_metadata,
+    verify_model,
+)
 from epctx_core.errors import EpctxError, InvalidArgument, one_line, suggestion
 from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_core import Placement, PluginRecord
+    from epctx_core import Placement, PluginRecord, SessionOptions
 
 PREFIX = "EPCTX_"
 VARIABLES = MappingProxyType(
@@ -134,15 +139,20 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
-    placement = None
+    placed = None
     if arguments.model is not None:
-        placement = _place(arguments, console)
+        session = session_options(arguments, console)
+        placement = _place(arguments, session, console)
+        placed = PlacementFacts(**placement.as_dict())
         records = default_registry.records()
-        findings = list(
-            _check_placement(arguments, placement)
-            if arguments.ep
-            else _check_not_asked(records)
-        )
+        findings = [
+            *_check_payloads(arguments.model, placement, session),
+            *(
+                _check_placement(arguments, placement)
+                if arguments.ep
+                else _check_not_asked(records)
+            ),
+        ]
         console.say(str(placement), wrap=False)
         console.note_simulated(
             row["ep"] for row in placement.eps if row["simulated"] and row["nodes"]
@@ -170,9 +180,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             plugins=[PluginFacts(**record.as_dict()) for record in records],
             variables=variables,
             findings=findings,
-            placement=None
-            if placement is None
-            else PlacementFacts(**placement.as_dict()),
+            placement=placed,
         )
     )
     return ExitCode.DONE if ok else ExitCode.FAILED
@@ -226,12 +234,13 @@ def _require_model(arguments: argparse.Namespace) -> None:
         )
 
 
-def _place(arguments: argparse.Namespace, console: Console) -> Placement:
+def _place(
+    arguments: argparse.Namespace, session: SessionOptions, console: Console
+) -> Placement:
     """Ask the EPs for their claims, as a session would; nothing is compiled."""
     from epctx_core import explain_model
     from epctx_core.plugin import Purpose
 
-    session = session_options(arguments, console)
     if not arguments.ep:
         for name in _list_usable():
             session.add_provider(name, optional=True)
@@ -262,6 +271,23 @@ def _check_placement(
             yield _problem(
                 f"{row['ep']} takes no node of {Path(arguments.model).name}.{why}"
             )
+
+
+def _check_payloads(
+    model: str, placement: Placement, session: SessionOptions
+) -> Iterator[DoctorFinding]:
+    """Yield problems for each payload that a simulated EP would get and does not read,
+    as it is a vendor's own; one has the line to install the vendor's.
+    """
+    if not any(
+        row["simulated"] and "com.microsoft::EPContext" in row["operators"]
+        for row in placement.eps
+    ):
+        return
+    for finding in verify_model(model, session).findings:
+        # An EP that has no check knows no remedy.
+        if finding.hint and finding.code in {"container-not-checked", "not-checked"}:
+            yield _problem(finding.message, finding.hint)
 
 
 def _check_not_asked(records: Sequence[PluginRecord]) -> Iterator[DoctorFinding]:
@@ -468,10 +494,11 @@ def _check_libraries_of_eps(
                 f"{library.name} {library.version} is installed; {library.label} "
                 f"needs {library.required}."
             )
-            yield _problem(message, library.install)
         elif library.version is None and not library.extra:
             message = f"{library.name}, which {library.label} needs, is not installed."
-            yield _problem(message, library.install)
+        else:
+            continue
+        yield _problem(message, library.install)
 
 
 def _list_libraries_of_eps(

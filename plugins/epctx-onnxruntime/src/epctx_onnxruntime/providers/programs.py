@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import onnx
 from onnx import ModelProto, helper
 
 from epctx_core.errors import quote
@@ -265,6 +264,19 @@ class ProgramMaker:
             name for index in left for name in model.graph.node[index].output
         }
         ep_nodes = [node for node in nodes if made_by_others.isdisjoint(node.outputs)]
+        # onnxruntime copies a dequantiser that several operators read, one of which is
+        # another EP's. Here it is in one place, whence both read its result.
+        read = {name for node in ep_nodes for name in node.inputs}
+        copied = [
+            node
+            for node in nodes
+            if node.op_type == "DequantizeLinear"
+            and not made_by_others.isdisjoint(node.outputs)
+            and not read.isdisjoint(node.outputs)
+            and self.can_take(node) is True
+        ]
+        if len(ep_nodes) + len(copied) < len(nodes):
+            ep_nodes += copied
         if len(ep_nodes) in (0, len(nodes)):
             claims = self._claim_all(programs, strict=strict)
         else:
@@ -731,14 +743,3 @@ def _read_program(
         },
         main_context=attributes.get("main_context", 1),
     )
-
-
-def make_context_model(
-    node: onnx.NodeProto,
-    inputs: Iterable[onnx.ValueInfoProto],
-    outputs: Iterable[onnx.ValueInfoProto],
-) -> ModelProto:
-    """Return a model of one EPContext node, as onnxruntime would have written it."""
-    graph = helper.make_graph([node], node.name, list(inputs), list(outputs))
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)

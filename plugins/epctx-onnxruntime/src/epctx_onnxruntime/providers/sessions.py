@@ -15,12 +15,14 @@ from epctx_onnxruntime.engine import (
     keep_distinct_names,
     place_weights,
 )
-from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN, make_context_model
+from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN
 from epctx_onnxruntime.real import onnxruntime
 from epctx_onnxruntime.versions import ort_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from onnx import NodeProto, ValueInfoProto
 
     from epctx_core.plugin import ContextNode, Partition, ValueInfo
 
@@ -88,7 +90,7 @@ def open_context(
         [helper.make_tensor_value_info(v.name, v.elem_type or 0, v.shape) for v in side]
         for side in boundary
     ]
-    return open_model(make_context_model(node, *values), name, options)
+    return open_model(_make_context_model(node, *values), name, options)
 
 
 def name_values(
@@ -184,3 +186,14 @@ def try_options(options: onnxruntime.SessionOptions) -> None:
         ir_version=8,
     )
     onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=0)
+
+
+def _make_context_model(
+    node: NodeProto,
+    inputs: Iterable[ValueInfoProto],
+    outputs: Iterable[ValueInfoProto],
+) -> ModelProto:
+    """Return a model of one EPContext node, as onnxruntime would have written it."""
+    graph = helper.make_graph([node], node.name, list(inputs), list(outputs))
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
