@@ -126,7 +126,7 @@ differential: .venv/.installed
 tables: .venv/.installed
 	.venv/bin/python tests/documentation/tables.py
 	PYTHONPATH=tests .venv/bin/python -m documentation.command_line
-	.venv/bin/python tests/documentation/schemas.py
+	PYTHONPATH=tests .venv/bin/python -m documentation.schemas
 	.venv/bin/python tests/drop_in/table.py
 
 docs: tables .venv-docs/.installed

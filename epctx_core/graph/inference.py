@@ -279,7 +279,10 @@ _DECLARATION_CONTRADICTS = ("existing shape differ", "existing elem type")
 
 _FINDING = " (op_type:"
 _FOLLOWS = "expected to have type but instead is null"
-"""Words of onnx at the begin of each finding, and in one that follows from others."""
+_HEADING = "Inference error(s):"
+"""Words with which onnx begins a finding, that are in a finding which follows from
+another, and with which the finding of a node around others ends.
+"""
 
 
 def infer_types(
@@ -484,6 +487,8 @@ def quote_findings(error: BaseException) -> str:
     """
     first, *findings = quote(error).split(_FINDING)
     told = [each for each in findings if _FOLLOWS not in each]
+    if all(each.endswith(_HEADING) for each in told):
+        told = findings  # there is no other fault
     return _FINDING.join([first, *told])
 
 

@@ -15,16 +15,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs/json.md"
-PACKAGES = (
-    "epctx-cli",
-    "epctx-files",
-    "epctx-cache",
-    "epctx-conformance",
-    "epctx-report",
-    "epctx-bench",
-    "epctx-batch",
-)
-"""Packages with results of commands."""
+PACKAGES = {
+    "epctx-cli": "epctx_cli.results",
+    "epctx-files": "epctx_files.results",
+    "epctx-cache": "epctx_cache.results",
+    "epctx-conformance": "epctx_conformance.results",
+    "epctx-report": "epctx_report.results",
+    "epctx-bench": "documentation.bench_results",
+    "epctx-batch": "epctx_batch.results",
+}
+"""Packages with results of commands, each with the module that describes them."""
 BEGIN = "<!-- made by `make docs` -->\n"
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _NULL = types.NoneType
@@ -32,10 +32,9 @@ _NULL = types.NoneType
 
 def list_schemas() -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the path of each file and its schema."""
-    for package in PACKAGES:
-        module = package.replace("-", "_")
-        folder = ROOT / f"plugins/{package}/src/{module}/schemas"
-        for command, result in import_module(f"{module}.results").RESULTS.items():
+    for package, module in PACKAGES.items():
+        folder = ROOT / f"plugins/{package}/src/{package.replace('-', '_')}/schemas"
+        for command, result in import_module(module).RESULTS.items():
             name = f"{command.replace(' ', '-')}.schema.json"
             yield folder / name, make_schema(command, result)
 

@@ -125,29 +125,30 @@ def test_whatever_goes_wrong_on_a_worker_fails_one_task(cluster, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("call", "error", "times"),
     [
-        ("register_plugin", OSError("Stream is closed")),
-        ("unregister_worker_plugin", KeyError("of a worker that has just joined")),
+        ("register_plugin", OSError("Stream is closed"), 2),
+        ("unregister_worker_plugin", KeyError("of a worker that has just joined"), 1),
     ],
 )
 def test_a_worker_that_is_lost_before_or_after_the_tasks_ends_no_batch(
-    cluster, tmp_path, monkeypatch, call, error
+    cluster, tmp_path, monkeypatch, call, error, times
 ):
     make_models(tmp_path, 1)
     real = getattr(cluster_module.Client, call)
     calls = []
 
     def fail_first(self, *arguments, **named):
+        result = real(self, *arguments, **named)
         calls.append(call)
         if len(calls) == 1:
             raise error
-        return real(self, *arguments, **named)
+        return result
 
     monkeypatch.setattr(cluster_module.Client, call, fail_first)
 
     assert run_batch(tmp_path / "fleet.toml", scheduler=cluster.address).ok
-    assert calls
+    assert len(calls) == times
 
 
 def test_a_batch_ends_with_a_typed_error_when_the_scheduler_is_lost(counted, tmp_path):

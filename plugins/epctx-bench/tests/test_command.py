@@ -191,17 +191,23 @@ def test_a_report_is_saved_and_compared_with_in_one_call(epctx, folder, tmp_path
         (["--against={saved}", "--fail-above=much"], "not a slowdown above 0"),
         (["--against={saved}", "--fail-above=-5%"], "not a slowdown above 0"),
         (["--against={saved}", "--fail-above=5"], "means 500% without"),
-        (["--against={saved}", "--no-onnxruntime"], "Leave out --no-onnxruntime"),
+        (["--against={saved}", "--no-onnxruntime"], "leave out --no-onnxruntime"),
+        (["--against={alone}"], "and a report has none"),
     ],
 )
 def test_a_gate_that_cannot_work_is_refused_before_anything_is_measured(
-    epctx, saved, folder, wrong, words
+    epctx, saved, folder, tmp_path, wrong, words
 ):
+    alone = json.loads(saved.read_text())
+    for column in alone["columns"]:
+        column["peer"] = None
+    (tmp_path / "alone.json").write_text(json.dumps(alone))
     # A broken model would fail first if anything was measured.
     broken = folder / "broken.onnx"
     broken.write_bytes(b"no model")
 
-    options = [part.format(saved=saved) for part in wrong]
+    paths = {"saved": saved, "alone": tmp_path / "alone.json"}
+    options = [part.format(**paths) for part in wrong]
     said = epctx("bench", broken, "--ep", "CPU", *options)
 
     assert said.code == 2

@@ -206,6 +206,14 @@ def test_a_peer_that_failed_is_no_peer():
     )
 
 
+def test_peers_of_two_names_are_not_compared():
+    saved = report([1.0] * 9, [2.0] * 9)
+    now = deepcopy(saved)
+    now["columns"][0]["peer"] = now["columns"][1]["name"] = "another"
+
+    assert not judge(saved, now).rows
+
+
 def test_a_row_that_the_peer_lacks_is_not_judged():
     saved = report([1.0] * 9, [2.0] * 9)
     saved["columns"][0]["rows"]["run"] = {"unit": "s", "samples": [1.0] * 9}

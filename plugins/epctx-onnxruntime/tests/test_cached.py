@@ -154,7 +154,7 @@ class TakesNothingExecutionProvider(OptionalCpuExecutionProvider):
 
 
 def test_a_model_of_which_the_ep_takes_nothing_is_loaded_without_it_and_remembered(
-    host, model, expected
+    host, model, expected, caplog
 ):
     host.registry = epctx.Registry(entry_points=False)
     host.registry.register(TakesNothingExecutionProvider)
@@ -175,6 +175,7 @@ def test_a_model_of_which_the_ep_takes_nothing_is_loaded_without_it_and_remember
         ]
         * 2
     )
+    assert "not today" in caplog.text
 
 
 def test_the_share_of_nodes_on_the_cpu_is_told_at_each_load(host, model, runtime):

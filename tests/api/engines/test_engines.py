@@ -329,6 +329,17 @@ def test_what_follows_from_a_fault_of_a_model_is_not_said(engine):
     assert "Relu" not in str(caught.value)
 
 
+def test_a_value_that_nothing_makes_is_said_where_there_is_no_other_fault(engine):
+    wrong = model(
+        [node("Relu", ["absent"], ["y"])],
+        [value("x", shape=[2])],
+        [value("y", shape=[2])],
+    )
+
+    with pytest.raises(InvalidGraph, match=r"absent|expected to have type"):
+        engine.prepare(wrong)
+
+
 def test_the_reference_runs_everything_where_the_host_names_it(caplog):
     engine = session_engine(on_the_reference())
     handle = engine.prepare(group_model(), {"w": np.ones(SIZE, np.float32)})

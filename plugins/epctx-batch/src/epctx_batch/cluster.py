@@ -148,8 +148,8 @@ def _prepare(client: Client, name: str, scheduler: str) -> Iterator[None]:
             hint="Run the batch again: what the cache has is not compiled again.",
         ) from error
     finally:
-        # Without a scheduler there is nobody who could, and a worker that is lost or
-        # joins meanwhile may have no plugin to remove.
+        # A scheduler that is lost removes nothing, and a worker that is lost or joins
+        # meanwhile may have no plugin.
         with suppress(Exception):
             client.unregister_worker_plugin(name)
 

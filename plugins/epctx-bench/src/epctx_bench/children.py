@@ -75,7 +75,8 @@ def ask_child(request: Request) -> dict[str, Any]:
         Fail: the process failed, or did not end in time.
     """
     timeout = request.settings.child_timeout
-    doing = f"{_WORDS[request.task]} {Path(request.model).name}".rstrip()
+    model = Path(request.model).name
+    doing = f"{_WORDS[request.task]} {model}".rstrip()
     # Files, as a service that an EP leaves running would keep pipes open.
     with (
         tempfile.TemporaryFile("w+") as question,

@@ -101,7 +101,8 @@ class ColumnMeasurement:
             self.notes.append("no EP took a node: the CPU EP runs the whole model")
             return
 
-        left = sum(n for ep, n in result["assignments"].items() if is_cpu(ep))
+        assignments = result["assignments"]
+        left = sum(n for ep, n in assignments.items() if is_cpu(ep))
         total = sum(result["assignments"].values())
         if left:
             self.notes.append(f"{left} of {total} nodes are left to the CPU EP")

@@ -66,7 +66,9 @@ class Column:
     @property
     def name(self) -> str:
         """Model, EPs and scanned options; unique among the columns of one model."""
-        values = [f"{key}={self.options[ep][key]}" for ep, key in self.scanned]
+        values = []
+        for ep, key in self.scanned:
+            values.append(f"{key}={self.options[ep][key]}")
         return f"{self.label} {self._describe(self.eps, values)}"
 
     def _describe(self, eps: Sequence[str], values: Sequence[str]) -> str:
@@ -134,7 +136,7 @@ class ColumnReport:
             "error": self.error,
             "notes": list(self.notes),
             "simulated": list(self.simulated),
-            # Earlier versions compared outputs, and so does `epctx compare`.
+            # Readers of schema 1 expect the key.
             "check": None,
             "rows": {name: row.as_dict() for name, row in self.rows.items()},
         }

@@ -213,18 +213,20 @@ def _read_gate(
                 hint="Add --against FILE, a report that --save wrote.",
             )
         return None, {}
-    if arguments.no_onnxruntime:
-        raise InvalidArgument(
-            "--against compares ratios to the times of onnxruntime.",
-            hint="Leave out --no-onnxruntime.",
-        )
-
     from epctx_bench.gate import parse_threshold
 
     limits = {}
     if arguments.fail_above is not None:
         limits["fail_above"] = parse_threshold(arguments.fail_above)
-    return load_report(arguments.against), limits
+    saved = load_report(arguments.against)
+    peers = [column.get("peer") for column in saved["columns"]]
+    if arguments.no_onnxruntime or not any(peers):
+        raise InvalidArgument(
+            "--against compares ratios to the times of onnxruntime, and a report has "
+            "none.",
+            hint="Measure onnxruntime in both: leave out --no-onnxruntime.",
+        )
+    return saved, limits
 
 
 def _make_settings(arguments: argparse.Namespace, console: Console) -> BenchSettings:

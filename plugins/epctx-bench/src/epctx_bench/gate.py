@@ -96,7 +96,7 @@ class JudgedRow:
         low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
         high: upper end; infinity where a side has a single sample.
         pvalue: of the one-sided test of a slowdown, corrected by Holm.
-        peer: the peer's column, whose times it was divided by.
+        peer: column of the peer by whose times the row was divided.
         reason: why the row is too noisy; else empty.
     """
 
@@ -111,7 +111,8 @@ class JudgedRow:
     reason: str
 
     def __str__(self) -> str:
-        interval = f"{self.low - 1:+.1%} to {self.high - 1:+.1%}"
+        low, high = self.low - 1, self.high - 1
+        interval = f"{low:+.1%} to {high:+.1%}"
         if self.high == math.inf:
             interval = "one sample, so no interval"
         text = (
@@ -350,7 +351,8 @@ def _compare(
         if name in saved.peers | now.peers:
             continue
 
-        if not all(side.has_peer(name) for side in sides):
+        peers = {side.columns[name]["peer"] for side in sides if side.has_peer(name)}
+        if len(peers) != 1 or not all(side.has_peer(name) for side in sides):
             notes.append(f"{name} was not judged: it has no peer in both reports.")
             continue
 
@@ -369,7 +371,8 @@ def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
     for side in (saved, now):
         error = side.columns[column].get("error")
         if error:
-            failures.append(f"in the {side.name} it failed ({one_line(str(error))})")
+            reason = one_line(str(error))
+            failures.append(f"in the {side.name} it failed ({reason})")
     if failures:
         return " and ".join(failures)
 
@@ -396,7 +399,8 @@ def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
         return "it is not a time"
     for fact in ("threads", "batch"):
         if then.get(fact) != today.get(fact):
-            return f"its {fact} was {then.get(fact)} and is {today.get(fact)}"
+            before, after = then.get(fact), today.get(fact)
+            return f"its {fact} was {before} and is {after}"
 
     if not all(side.peer_samples(column, row) for side in (saved, now)):
         return "its peer has no such row in both reports"
@@ -441,7 +445,8 @@ def _estimate_shift(
     origin = find_median(then if spreads[0] < spreads[1] else today)
     test = stats.ttest_ind(today - origin, then - origin, equal_var=False, trim=TRIMMED)
     low, high = test.confidence_interval(1 - 2 * alpha)
-    return change, float(low), float(high), float(stats.t.sf(test.statistic, test.df))
+    pvalue = stats.t.sf(test.statistic, test.df)
+    return change, float(low), float(high), float(pvalue)
 
 
 def _decide(

@@ -277,4 +277,5 @@ def _refuse_secret_scan(
 
 def _is_secret(ep: str, key: str, described: Mapping[str, Mapping[str, Any]]) -> bool:
     # An option may be given as `ep.<ep name>.<key>`.
-    return key.rpartition(".")[2] in described.get(ep, {}).get("secret", ())
+    name = key.rpartition(".")[2]
+    return name in described.get(ep, {}).get("secret", ())

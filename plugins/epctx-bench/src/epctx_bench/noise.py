@@ -126,7 +126,8 @@ class Watcher:
         end = self._count()
 
         counts = zip(astuple(end), astuple(self._begin), strict=True)
-        self._noise = assess_load(Load(*(max(now - then, 0.0) for now, then in counts)))
+        changes = [max(now - then, 0.0) for now, then in counts]
+        self._noise = assess_load(Load(*changes))
 
     def _look_often(self) -> None:
         while not self._finished.wait(_PAUSE):

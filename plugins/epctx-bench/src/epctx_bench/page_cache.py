@@ -49,7 +49,8 @@ def _may_ask(path: Path) -> bool:
     """Return whether the system tells this process which pages are cached: to others
     than the owner and those who may write it calls every page of a file resident.
     """
-    return path.stat().st_uid == os.geteuid() or os.access(path, os.W_OK)
+    is_own = path.stat().st_uid == os.geteuid()
+    return is_own or os.access(path, os.W_OK)
 
 
 def read_files(paths: Iterable[Path]) -> None:

@@ -66,7 +66,8 @@ class CostMeter:
 
     def __exit__(self, *_: object) -> None:
         seconds = time.perf_counter() - self._start
-        cpu = _count_cpu() - self._cpu
+        # A child that nobody waited for is in the first count alone.
+        cpu = max(_count_cpu() - self._cpu, 0.0)
         self._done.set()
         self._watcher.join()
         self._look()
@@ -80,7 +81,8 @@ class CostMeter:
     def _look(self) -> None:
         for child in psutil.Process().children(recursive=True):
             peak = read_peak(child.pid)
-            self._peaks[child.pid] = max(peak, self._peaks.get(child.pid, 0))
+            before = self._peaks.get(child.pid, 0)
+            self._peaks[child.pid] = max(peak, before)
 
 
 def _count_cpu() -> float:

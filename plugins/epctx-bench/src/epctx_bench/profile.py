@@ -165,7 +165,8 @@ class Profile:
         if self._path is None:
             stem = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
             for number in itertools.count(1):
-                path = Path(f"{stem}_{number}.json" if number > 1 else f"{stem}.json")
+                suffix = f"_{number}" if number > 1 else ""
+                path = Path(f"{stem}{suffix}.json")
                 try:
                     _write(path, self.events(), "x")
                 except FileExistsError:

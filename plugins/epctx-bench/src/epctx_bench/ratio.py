@@ -209,7 +209,8 @@ def pair_logarithms(ours: Samples, peers: Samples) -> Values:
             "sample i of both has to come from turn i.",
             hint="Measure both in the same turns.",
         )
-    logarithms: Values = np.log(check_samples(ours)) - np.log(check_samples(peers))
+    logarithms: Values = np.log(check_samples(ours))
+    logarithms -= np.log(check_samples(peers))
     return logarithms
 
 
@@ -251,7 +252,8 @@ def describe_ratio(
 
     if faster.high <= WIDEST_EQUALITY and ratio.high <= WIDEST_EQUALITY:
         margin = (faster.high - faster.low) / 2
-        ends = f"{_round(faster.low, margin)} to {_round(faster.high, margin)}"
+        low, high = (_round(end, margin) for end in (faster.low, faster.high))
+        ends = f"{low} to {high}"
         return f"{ours} as fast as {peer} ({ends})"
     return (
         f"{ours} between {_round(ratio.high)} times slower and "

@@ -88,7 +88,8 @@ class BenchReport:
         yield ". ".join([*describe_machine(self.machine), LEGEND])
         for title, table, sentences in self.sections():
             yield f"### {title}"
-            yield table
+            if table.rows:
+                yield table
             yield from sentences
 
         if self.noise.busy:

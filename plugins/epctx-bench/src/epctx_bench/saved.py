@@ -125,8 +125,10 @@ def check_report(report: object, name: str) -> None:
             f"{name} has no list of columns with a name and rows of samples.",
             hint="Measure and save it again; a report is not to be edited.",
         )
-    if len({column["name"] for column in columns}) < len(columns):
-        raise InvalidArgument(f"{name} has two columns of one name.")
+    names = [column["name"] for column in columns]
+    for twice in names:
+        if names.count(twice) > 1:
+            raise InvalidArgument(f"{name} has two columns named {twice!r}.")
 
 
 def _is_column(column: object) -> bool:

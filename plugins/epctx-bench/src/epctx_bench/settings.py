@@ -62,7 +62,7 @@ class BenchSettings:
             **asdict(self),
             "threads": list(self.threads),
             "batch_sizes": list(self.batch_sizes),
-            # Earlier versions compared outputs, and so does `epctx compare`.
+            # Readers of schema 1 expect the key.
             "check": False,
         }
 

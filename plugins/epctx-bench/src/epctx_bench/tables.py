@@ -47,14 +47,20 @@ class Table:
 
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
-        lines = [self.header, ["---", *["---:"] * (len(self.header) - 1)], *self.rows]
-        return "\n".join(f"| {' | '.join(_escape(line))} |" for line in lines)
+        numbers = ["---:"] * (len(self.header) - 1)
+        lines = []
+        for cells in (self.header, ["---", *numbers], *self.rows):
+            joined = " | ".join(_escape(cells))
+            lines.append(f"| {joined} |")
+        return "\n".join(lines)
 
     def to_html(self) -> str:
         """Return the table in HTML; its cells are escaped."""
         lines = ["<table>"]
         for tag, cells in [("th", self.header), *(("td", row) for row in self.rows)]:
-            line = "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells)
+            line = ""
+            for cell in cells:
+                line += f"<{tag}>{html.escape(cell)}</{tag}>"
             lines.append(f"<tr>{line}</tr>")
         return "\n".join([*lines, "</table>"])
 
@@ -65,7 +71,8 @@ def make_title(model: str, columns: Sequence[ColumnReport]) -> str:
         (len(row.samples) for column in columns for row in column.rows.values()),
         default=0,
     )
-    return f"{one_line(model)}, {turns:,} turn{'' if turns == 1 else 's'}"
+    word = "turn" if turns == 1 else "turns"
+    return f"{one_line(model)}, {turns:,} {word}"
 
 
 def make_table(columns: Sequence[ColumnReport]) -> Table:

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 _DIGITS = 3
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes"))
+_SIZES = (
+    (1 << 30, "GiB"),
+    (1 << 20, "MiB"),
+    (1 << 10, "KiB"),
+    (1, "bytes"),
+)
 
 
 def format_seconds(seconds: float) -> str:
@@ -23,11 +28,13 @@ def format_bytes(count: float) -> str:
 
 def _format(number: float, units: Sequence[tuple[float, str]]) -> str:
     """Return a number in the largest unit that it reaches, else in the smallest."""
-    scale, unit = next((each for each in units if number >= each[0]), units[-1])
+    reached = [each for each in units if number >= each[0]]
+    scale, unit = reached[0] if reached else units[-1]
     return f"{format_number(number / scale)} {unit}"
 
 
 def format_number(number: float) -> str:
     """Return a number in three digits; all digits before the point stay."""
     whole = len(str(int(number)))
-    return f"{number:,.{max(0, _DIGITS - whole)}f}"
+    decimals = max(0, _DIGITS - whole)
+    return f"{number:,.{decimals}f}"

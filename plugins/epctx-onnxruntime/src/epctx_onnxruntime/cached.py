@@ -324,7 +324,9 @@ class _Loader:
 
     def load(self) -> onnxruntime.InferenceSession:
         """Return a session of the compiled model, or of the model itself."""
-        with _hide_reports_of_nothing():
+        cls: Any = self.choice.cls
+        # Others that take nothing say why there.
+        with nullcontext() if cls.writes_contexts else _hide_reports_of_nothing():
             return self.request.load(self._load_entry, self._load_source)
 
     def _load_source(self, *, with_ep: bool = True) -> onnxruntime.InferenceSession:
@@ -455,7 +457,7 @@ def _hide_reports_of_nothing() -> Iterator[None]:
     thread = threading.get_ident()
 
     def is_shown(record: logging.LogRecord) -> bool:
-        return record.thread != thread or not record.msg.startswith("nothing was")
+        return record.thread != thread or not str(record.msg).startswith("nothing was")
 
     compiles = logging.getLogger("epctx.compile")
     compiles.addFilter(is_shown)

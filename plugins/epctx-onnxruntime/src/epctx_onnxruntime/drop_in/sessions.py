@@ -439,8 +439,10 @@ def _find_absence(name: str) -> str:
     records = default_registry.find(name)
     if not records:
         return "not installed"
-    with suppress(EpctxError):  # several have the name, and none is chosen
+    try:
         records = [default_registry.resolve(name)]
+    except EpctxError:  # several have the name, and none is chosen
+        records = [record for record in records if not record.simulated]
 
     with suppress(EpctxError):  # broken
         found = [
@@ -449,7 +451,8 @@ def _find_absence(name: str) -> str:
             for purpose in (Purpose.RUN, Purpose.LOAD)
         ]
         if not any(each.available for each in found):
-            return f"not available ({(found[0].reason or '').rstrip('.')})"
+            reasons = dict.fromkeys((each.reason or "").rstrip(".") for each in found)
+            return f"not available ({'; '.join(reasons)})"
     return ""
 
 

@@ -1,6 +1,6 @@
 """Result of `epctx bench`: what `--json` prints.
 
-The JSON Schema in `schemas` is made from these dataclasses (`make docs`).
+The JSON Schema in epctx-bench is made from these dataclasses (`make docs`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from epctx_bench.noise import Noise  # noqa: TC001 - the schema reads the types
+from epctx_bench.noise import Noise  # noqa: TC002 - the schema reads the types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +196,8 @@ class VerdictFacts:
         low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
         high: upper end; null where a side has a single sample.
         pvalue: of the one-sided test of a slowdown, corrected by Holm.
-        peer: column of the peer, whose times it was divided by; null in earlier
-            versions where the row was judged by its own times.
+        peer: column of the peer by whose times the row was divided; null in earlier
+            versions where there was none.
         reason: why the row is too noisy; else empty.
     """
 
