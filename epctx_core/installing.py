@@ -30,6 +30,12 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         "epctx-cache",
         "epctx-isolation",
     ),
+    "epctx-onnxruntime[checking]": (
+        *_UNDER_ONNXRUNTIME,
+        "epctx-cli",
+        "epctx-conformance",
+        "epctx-isolation",
+    ),
     "epctx-onnxruntime[qnn]": (*_UNDER_ONNXRUNTIME, "epctx-isolation"),
     "epctx-onnxruntime[openvino]": (*_UNDER_ONNXRUNTIME, "epctx-openvino-container"),
     "epctx-openvino": ("epctx-openvino-container",),

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import importlib_metadata  # noqa: F401 - `core_from` takes the folder that it is in away
 import pytest
 
 from epctx_core import installing
