@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.graph.partition import MOVING
-from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import get_facts
 from epctx_core.rendering import render
 from epctx_core.sessions.claims import explain_unused_eps
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.placement import Placement
     from epctx_core.sessions.providers import SkippedProvider
     from epctx_core.sessions.work import Work
-
-_FEW = 20
-"""Part of the computing nodes below which an EP's share is worth a warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,25 +194,13 @@ class CompileReport:
 
 
 def describe_shares(work: Work, placement: Placement) -> list[str]:
-    """Return a sentence for each EP that gets less than a twentieth of the nodes that
-    compute, and less than the CPU EP.
+    """Return a sentence for each EP that gets a small share, with what it says of the
+    rest.
     """
-    shares = {
-        row["ep"]: sum(n for name, n in row["operators"].items() if name not in MOVING)
-        for row in placement.eps
-    }
-    total = sum(shares.values())
-    left = shares.pop(CPU_EP)
-    sentences = []
-    for ep, share in shares.items():
-        if share >= min(left, total / _FEW):
-            continue
-        why = explain_unused_eps(work.assignment, work.model, [ep])
-        sentences.append(
-            f"{ep} gets {share:,} of {total:,} computing nodes "
-            f"({share / total:.1%}).{why}"
-        )
-    return sentences
+    return [
+        f"{sentence}{explain_unused_eps(work.assignment, work.model, [ep])}"
+        for ep, sentence in placement.find_small_shares().items()
+    ]
 
 
 def describe_partition(partition: GraphPartition) -> PartitionReport:

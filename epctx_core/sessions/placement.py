@@ -9,6 +9,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from epctx_core.graph.partition import MOVING
 from epctx_core.graph.walks import shorten_domain, walk_nodes
 from epctx_core.options.choices import CPU_EP
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     _Pieces: TypeAlias = "dict[GraphIndex, list[int]]"
 
+_FEW = 20
+"""Part of the computing nodes below which an EP's share is worth a warning."""
 _SHOWN = 4
 """Operators in a row of a table."""
 
@@ -59,6 +62,27 @@ class Placement:
     def total_nodes(self) -> int:
         """Number of nodes of the source, the folded ones included."""
         return self.nodes + self.folded_nodes
+
+    def find_small_shares(self) -> dict[str, str]:
+        """Return, for each EP that gets less than a twentieth of the nodes that
+        compute, and less than the CPU EP, a sentence that says so.
+        """
+        shares = {
+            row["ep"]: sum(
+                count for name, count in row["operators"].items() if name not in MOVING
+            )
+            for row in self.eps
+        }
+        total = sum(shares.values())
+        left = shares.pop(CPU_EP)
+        return {
+            ep: (
+                f"{ep} gets {share:,} of {total:,} computing nodes "
+                f"({share / total:.1%})."
+            )
+            for ep, share in shares.items()
+            if share < min(left, total / _FEW)
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON."""

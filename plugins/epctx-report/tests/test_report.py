@@ -306,6 +306,22 @@ def test_one_operator_between_partitions_is_spoken_of_as_one(tmp_path):
     )
 
 
+def test_an_ep_with_a_small_share_is_named_first(tmp_path):
+    rest = " ".join(f"n{i} = IsNaN(x)" for i in range(24))
+    gathered = ", ".join(f"n{i}" for i in range(24))
+    path = write(
+        tmp_path / "m.onnx",
+        f"g (float[2] x) => (float[2] y, bool[48] z) {{ y = Relu(x)  {rest}"
+        f"  z = Concat<axis = 0>({gathered}) }}",
+    )
+
+    model = describe(path, sess_options=with_eps(OPENVINO))
+
+    assert model["advice"][0]["title"] == (
+        "OpenVINOExecutionProvider gets 1 of 25 computing nodes (4.0%)"
+    )
+
+
 def test_the_bytes_that_cross_are_a_least_number_where_sizes_are_open(tmp_path):
     fixed = write(tmp_path / "fixed.onnx", OPEN.replace("[N", "[2"))
     open_ = write(tmp_path / "open.onnx", OPEN)

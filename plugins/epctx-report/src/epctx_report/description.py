@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core import SessionOptions, default_registry, explain_model, inspect_model
-from epctx_report.advice import list_advice
+from epctx_report.advice import Advice, list_advice
 from epctx_report.columns import make_columns, to_differences
 from epctx_report.cut import CPU_EP, SESSION
 from epctx_report.facts import (
@@ -27,7 +27,7 @@ from epctx_report.timings import read_timings
 if TYPE_CHECKING:
     from os import PathLike
 
-    from epctx_core import EpctxError, Explanation, ModelInfo
+    from epctx_core import EpctxError, Explanation, ModelInfo, Placement
     from epctx_report.cut import Cut
     from epctx_report.shares import Shares
 
@@ -100,7 +100,10 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
                 "nodes": to_differences(advice.nodes),
                 "boxes": to_differences(advice.boxes),
             }
-            for advice in list_advice(cut, refusals, timings.nodes)
+            for advice in (
+                *_find_small_shares(placement, info),
+                *list_advice(cut, refusals, timings.nodes),
+            )
         ],
         "timings": timings.describe(cut),
         "crossing_bytes": sum(
@@ -110,6 +113,13 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
             crossing.value.type.bytes is None for crossing in cut.crossings
         ),
     }
+
+
+def _find_small_shares(placement: Placement, info: ModelInfo) -> Iterator[Advice]:
+    # Of a context model, one node stands for many.
+    if not info.ep_contexts:
+        for sentence in placement.find_small_shares().values():
+            yield Advice(title=sentence.rstrip("."), text="The CPU EP runs the rest.")
 
 
 def describe_failure(path: Path, error: EpctxError) -> dict[str, Any]:
