@@ -9,7 +9,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.graph.partition import MOVING
 from epctx_core.graph.walks import shorten_domain, walk_nodes
 from epctx_core.options.choices import CPU_EP
 
@@ -67,6 +66,9 @@ class Placement:
         """Return, for each EP that gets less than a twentieth of the nodes that
         compute, and less than the CPU EP, a sentence that says so.
         """
+        # No load asks, and the module is large.
+        from epctx_core.graph.partition import MOVING
+
         shares = {
             row["ep"]: sum(
                 count for name, count in row["operators"].items() if name not in MOVING
