@@ -376,14 +376,20 @@ def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
     if failures:
         return " and ".join(failures)
 
-    then, today = (side.columns[column].get("options", {}) for side in (saved, now))
+    then = saved.columns[column].get("options", {})
+    today = now.columns[column].get("options", {})
     for ep in {**then, **today}:
-        if (then.get(ep) or {}) != (today.get(ep) or {}):
+        before = then.get(ep) or {}
+        after = today.get(ep) or {}
+        if before != after:
             return f"its options of {ep} differ"
 
-    then, today = (side.report.get("settings", {}) for side in (saved, now))
+    then = saved.report.get("settings", {})
+    today = now.report.get("settings", {})
     for key, meaning in SETTINGS.items():
-        if (then.get(key) or {}) != (today.get(key) or {}):
+        before = then.get(key) or {}
+        after = today.get(key) or {}
+        if before != after:
             return f"{meaning} differ"
     return ""
 
@@ -394,12 +400,13 @@ def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
         if not side.samples(column, row):
             return f"it is in the {other.name} only"
 
-    then, today = (side.columns[column]["rows"][row] for side in (saved, now))
+    then = saved.columns[column]["rows"][row]
+    today = now.columns[column]["rows"][row]
     if then["unit"] != "s":
         return "it is not a time"
     for fact in ("threads", "batch"):
-        if then.get(fact) != today.get(fact):
-            before, after = then.get(fact), today.get(fact)
+        before, after = then.get(fact), today.get(fact)
+        if before != after:
             return f"its {fact} was {before} and is {after}"
 
     if not all(side.peer_samples(column, row) for side in (saved, now)):

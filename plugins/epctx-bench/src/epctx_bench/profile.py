@@ -133,18 +133,15 @@ class Profile:
         what was recorded, in the order of time.
         """
         process = os.getpid()
-        names = [
-            _make_name("process_name", process, 0, "epctx"),
-            *(
-                _make_name("thread_name", process, thread, name)
-                for thread, name in [*self._threads.items()]
-            ),
-        ]
+        names = [_make_name("process_name", process, 0, "epctx")]
+        for thread, name in [*self._threads.items()]:
+            names.append(_make_name("thread_name", process, thread, name))
         # What encloses another one ends later, and comes first in a trace.
         recorded = sorted([*self._events], key=lambda e: (e["ts"], -e["dur"]))
         if self.lost:
             text = f"{self.lost} later events are missing"
-            names.append(_make_name("process_labels", process, 0, text, key="labels"))
+            label = _make_name("process_labels", process, 0, text, key="labels")
+            names.append(label)
         return names + recorded
 
     def write(self, path: str | os.PathLike[str]) -> None:
