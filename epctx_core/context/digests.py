@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from epctx_core.context.receipts import (
@@ -109,7 +108,8 @@ def find_damage(
 
     batches = list(_group_segments(segments))
     if len(batches) <= 1:
-        yield from chain.from_iterable(map(find_differing, batches))
+        for batch in batches:
+            yield from find_differing(batch)
         return
     # Imported where there is something to share: that takes milliseconds.
     from concurrent.futures import ThreadPoolExecutor

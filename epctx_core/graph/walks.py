@@ -37,7 +37,7 @@ has by the thousand.
 """
 
 
-WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+WITH_SUBGRAPHS = frozenset({*EXECUTABLE, "SequenceMap"})
 """Operators of the default domain with graph attributes, in any version; onnx's schemas
 are not asked, as they take milliseconds to come.
 """

@@ -224,10 +224,12 @@ class _Side:
         peer = self.columns[column].get("peer")
         return self.samples(peer, PEER_ROWS.get(row, row))
 
-    def has_peer(self, column: str) -> bool:
-        """Return whether a column has a peer, and one that did not fail."""
-        peer = self.columns.get(self.columns[column].get("peer"), {})
-        return bool(peer.get("rows"))
+    def find_peer(self, column: str) -> str | None:
+        """Return the name of a column's peer; None without one, or if that failed."""
+        peer: str | None = self.columns[column].get("peer")
+        if self.columns.get(peer, {}).get("rows"):
+            return peer
+        return None
 
     def logarithms(self, column: str, row: str) -> Values:
         """Return the logarithms of the ratios of a row's times to the peer's.
@@ -351,8 +353,8 @@ def _compare(
         if name in saved.peers | now.peers:
             continue
 
-        peers = {side.columns[name]["peer"] for side in sides if side.has_peer(name)}
-        if len(peers) != 1 or not all(side.has_peer(name) for side in sides):
+        peers = {side.find_peer(name) for side in sides}
+        if len(peers) > 1 or None in peers:
             notes.append(f"{name} was not judged: it has no peer in both reports.")
             continue
 
