@@ -26,6 +26,7 @@ import pytest
 
 import epctx_core
 from epctx_core import backend, errors, ext, plugin, testing
+from epctx_core.plugin import protos
 
 ROOT = Path(__file__).parent.parent
 CORE = ROOT / "epctx_core"
@@ -257,7 +258,6 @@ DENSE = {
     "epctx_onnxruntime": 3.72,
     "epctx_openvino_container": 4.71,
     "epctx_report": 4.40,
-    "epctx_sim_sdk": 3.71,
 }
 """Packages with more than 3.7 expressions in a line of code, and their number today. A
 number here is only ever lowered; one within the limit goes.
@@ -367,7 +367,8 @@ PUBLIC = {
     "epctx_core.backend": {*backend.__all__},
     "epctx_core.errors": {*vars(errors)}
     - {"suggestion", "conceal", "concealed", "convert_errors", "internal_error"},
-    "epctx_core.plugin": {*plugin.__all__},
+    "epctx_core.plugin": {*plugin.__all__, "protos"},
+    "epctx_core.plugin.protos": {*protos.__all__},
     "epctx_core.testing": {*testing.__all__},
     "epctx_kernels": {*epctx_kernels.__all__},
     "epctx_sim_openvino": {*epctx_sim_openvino.__all__},

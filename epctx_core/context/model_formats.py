@@ -6,12 +6,11 @@ import hashlib
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from onnx import ModelProto
-
 from epctx_core.context.manifest import find_manifest
 from epctx_core.errors import InvalidProtobuf
 from epctx_core.graph.model_io import describe_path, parse_model, read_model
 from epctx_core.options import InputBudget
+from epctx_core.plugin.protos import ModelProto
 
 if TYPE_CHECKING:
     from pathlib import Path

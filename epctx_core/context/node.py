@@ -14,12 +14,16 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-import onnx
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto
-
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import decode_attribute, decode_text
 from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
+from epctx_core.plugin.protos import (
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+)
 
 if TYPE_CHECKING:
     from epctx_core.graph.type_table import TypeTable
@@ -359,6 +363,8 @@ def make_context_node(
     }
     if cache is not None:
         values["ep_cache_context"] = cache
+    from onnx import helper
+
     for key in sorted(values):
-        frame.attribute.append(onnx.helper.make_attribute(key, values[key]))
+        frame.attribute.append(helper.make_attribute(key, values[key]))
     return frame

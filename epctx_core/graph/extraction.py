@@ -13,9 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
-
 from epctx_core.errors import InvalidArgument
 from epctx_core.graph.index import SPECIAL, GraphIndex, Node
 from epctx_core.graph.partition import CyclicGroupsError, find_quantized_groups
@@ -33,6 +30,14 @@ from epctx_core.graph.weights import (
     set_external_location,
 )
 from epctx_core.plugin import ValueInfo
+from epctx_core.plugin.protos import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import PathInput
@@ -317,8 +322,8 @@ class NodeGroup:
                         file.write(chunk)
         target.write_bytes(model.SerializeToString())
 
-    def _value_proto(self, name: str) -> onnx.ValueInfoProto:
-        value = onnx.ValueInfoProto(name=name)
+    def _value_proto(self, name: str) -> ValueInfoProto:
+        value = ValueInfoProto(name=name)
         proto = self.graph.types.get_proven_proto(name)
         if proto is not None:
             value.type.CopyFrom(proto)

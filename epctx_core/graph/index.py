@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, TensorProto, helper, numpy_helper
 
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.walks import (
@@ -26,7 +25,6 @@ from epctx_core.graph.walks import (
     copy_message,
     find_free_names,
     find_outer_names,
-    find_schema,
     iter_named_subgraphs,
     read_opset_imports,
     shorten_domain,
@@ -34,6 +32,12 @@ from epctx_core.graph.walks import (
 )
 from epctx_core.graph.weights import Weight, is_detached
 from epctx_core.graph.wire import decode_name
+from epctx_core.plugin.protos import (
+    AttributeProto,
+    GraphProto,
+    TensorProto,
+    tensor_dtype_to_np_dtype,
+)
 
 if TYPE_CHECKING:
     from onnx import FunctionProto, ModelProto, NodeProto
@@ -47,8 +51,15 @@ their connections.
 """
 
 OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
-_NUMBERS: dict[str, Any] = dict.fromkeys(("value_float", "value_floats"), np.float32)
-_NUMBERS |= dict.fromkeys(("value_int", "value_ints"), np.int64)
+_NUMBERS = {
+    AttributeProto.FLOAT: ("f", TensorProto.FLOAT),
+    AttributeProto.FLOATS: ("floats", TensorProto.FLOAT),
+    AttributeProto.INT: ("i", TensorProto.INT64),
+    AttributeProto.INTS: ("ints", TensorProto.INT64),
+}
+"""The attributes of a Constant node that are no tensors or text: field and element
+type.
+"""
 
 
 class GraphIndex:
@@ -176,14 +187,20 @@ class GraphIndex:
                 node.output
             ) == 1:
                 (attribute,), (name,) = node.attribute, node.output
-                if attribute.name == "value":
+                if attribute.type == AttributeProto.TENSOR:
                     graph.initializer.add().CopyFrom(attribute.t)
                     graph.initializer[-1].name = name
-                elif attribute.name in _NUMBERS:
+                elif attribute.type in _NUMBERS:
+                    field, elem_type = _NUMBERS[attribute.type]
                     value = np.array(
-                        helper.get_attribute_value(attribute), _NUMBERS[attribute.name]
+                        getattr(attribute, field), tensor_dtype_to_np_dtype(elem_type)
                     )
-                    graph.initializer.append(numpy_helper.from_array(value, name))
+                    graph.initializer.add(
+                        name=name,
+                        data_type=elem_type,
+                        dims=value.shape,
+                        raw_data=value.tobytes(),
+                    )
 
         made = read_initializers(graph, {})
         self.constants |= made.keys()
@@ -341,21 +358,9 @@ class GraphIndex:
         )
         numbers: dict[tuple[str, str, int, int], int] = {}
         signatures = [numbers.setdefault(form, len(numbers)) for form in forms]
-        schemas = {
-            o: find_schema(*o, self.opset_imports.get(shorten_domain(o[0]), 1))
-            for o in self.operators
-        }
-        some = {
-            operator
-            for operator, schema in schemas.items()
-            if schema is None or schema.attributes
-        }
-        for i, operator in (
-            enumerate(zip(self.domains, self.op_types, strict=True)) if some else ()
-        ):
-            if operator in some and self.nodes[i].attribute:
+        for i, node in enumerate(self.nodes):
+            if node.attribute:
                 signatures[i] = SPECIAL
-
         return signatures
 
     @cached_property
@@ -480,12 +485,16 @@ def decode_attribute(attribute: AttributeProto) -> Any:
         ValueError, TypeError: the attribute contradicts itself, or has a type that ONNX
             does not have.
     """
+    from onnx import helper
+
     value = helper.get_attribute_value(attribute)
     if attribute.type == AttributeProto.STRING:
         return decode_text(value)
     if attribute.type == AttributeProto.STRINGS:
         return [decode_text(v) for v in value]
     if attribute.type == AttributeProto.TENSOR and not is_detached(value):
+        from onnx import numpy_helper
+
         try:
             array = numpy_helper.to_array(value)
         except KeyError:

@@ -14,9 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
 from google.protobuf.message import DecodeError, Message
-from onnx import GraphProto, ModelProto, TypeProto
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, quote
 from epctx_core.graph.mapping import (
@@ -29,11 +27,13 @@ from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     DENSE_OR_SPARSE,
     ELEMENT_TYPES,
+    OVERRIDABLE_SINCE,
     WITHOUT_TENSORS,
     Operators,
     copy_message,
     list_operators,
     read_opset_imports,
+    shorten_domain,
     walk_graphs,
     walk_tensors,
     walk_types,
@@ -48,6 +48,13 @@ from epctx_core.graph.weights import (
     is_detached,
 )
 from epctx_core.graph.wire import decode_name, separate_weights
+from epctx_core.plugin.protos import (
+    GraphProto,
+    ModelProto,
+    TensorProto,
+    TypeProto,
+    make_tensor_value_info,
+)
 
 if TYPE_CHECKING:
     from epctx_core.graph.weights import Weights
@@ -277,9 +284,11 @@ def detach_model(
     path = content.path
     data = content.structure
     check_text((*proto.opset_import, *proto.functions))
-    check_opsets(proto, path)
     operators = list_operators(proto.graph)
-    whole = Weight("", onnx.TensorProto.UINT8, (len(content.view),), content.view)
+    checked = checked or is_sound_context_model(proto, operators)
+    if not checked:
+        check_opsets(proto, path)
+    whole = Weight("", TensorProto.UINT8, (len(content.view),), content.view)
     with compute_digests_ahead([whole] if digested else []):
         # A tensor in a file names it under this key. Where the word is nowhere, no
         # tensor need be looked at; where it is in a payload only, the bytes are the
@@ -318,8 +327,55 @@ def detach_model(
     return source
 
 
+def is_sound_context_model(proto: ModelProto, operators: Operators) -> bool:
+    """Return whether a model has EPContext nodes and is in ONNX's form, as far as
+    whoever reads it takes for granted; of any other one onnx's checker has to say.
+
+    That is imported in as long as such a model is loaded. Weights, types and EPContext
+    nodes are checked where they are read, and engines check the other nodes.
+
+    Args:
+        proto: the model.
+        operators: those of its nodes.
+    """
+    graph = proto.graph
+    imported = {opset.domain for opset in proto.opset_import}
+    keys = [entry.key for entry in proto.metadata_props]
+    if (
+        operators.isdisjoint(WITHOUT_TENSORS)
+        or proto.ir_version < OVERRIDABLE_SINCE
+        or proto.functions
+        or graph.sparse_initializer
+        or len(set(keys)) < len(keys)
+        or not {domain for domain, _ in operators} <= {*map(shorten_domain, imported)}
+        or any(True for path, _ in walk_graphs(graph, operators=operators) if path)
+    ):
+        return False
+
+    # Each name is given once, before it is read.
+    known = {value.name for value in graph.input}
+    given = {tensor.name for tensor in graph.initializer}
+    if len(known) < len(graph.input) or len(given) < len(graph.initializer):
+        return False
+    known |= given
+    if not all(known):
+        return False
+    known.add("")
+    for node in graph.node:
+        results = [name for name in node.output if name]
+        if not known.issuperset(node.input) or not known.isdisjoint(results):
+            return False
+        count = len(known)
+        known.update(results)
+        if len(known) < count + len(results):
+            return False
+    return True
+
+
 def is_accepted_by_checker(data: bytes) -> bool:
     """Return whether the ONNX checker accepts a model as it is."""
+    import onnx
+
     try:
         onnx.checker.check_model(data)
     except (onnx.checker.ValidationError, ValueError):
@@ -334,6 +390,8 @@ def check_opsets(proto: ModelProto, path: Path | None) -> None:
     Raises:
         InvalidGraph: a version is later.
     """
+    import onnx
+
     newest = onnx.defs.onnx_opset_version()
     for opset in proto.opset_import:
         if opset.domain in DEFAULT_DOMAINS and opset.version > newest:
@@ -385,6 +443,8 @@ def check_model(
     Raises:
         InvalidGraph: with the checker's words, or a type that ONNX does not have.
     """
+    import onnx
+
     check_value_types(source, operators)
     try:
         try:
@@ -489,7 +549,7 @@ def get_structure(proto: ModelProto) -> ModelProto:
     probe.graph.initializer.extend(kept)
     present = {value.name for value in probe.graph.input}
     probe.graph.input.extend(
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in detached
         if t.name not in present
     )

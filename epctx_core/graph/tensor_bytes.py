@@ -13,14 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
-from onnx import (
-    AttributeProto,
-    FunctionProto,
-    GraphProto,
-    SparseTensorProto,
-    TensorProto,
-)
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile, OpenedFile
@@ -41,6 +33,14 @@ from epctx_core.graph.weights import (
     make_detached_tensor,
     replace_data,
 )
+from epctx_core.plugin.protos import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    SparseTensorProto,
+    TensorProto,
+    tensor_dtype_to_np_dtype,
+)
 
 if TYPE_CHECKING:
     from epctx_core.graph.weights import Weights
@@ -50,6 +50,20 @@ _MAX_ELEMENTS = (1 << 63) // 16 - 1
 COPIED_LIMIT = 256 << 20
 """Bytes that tensors of attributes and subgraphs may take in memory beyond the size of
 the files they lie in.
+"""
+_TYPED_FIELDS: dict[int, tuple[str, str]] = {
+    TensorProto.FLOAT: ("float_data", "f4"),
+    TensorProto.DOUBLE: ("double_data", "f8"),
+    TensorProto.INT64: ("int64_data", "i8"),
+    TensorProto.INT32: ("int32_data", "i4"),
+    TensorProto.INT16: ("int32_data", "i4"),
+    TensorProto.INT8: ("int32_data", "i4"),
+    TensorProto.UINT16: ("int32_data", "i4"),
+    TensorProto.UINT8: ("int32_data", "i4"),
+    TensorProto.BOOL: ("int32_data", "i4"),
+}
+"""The fields of the types whose numbers they hold as they are, and their own type; onnx
+knows the others.
 """
 _LONGEST_NUMBER = 20
 """Digits of the largest 64-bit number; Python refuses to read very long ones."""
@@ -245,7 +259,9 @@ def _make_dense_tensor(sparse: SparseTensorProto, name: str, limit: int) -> Tens
 
     array = np.zeros(math.prod(shape), values.dtype)
     array[flat] = values.reshape(-1)
-    return onnx.numpy_helper.from_array(array.reshape(shape), name)
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(array.reshape(shape), name)
 
 
 def _refuse_file(location: str, tensor: str) -> OpenedFile:
@@ -307,9 +323,17 @@ def read_weight(
         return _read_external(tensor, files, open_external)
     if tensor.HasField("raw_data"):
         return make_weight(tensor, tensor.raw_data)
+    if tensor.data_type in _TYPED_FIELDS:
+        name, dtype = _TYPED_FIELDS[tensor.data_type]
+        numbers = np.array(getattr(tensor, name), dtype)
+        own = numbers.astype(tensor_dtype_to_np_dtype(tensor.data_type), copy=False)
+        return make_weight(tensor, own.tobytes())
+
+    from onnx import numpy_helper
+
     _check_shape(tensor)  # onnx takes both for granted
     try:
-        data = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data
+        data = numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
     except (ValueError, TypeError) as error:
         raise _tensor_error(
             tensor, f"has data that does not fit its shape: {error}"

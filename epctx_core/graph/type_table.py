@@ -15,9 +15,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import onnx
-from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto
-
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
     ELEMENT_TYPES,
@@ -32,6 +29,15 @@ from epctx_core.graph.walks import (
 )
 from epctx_core.graph.weights import MAX_RANK
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
+from epctx_core.plugin.protos import (
+    GraphProto,
+    ModelProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+    make_tensor_type_proto,
+    make_tensor_value_info,
+)
 
 if TYPE_CHECKING:
     from epctx_core.plugin.types import Dimension
@@ -319,7 +325,7 @@ def _read_note(value: ValueInfoProto) -> TypeProto:
     try:
         lengths = json.loads(note)
         if type(lengths) is list and len(lengths) <= MAX_RANK:
-            made: TypeProto = onnx.helper.make_tensor_type_proto(
+            made: TypeProto = make_tensor_type_proto(
                 value.type.tensor_type.elem_type, lengths
             )
             if type_.elem_type and may_have_shape(type_, lengths):
@@ -397,7 +403,7 @@ def list_initializer_types(
     names, or of all.
     """
     return [
-        onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in graph.initializer
         if names is None or t.name in names
     ]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import onnx
-from onnx import AttributeProto, GraphProto, TensorProto
+from epctx_core.plugin.protos import AttributeProto, GraphProto, TensorProto
 
 if TYPE_CHECKING:
+    import onnx
     from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, TypeProto
 
 EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
@@ -49,7 +49,7 @@ HIDDEN = "epctx.hidden"
 """Domain of nodes that are hidden from onnx's checker or inference: it has no
 operators.
 """
-ELEMENT_TYPES = frozenset(onnx.TensorProto.DataType.values())
+ELEMENT_TYPES = frozenset(TensorProto.DataType.values())
 """The element types of ONNX, and 0 for one that is left open."""
 DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
 _HELD_TYPE = {
@@ -269,6 +269,8 @@ def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema |
     """Return ONNX's definition of an operator in a version of its domain, None for one
     that onnx does not know.
     """
+    import onnx
+
     try:
         return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
     except (onnx.defs.SchemaError, TypeError):

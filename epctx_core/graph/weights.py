@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import onnx
-from onnx import TensorProto
 
 from epctx_core.graph.mapping import (
     Digest,
@@ -27,6 +25,7 @@ from epctx_core.graph.mapping import (
     read_chunks,
 )
 from epctx_core.plugin import Extent
+from epctx_core.plugin.protos import TensorProto, tensor_dtype_to_np_dtype
 
 MAX_RANK = 32
 """Dimensions that every numpy takes."""
@@ -43,7 +42,7 @@ def compute_raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
     count = math.prod(shape)
     if elem_type in PACKED_BITS:
         return (count * PACKED_BITS[elem_type] + 7) // 8
-    return count * int(onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize)
+    return count * int(tensor_dtype_to_np_dtype(elem_type).itemsize)
 
 
 def is_detached(tensor: TensorProto) -> bool:
@@ -133,7 +132,7 @@ class Weight:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """Element type (numpy or ml_dtypes)."""
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
+        return tensor_dtype_to_np_dtype(self.elem_type)
 
     @property
     def digest(self) -> str:
@@ -159,7 +158,9 @@ class Weight:
         ones.
         """
         if self.elem_type in PACKED_BITS:
-            array = onnx.numpy_helper.to_array(self.make_tensor_proto())
+            from onnx import numpy_helper
+
+            array = numpy_helper.to_array(self.make_tensor_proto())
         else:
             array = np.frombuffer(self._data, self.dtype).reshape(self.shape)
         array.setflags(write=False)

@@ -158,18 +158,17 @@ class TensorType:
         """The numpy (or ml_dtypes) type of an element, or None without one."""
         if self.elem_type is None:
             return None
-        import numpy as np
-        import onnx
+        from epctx_core.plugin.protos import tensor_dtype_to_np_dtype
 
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
+        return tensor_dtype_to_np_dtype(self.elem_type)
 
     def __str__(self) -> str:
-        import onnx
+        from epctx_core.plugin.protos import TensorProto
 
         element = (
             "?"
             if self.elem_type is None
-            else onnx.TensorProto.DataType.Name(self.elem_type).lower()
+            else TensorProto.DataType.Name(self.elem_type).lower()
         )
         dims = (
             "?"

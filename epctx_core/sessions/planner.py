@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-import onnx
-
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.sessions.plan import (
     Plan,
@@ -20,8 +18,11 @@ from epctx_core.sessions.plan import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.partition import NodeGroups
     from epctx_core.plugin import CompiledPartition
     from epctx_core.registry.instances import ProviderInstances
@@ -146,11 +147,15 @@ class Planner:
                 if name in needed and name not in graph.constants
             ],
             outputs=graph.output_names,
-            # Text is no weight.
-            constants={
-                name: graph.weights[name].array()
-                if name in graph.weights
-                else onnx.numpy_helper.to_array(graph.special_tensors[name])
-                for name in sorted(constants)
-            },
+            constants={name: _read_constant(graph, name) for name in sorted(constants)},
         )
+
+
+def _read_constant(graph: GraphIndex, name: str) -> np.ndarray:
+    if name in graph.weights:
+        return graph.weights[name].array()
+    # Text is no weight.
+    from onnx import numpy_helper
+
+    text: np.ndarray = numpy_helper.to_array(graph.special_tensors[name])
+    return text

@@ -10,10 +10,10 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.graph.type_table import may_have_shape
+from epctx_core.plugin.protos import TensorProto
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -85,7 +85,7 @@ def _spell_type(proto: TypeProto) -> str:
 
 
 def _spell_element(elem_type: int) -> str:
-    name: str = onnx.TensorProto.DataType.Name(elem_type)
+    name: str = TensorProto.DataType.Name(elem_type)
     return name.lower()
 
 

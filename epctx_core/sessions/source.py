@@ -222,13 +222,15 @@ def open_state(
     content, other = separate_content(data, path, config)
     structure = content.structure
     # The checker decodes a copy of its own: two at once would be the peak of a load. It
-    # would look for files of weights in the process's folder.
+    # would look for files of weights in the process's folder. Most context models need
+    # none.
     may_be_compiled = OP_TYPE.encode() in structure
     checked = (
         other is None
         and not content.extents
         and len(structure) > model_io.LARGE_STRUCTURE
-        and (may_be_compiled or b"location" not in structure)
+        and not may_be_compiled
+        and b"location" not in structure
         and model_io.is_accepted_by_checker(data)
     )
     proto = decode_model(content.structure, path, config.input_budget, other)

@@ -14,21 +14,37 @@ import pytest
 import epctx_core as epctx
 
 MODELS = Path(__file__).parents[1] / "models"
-MOST_MODULES, MOST_EXPRESSIONS = 95, 45_000
+MOST_MODULES, MOST_EXPRESSIONS, MOST_OF_ALL = 95, 45_000, 165
 """With `placement`, which is counted while the session still has its model, and with a
-reader of entry points in place of importlib_metadata, which is not counted.
+reader of entry points in place of importlib_metadata, which is not counted. Of all
+modules those are counted that numpy and onnxruntime do not import themselves.
 """
+UNNEEDED = {
+    "argparse",
+    "concurrent.futures",
+    "email",
+    "importlib.metadata",
+    "importlib_metadata",
+    "ml_dtypes",
+    "onnx",
+    "shutil",
+    "subprocess",
+    "tempfile",
+}
 LOAD = """
 import ast, json, sys
 import numpy as np
+import onnxruntime
+others = set(sys.modules)
 import epctx_core as epctx
 with epctx.InferenceSession(sys.argv[1]) as session:
     shapes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in session.get_inputs()}
     found = session.run(None, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
-names = sorted(name for name in sys.modules if name.startswith("epctx"))
+loaded = sorted(sys.modules.keys() - others)
+names = [name for name in loaded if name.startswith("epctx")]
 nodes = [node for name in names for node in ast.walk(ast.parse(open(sys.modules[name].__file__).read()))]
 expressions = sum(isinstance(node, ast.expr) for node in nodes)
-print(json.dumps({"sum": float(sum(np.abs(f).sum() for f in found)), "names": names, "expressions": expressions}))
+print(json.dumps({"sum": float(sum(np.abs(f).sum() for f in found)), "names": names, "loaded": loaded, "expressions": expressions}))
 """
 WITHOUT_POSIX = """
 import builtins, os, sys
@@ -107,7 +123,15 @@ def test_loading_a_model_of_epcontext_nodes_alone_imports_few_modules_and_little
     seen = seen_by(LOAD, compiled("resnet", tmp_path))
 
     assert len(seen["names"]) <= MOST_MODULES
+    assert len(seen["loaded"]) <= MOST_OF_ALL
     assert seen["expressions"] <= MOST_EXPRESSIONS
+    assert UNNEEDED.isdisjoint(seen["loaded"])
+
+
+def test_a_load_with_nodes_for_the_cpu_ep_imports_neither_onnx_nor_what_a_load_needs_not(
+    ordinary,
+):
+    assert UNNEEDED.isdisjoint(ordinary["loaded"])
 
 
 def test_a_load_imports_nothing_of_its_rooms_for_what_did_not_happen(ordinary):

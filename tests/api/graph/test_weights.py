@@ -187,7 +187,7 @@ def test_an_empty_typed_tensor_needs_no_field():
         ),
         (
             TensorProto(name="w", data_type=1, dims=[3], float_data=[1, 2]),
-            "does not fit its shape",
+            "needs 12 bytes and has 8",
         ),
         (
             TensorProto(name="w", data_type=1, dims=[-3], raw_data=b""),

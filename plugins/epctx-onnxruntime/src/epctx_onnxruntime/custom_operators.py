@@ -8,13 +8,10 @@ from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-import onnx
-from onnx import helper
-
 from epctx_core.errors import Fail
 from epctx_onnxruntime.graphs import all_graphs
-from epctx_onnxruntime.newest_versions import load_structure
-from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
+from epctx_onnxruntime.newest_versions import load_structure, make_probe
+from epctx_onnxruntime.versions import quiet_options
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -73,18 +70,8 @@ def check_libraries(libraries: tuple[str, ...]) -> onnxruntime.SessionOptions:
     register_libraries(options, libraries)
     if not libraries:
         return options
-    values = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
-        for name in "xy"
-    ]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:]
-    )
-    imports = [helper.make_opsetid("", SURE_OPSETS[""])]
     try:
-        load_structure(
-            helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports), options
-        )
+        load_structure(make_probe(), options)
     except Exception as error:
         raise Fail(
             "onnxruntime cannot use the libraries of custom operators "
@@ -129,20 +116,13 @@ def _is_known(
     """Return whether onnxruntime has a schema of an operator: any other fault of a
     model is found after that.
     """
-    graph = helper.make_graph(
-        [helper.make_node(op_type, ["x"], ["y"], domain=domain)], "probe", [], []
-    )
-    graph.input.add(name="x").type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    graph.output.add(name="y")
-    imports = [
-        helper.make_opsetid("", SURE_OPSETS[""]),
-        helper.make_opsetid(domain, version),
-    ]
+    probe = make_probe({domain: version})
+    node = probe.graph.node[0]
+    node.domain, node.op_type = domain, op_type
+    # Its type is whatever the operator gives.
+    probe.graph.output[0].ClearField("type")
     try:
-        load_structure(
-            helper.make_model(graph, ir_version=SURE_IR, opset_imports=imports),
-            check_libraries(libraries),
-        )
+        load_structure(probe, check_libraries(libraries))
     except Fail:
         raise
     except Exception as error:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own

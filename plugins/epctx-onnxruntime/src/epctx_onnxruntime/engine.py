@@ -9,10 +9,10 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import onnx
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import BaseEngine, current_options, write_in_place
+from epctx_core.plugin.protos import TensorProto, tensor_dtype_to_np_dtype
 from epctx_onnxruntime.custom_operators import (
     check_libraries,
     find_libraries,
@@ -33,7 +33,7 @@ from epctx_onnxruntime.versions import (
 )
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import GraphProto, ModelProto
 
     from epctx_core import GraphOptimizationLevel
     from epctx_core.plugin import (
@@ -77,11 +77,8 @@ _SUB_BYTE_NAMES = (
 _SUB_BYTE = frozenset(f"tensor({name})" for name in _SUB_BYTE_NAMES)
 _NOT_PASSED = frozenset(
     number
-    for name, number in onnx.TensorProto.DataType.items()
+    for name, number in TensorProto.DataType.items()
     if name.lower() in _SUB_BYTE_NAMES
-)
-_SUB_BYTE_DTYPES = frozenset(
-    onnx.helper.tensor_dtype_to_np_dtype(number).name for number in _NOT_PASSED
 )
 
 
@@ -480,15 +477,17 @@ def place_weights(
         if tensor.name not in weights:
             raise InvalidGraph(f"there is no data for the weight {tensor.name!r}.")
         array = weights[tensor.name]
-        if onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type) != array.dtype:
+        if tensor_dtype_to_np_dtype(tensor.data_type) != array.dtype:
             raise InvalidGraph(
                 f"the weight {tensor.name!r} is given as {array.dtype}, the model says "
-                f"{onnx.TensorProto.DataType.Name(tensor.data_type)}."
+                f"{TensorProto.DataType.Name(tensor.data_type)}."
             )
-        if array.nbytes == 0 or array.dtype.name in _SUB_BYTE_DTYPES:
+        if array.nbytes == 0 or tensor.data_type in _NOT_PASSED:
             # onnxruntime needs these packed, or has no memory to point to.
+            from onnx import numpy_helper
+
             tensor.CopyFrom(
-                onnx.numpy_helper.from_array(np.ascontiguousarray(array), tensor.name)
+                numpy_helper.from_array(np.ascontiguousarray(array), tensor.name)
             )
         else:
             # Aligned: an external weight may begin anywhere in its file.
@@ -501,7 +500,7 @@ def place_weights(
 
 def _make_array(value: Any) -> np.ndarray:
     """Return a native value of onnxruntime as an array of its own."""
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.element_type()))
+    dtype = tensor_dtype_to_np_dtype(value.element_type())
     if dtype.isbuiltin == 1:
         array: np.ndarray = value.numpy()
         return array
@@ -541,7 +540,7 @@ def create_session(
         ) from error
 
 
-def keep_distinct_names(main: onnx.GraphProto) -> set[str]:
+def keep_distinct_names(main: GraphProto) -> set[str]:
     """Remove the names of a graph's nodes if two are equal, which ONNX allows and
     onnxruntime does not.
 

@@ -10,7 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import AttributeProto, ModelProto, TensorProto, helper
+from epctx_core.plugin.protos import (
+    AttributeProto,
+    ModelProto,
+    TensorProto,
+    make_tensor_value_info,
+)
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
@@ -134,7 +139,7 @@ def without_weights(model: ModelProto) -> ModelProto:
     kept = [tensor for tensor in graph.initializer if not is_detached(tensor)]
     inputs = {value.name for value in graph.input}
     graph.input.extend(
-        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in graph.initializer
         if is_detached(t) and t.name not in inputs
     )

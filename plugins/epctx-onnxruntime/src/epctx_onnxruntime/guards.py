@@ -8,11 +8,8 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
-from onnx import ModelProto, helper, numpy_helper
-
 from epctx_core.errors import NotImplementedByProvider
+from epctx_core.plugin.protos import AttributeProto, ModelProto, NodeProto, TensorProto
 from epctx_onnxruntime.graphs import (
     GraphPath,
     all_graphs,
@@ -23,7 +20,7 @@ from epctx_onnxruntime.graphs import (
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-    from onnx import GraphProto, NodeProto
+    from onnx import GraphProto
 
 
 _NAMED = "LayerNormalization"
@@ -121,6 +118,8 @@ def _infer_ranks(model: ModelProto) -> dict[GraphPath, dict[str, int | None]]:
     """Return the ranks of the values in the scope of each graph, as declared or
     inferred; None for an unknown one.
     """
+    import onnx
+
     inferred = without_weights(model)
     with contextlib.suppress(
         RuntimeError, ValueError, onnx.shape_inference.InferenceError
@@ -155,10 +154,17 @@ def _guard_nodes(
     for step, shape in enumerate(shapes):
         checked = f"{name}.{step}"
         lengths = f"{name}.{step} shape"
-        value = numpy_helper.from_array(np.array(shape, np.int64))
-        yield helper.make_node("Constant", [], [lengths], value=value)
-        yield helper.make_node(
-            "Reshape", [node.input[0], lengths], [checked], name=checked
+        value = TensorProto(
+            data_type=TensorProto.INT64, dims=[len(shape)], int64_data=shape
+        )
+        constant = NodeProto(op_type="Constant", output=[lengths])
+        constant.attribute.add(name="value", type=AttributeProto.TENSOR, t=value)
+        yield constant
+        yield NodeProto(
+            op_type="Reshape",
+            name=checked,
+            input=[node.input[0], lengths],
+            output=[checked],
         )
         node.input[0] = checked
 

@@ -6,25 +6,29 @@ older is the same model with a lower version number.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import onnx
-from onnx import helper
-
+from epctx_core.plugin.protos import ModelProto, TensorProto, make_tensor_value_info
 from epctx_onnxruntime.graphs import subgraphs
 from epctx_onnxruntime.real import native
 from epctx_onnxruntime.versions import SURE_IR, SURE_OPSETS, quiet_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-    from onnx import ModelProto, NodeProto, OperatorSetIdProto
+    from onnx import NodeProto, OperatorSetIdProto
 
     from epctx_onnxruntime.real import onnxruntime
 
 _BEYOND = 1000
+_MOST_LATER = 64
+"""Versions after the sure ones that are tried: `ALLOW_RELEASED_ONNX_OPSET_ONLY=0` has
+onnxruntime take any number.
+"""
 
 
 def fit_versions(model: ModelProto) -> None:
@@ -73,6 +77,8 @@ def _list_nodes(nodes: Iterable[NodeProto], domain: str) -> Iterator[NodeProto]:
 
 
 def _find_since(node: NodeProto, version: int) -> int:
+    import onnx
+
     try:
         return int(
             onnx.defs.get_schema(node.op_type, version, node.domain).since_version
@@ -86,50 +92,47 @@ def _find_since(node: NodeProto, version: int) -> int:
 @cache
 def newest_ir_version() -> int:
     """Return the newest IR version of onnx that onnxruntime reads."""
-    versions = range(onnx.IR_VERSION, SURE_IR, -1)
-    return next(
-        (v for v in versions if _reads({"": SURE_OPSETS[""]}, ir_version=v)), SURE_IR
-    )
+    return _find_newest(SURE_IR, lambda version: make_probe(ir_version=version))
 
 
 @cache
 def newest_opset(domain: str) -> int:
     """Return the newest opset version of an ONNX domain that onnxruntime reads."""
-    schemas = onnx.defs.get_all_schemas_with_history()
-    onnx_domain = "" if domain == "ai.onnx" else domain
-    newest = max(
-        schema.since_version for schema in schemas if schema.domain == onnx_domain
-    )
     sure = SURE_OPSETS[domain]
-    return next(
-        (
-            v
-            for v in range(newest, sure, -1)
-            if _reads({"": SURE_OPSETS[""], domain: v})
-        ),
-        sure,
-    )
+    return _find_newest(sure, lambda version: make_probe({domain: version}))
 
 
-def _reads(imports: Mapping[str, int], *, ir_version: int = SURE_IR) -> bool:
-    """Return whether onnxruntime reads a model of these versions."""
-    values = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1])
-        for name in "xy"
-    ]
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:]
-    )
-    opsets = [
-        helper.make_opsetid(domain, version) for domain, version in imports.items()
-    ]
-    try:
-        load_structure(
-            helper.make_model(graph, ir_version=ir_version, opset_imports=opsets)
-        )
-    except Exception:  # noqa: BLE001 - onnxruntime's exception classes have no base of their own
-        return False
-    return True
+def _find_newest(sure: int, make: Callable[[int], ModelProto]) -> int:
+    """Return the last version of which onnxruntime reads a model; onnx is not asked for
+    its own, as it takes long to import.
+    """
+    newest = sure
+    with suppress(Exception):  # onnxruntime's exceptions have no base of their own
+        for version in range(sure + 1, sure + _MOST_LATER):
+            load_structure(make(version))
+            newest = version
+    return newest
+
+
+def make_probe(
+    imports: Mapping[str, int] = MappingProxyType({}), *, ir_version: int = SURE_IR
+) -> ModelProto:
+    """Return a model of one node, which every onnxruntime reads in versions that it
+    has.
+
+    Args:
+        imports: of operator sets, beside or instead of the default domain's sure one.
+        ir_version: of the model.
+    """
+    model = ModelProto(ir_version=ir_version)
+    for domain, version in {"": SURE_OPSETS[""], **imports}.items():
+        model.opset_import.add(domain=domain, version=version)
+    graph = model.graph
+    graph.name = "probe"
+    graph.node.add(op_type="Identity", input=["x"], output=["y"])
+    graph.input.append(make_tensor_value_info("x", TensorProto.FLOAT, [1]))
+    graph.output.append(make_tensor_value_info("y", TensorProto.FLOAT, [1]))
+    return model
 
 
 def load_structure(

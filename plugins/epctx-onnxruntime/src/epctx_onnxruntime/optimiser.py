@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
-from onnx import ModelProto, TensorProto
-
 from epctx_core import GraphOptimizationLevel
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.ext import Weight
 from epctx_core.plugin import OptimizedModel
+from epctx_core.plugin.protos import ModelProto, TensorProto, make_tensor_value_info
 from epctx_onnxruntime.custom_operators import register_libraries
 from epctx_onnxruntime.graphs import (
     INLINE_LIMIT,
@@ -34,6 +32,8 @@ from epctx_onnxruntime.real import IS_OLD, onnxruntime
 from epctx_onnxruntime.versions import compile_model, ort_value, quiet_options
 
 if TYPE_CHECKING:
+    from onnx import GraphProto, NodeProto
+
     from epctx_core.plugin import Extent, TensorView
 
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -180,6 +180,8 @@ def _check_subgraphs(model: ModelProto) -> None:
     """
     if not any(path for path, _ in all_graphs(model.graph)):
         return
+    import onnx
+
     try:
         onnx.checker.check_model(without_weights(model))
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -456,7 +458,7 @@ def _restore_frame(optimised: ModelProto, source: ModelProto) -> ModelProto:
     if source.ir_version < _FREE_INITIALIZERS:
         _remove_inputs(model, source)
         graph.input.extend(
-            onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+            make_tensor_value_info(t.name, t.data_type, list(t.dims))
             for t in graph.initializer
         )
     imported = {("" if o.domain == "ai.onnx" else o.domain) for o in model.opset_import}
@@ -481,7 +483,7 @@ def _remove_inputs(model: ModelProto, source: ModelProto) -> None:
     model.graph.input.extend(kept)
 
 
-def _list_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def _list_nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """Yield the nodes of a graph and of all its subgraphs."""
     for _, inner in all_graphs(graph):
         yield from inner.node

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import onnx
-from onnx import ModelProto
-
 from epctx_core.errors import NotImplementedByProvider
+from epctx_core.plugin.protos import ModelProto
 from epctx_onnxruntime.real import native, onnxruntime
 
 if TYPE_CHECKING:
@@ -78,8 +76,10 @@ def native_value(array: np.ndarray) -> Any:
     """Return a native value over the memory of an array; see `ort_value`."""
     value = native.OrtValue
     if array.dtype.isbuiltin != 1:
+        from onnx import helper
+
         return value.ortvalue_from_numpy_with_onnx_type(
-            array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            array, helper.np_dtype_to_tensor_dtype(array.dtype)
         )
     if array.dtype.kind == "c":
         raise NotImplementedByProvider(

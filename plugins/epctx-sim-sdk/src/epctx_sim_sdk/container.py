@@ -358,9 +358,9 @@ def _read_type(elem_type: object, shape: object) -> TensorType:
 
 @cache
 def _list_element_types() -> frozenset[int]:
-    import onnx
+    from epctx_core.plugin.protos import TensorProto
 
-    return frozenset(onnx.TensorProto.DataType.values())
+    return frozenset(TensorProto.DataType.values())
 
 
 def _read_dimension(value: object) -> int | str | None:
@@ -554,12 +554,12 @@ def _refuse_source(name: str) -> TensorView:
 
 
 def _find_dtype(elem_type: int) -> np.dtype[np.generic] | None:
-    import onnx
+    from epctx_core.plugin.protos import TensorProto, tensor_dtype_to_np_dtype
 
-    if elem_type == onnx.TensorProto.STRING:
+    if elem_type == TensorProto.STRING:
         return None
     try:
-        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+        return tensor_dtype_to_np_dtype(elem_type)
     except KeyError:
         return None
 

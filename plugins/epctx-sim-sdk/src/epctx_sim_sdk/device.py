@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import onnx
 from google.protobuf.message import DecodeError
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import CompiledPartition, Purpose
+from epctx_core.plugin.protos import ModelProto, TensorProto, tensor_dtype_to_np_dtype
 from epctx_sim_sdk.container import SMALL
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _UNKNOWN_WORK = frozenset(
     }
 )  # fmt: skip
 
-Loader = Callable[[], tuple[onnx.ModelProto, Mapping[str, "np.ndarray"]]]
+Loader = Callable[[], tuple[ModelProto, Mapping[str, "np.ndarray"]]]
 
 
 @dataclass(kw_only=True)
@@ -75,7 +75,7 @@ class Device:
         """
         boundary = (len(entry.inputs), len(entry.outputs))
 
-        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+        def read() -> tuple[ModelProto, Mapping[str, np.ndarray]]:
             arrays = container.arrays(entry)
             model = _parse(
                 container.structure(entry), arrays, container.subject, entry.name
@@ -94,7 +94,7 @@ class Device:
     def compile(self, graph: SimGraph) -> CompiledPartition:
         """Make a compiled partition runnable without a container in between."""
 
-        def read() -> tuple[onnx.ModelProto, Mapping[str, np.ndarray]]:
+        def read() -> tuple[ModelProto, Mapping[str, np.ndarray]]:
             arrays = {name: view.array() for name, view in graph.weights.items()}
             model = graph.model()
             _put_small_inline(model, arrays)
@@ -173,7 +173,7 @@ def _identify(view: TensorView) -> Hashable:
     return (view.extent or view.digest, view.elem_type, view.shape)
 
 
-def _is_light(model: onnx.ModelProto) -> bool:
+def _is_light(model: ModelProto) -> bool:
     """Return whether a graph's matrix products, each row of its inputs times each
     weight, are soon done.
     """
@@ -201,12 +201,12 @@ def _is_light(model: onnx.ModelProto) -> bool:
 
 def _parse(
     content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph: str
-) -> onnx.ModelProto:
+) -> ModelProto:
     """Parse a structure and check that all its outside data are this container's
     weights.
     """
     try:
-        model: onnx.ModelProto = onnx.ModelProto.FromString(content)
+        model: ModelProto = ModelProto.FromString(content)
     except DecodeError as error:
         raise InvalidGraph(
             f"{subject} is damaged: its graph {graph!r} is no ONNX model."
@@ -214,7 +214,7 @@ def _parse(
     outside = {
         t.name: t
         for t in model.graph.initializer
-        if t.data_location == onnx.TensorProto.EXTERNAL
+        if t.data_location == TensorProto.EXTERNAL
     }
     fits = outside.keys() == arrays.keys() and all(
         tuple(tensor.dims) == arrays[name].shape
@@ -235,12 +235,12 @@ def _parse(
 
 def _is_of(elem_type: int, dtype: np.dtype[Any]) -> bool:
     try:
-        return bool(onnx.helper.tensor_dtype_to_np_dtype(elem_type) == dtype)
+        return bool(tensor_dtype_to_np_dtype(elem_type) == dtype)
     except KeyError:  # no type of ONNX's
         return False
 
 
-def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
+def _put_small_inline(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> None:
     """Put small weights into a model: a compiler reads such values, as shapes or
     axes.
     """
@@ -248,7 +248,7 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
         array = arrays.get(tensor.name)
         if array is not None and array.nbytes <= SMALL:
             tensor.CopyFrom(
-                onnx.TensorProto(
+                TensorProto(
                     name=tensor.name,
                     data_type=tensor.data_type,
                     dims=tensor.dims,
@@ -257,7 +257,7 @@ def _put_small_inline(model: onnx.ModelProto, arrays: Mapping[str, np.ndarray]) 
             )
 
 
-def _has_hidden_outside_data(model: onnx.ModelProto, initializers: int) -> bool:
+def _has_hidden_outside_data(model: ModelProto, initializers: int) -> bool:
     """Return whether tensors other than the main graph's initializers claim to lie in a
     file.
     """
@@ -265,8 +265,8 @@ def _has_hidden_outside_data(model: onnx.ModelProto, initializers: int) -> bool:
     pending: list[object] = [model]
     while pending:
         message = pending.pop()
-        if isinstance(message, onnx.TensorProto):
-            count += message.data_location == onnx.TensorProto.EXTERNAL or bool(
+        if isinstance(message, TensorProto):
+            count += message.data_location == TensorProto.EXTERNAL or bool(
                 message.external_data
             )
             continue

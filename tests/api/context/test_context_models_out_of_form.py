@@ -1,0 +1,144 @@
+"""Context models that break a rule of ONNX's form: whoever loads them takes that form
+for granted and does not ask onnx's checker while all is in order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import epctx_core as epctx
+
+X = np.array([[-1.0, 2.0]], np.float32)
+
+
+@pytest.fixture(scope="module")
+def context_model(tmp_path_factory):
+    """One EPContext node of the simulated QNN, and a node for the CPU EP behind it."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        g (float[1, 2] x) => (float[1, 2] z, float[1, 2] w)
+        <float[1, 2] one = {1, 1}> { y = Relu(x) z = Add(y, one) w = Shrink(z) }"""
+    )
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    output = tmp_path_factory.mktemp("form") / "model_ctx.onnx"
+    compiler = epctx.ModelCompiler(
+        options, source.SerializeToString(), embed_compiled_data_into_model=True
+    )
+    compiler.compile_to_file(output)
+    model = onnx.load(output)
+    assert [node.op_type for node in model.graph.node] == ["EPContext", "Shrink"]
+    return model
+
+
+def read_a_name_that_nobody_gives(model):
+    model.graph.node[1].input[0] = "nowhere"
+
+
+def give_a_name_twice(model):
+    model.graph.node[1].output[0] = model.graph.node[0].output[0]
+
+
+def give_a_name_twice_in_one_node(model):
+    model.graph.node[0].output.append(model.graph.node[0].output[0])
+
+
+def give_the_name_of_an_input(model):
+    model.graph.node[1].output[0] = "x"
+
+
+def declare_an_input_twice(model):
+    model.graph.input.append(model.graph.input[0])
+
+
+def import_no_operators_of_the_node(model):
+    kept = [opset for opset in model.opset_import if opset.domain != "com.microsoft"]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def say_a_key_twice(model):
+    model.metadata_props.add(key="note", value="1")
+    model.metadata_props.add(key="note", value="2")
+
+
+def leave_an_initializer_without_a_name(model):
+    model.graph.initializer.append(helper.make_tensor("", TensorProto.FLOAT, [1], [1]))
+
+
+def call_a_function_that_reads_what_nobody_gives(model):
+    nodes = [helper.make_node("Relu", ["nothing"], ["b"])]
+    imports = [helper.make_opsetid("", 18)]
+    model.functions.append(
+        helper.make_function("own", "f", ["a"], ["b"], nodes, imports)
+    )
+    model.opset_import.append(helper.make_opsetid("own", 1))
+
+
+FAULTS = [
+    read_a_name_that_nobody_gives,
+    give_a_name_twice,
+    give_a_name_twice_in_one_node,
+    give_the_name_of_an_input,
+    declare_an_input_twice,
+    import_no_operators_of_the_node,
+    say_a_key_twice,
+    leave_an_initializer_without_a_name,
+    call_a_function_that_reads_what_nobody_gives,
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_context_model_out_of_form_gets_the_verdict_of_onnxs_checker(
+    context_model, fault
+):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    fault(model)
+    content = model.SerializeToString()
+    try:
+        onnx.checker.check_model(content)
+    except onnx.checker.ValidationError:
+        with pytest.raises(epctx.InvalidGraph, match="the ONNX checker refuses"):
+            epctx.InferenceSession(content)
+    else:
+        pytest.fail("the checker accepts it")
+
+
+def test_a_node_for_the_cpu_ep_that_its_operator_does_not_allow_is_refused_by_the_engine(
+    context_model,
+):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    model.graph.node[1].attribute.add(name="surplus", type=onnx.AttributeProto.INT, i=1)
+
+    with pytest.raises(epctx.EpctxError, match="surplus"):
+        epctx.InferenceSession(model.SerializeToString())
+
+
+def test_an_initializer_that_has_no_use_and_a_default_of_an_input_are_in_form(
+    context_model,
+):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    unused = helper.make_tensor("unused", TensorProto.INT8, [2], [-1, 1])
+    default = helper.make_tensor("x", TensorProto.FLOAT, [1, 2], X.ravel().tolist())
+    model.graph.initializer.extend([unused, default])
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        z, w = session.run(None, {})
+
+    assert z.tolist() == [[1.0, 3.0]]
+    assert w.tolist() == [[1.0, 3.0]]
+
+
+def test_nodes_that_are_not_sorted_are_taken_as_onnxruntime_takes_them(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    nodes = list(context_model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(nodes))
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        z, _ = session.run(None, {"x": X})
+
+    assert z.tolist() == [[1.0, 3.0]]
