@@ -157,3 +157,18 @@ def test_a_load_needs_nothing_that_only_posix_has(ordinary, context_model):
     assert seen_by(WITHOUT_POSIX + LOAD, context_model)["sum"] == pytest.approx(
         ordinary["sum"]
     )
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_is_as_the_host_left_it_after_an_import_on_first_use(
+    collects,
+):
+    program = f"""
+import gc, json
+import epctx_core as epctx
+{"" if collects else "gc.disable()"}
+epctx.InferenceSession
+print(json.dumps(gc.isenabled()))
+"""
+
+    assert seen_by(program, "") is collects

@@ -4,8 +4,10 @@ reads wheels is imported only where there is one.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 BUILDS = {
@@ -22,19 +24,34 @@ BUILDS = {
 
 def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the EPs of the wheels in some folders; see `wheels.list_eps`."""
-    builds = [name.replace("-", "[-_.]") for name, eps in BUILDS.items() if eps]
-    spellings = "onnxruntime[-_.]ep[-_.]*", *builds
-    if infos := [info for each in spellings for info in find_infos(folders, each)]:
+
+    def has_eps(name: str) -> bool:
+        return name.startswith("onnxruntime-ep-") or bool(BUILDS.get(name))
+
+    if infos := find_infos(folders, has_eps):
         from epctx_onnxruntime.providers.wheels import list_eps
 
         yield from list_eps(infos, BUILDS)
 
 
-def find_infos(folders: Sequence[str], spelt: str) -> Iterator[Path]:
-    """Yield the metadata folders of distributions whose names match.
+def find_infos(folders: Sequence[str], accepts: Callable[[str], bool]) -> list[Path]:
+    """Return the metadata folders of distributions of onnxruntime whose names, written
+    with hyphens, are accepted.
 
     By the names of those folders, which pip makes of the distributions': reading the
     metadata of everything that is installed would take far longer.
     """
+    infos = []
     for folder in dict.fromkeys(folders):
-        yield from sorted(Path(folder or ".").glob(f"{spelt}-*.dist-info"))
+        with suppress(OSError, ValueError):  # sys.path may have anything
+            infos += [
+                Path(folder, name)
+                for name in sorted(os.listdir(folder or "."))  # noqa: PTH208 - there may be very many
+                if name.startswith("onnxruntime") and name.endswith(".dist-info")
+            ]
+    return [info for info in infos if accepts(_read_name(info))]
+
+
+def _read_name(info: Path) -> str:
+    name = info.stem.rpartition("-")[0]
+    return name.replace("_", "-").replace(".", "-")

@@ -121,8 +121,9 @@ def __getattr__(name: str) -> SimpleNamespace:
         AttributeError: no such wheel is installed.
     """
     if name.startswith("onnxruntime"):
-        infos = find_infos(sys.path, name.replace("_", "[-_.]"))
-        wheel = read_wheels(infos, BUILDS).get(name.replace("_", "-"))
+        distribution = name.replace("_", "-")
+        infos = find_infos(sys.path, distribution.__eq__)
+        wheel = read_wheels(infos, BUILDS).get(distribution)
         if wheel is not None:
             return SimpleNamespace(
                 **{
