@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto
-
 from epctx_core.compiling.descriptions import (
     HOOK,
     Descriptions,
@@ -43,6 +41,7 @@ from epctx_core.graph.splice import (
     splice_graph,
 )  # fmt: skip
 from epctx_core.graph.weights import compute_digests_ahead
+from epctx_core.plugin.protos import GraphProto, ModelProto, NodeProto
 from epctx_core.registry.guard import blame
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from onnx import ModelProto
-
 from epctx_core.compiling.destination import Destination, Outputs
 from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
 from epctx_core.compiling.read_back import compare_shapes, read_back
@@ -33,6 +31,7 @@ from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import read_small_file
 from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin.protos import ModelProto
 from epctx_core.publish.publication import Publication
 from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly

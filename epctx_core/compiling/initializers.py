@@ -15,8 +15,6 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from onnx import ModelProto, TensorProto
-
 from epctx_core.context.embedding import Embeddable, make_marker
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.weights_folder import make_checksum_line, write_checksum
@@ -33,6 +31,7 @@ from epctx_core.graph.weights import (
     set_external_location,
 )
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin.protos import ModelProto, TensorProto
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from onnx import NodeProto
 from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
@@ -26,6 +25,7 @@ from epctx_core.context.payload_reader import PayloadReader
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.file_names import check_file_name, find_free_name, is_payload_name
 from epctx_core.options import SessionConfig
+from epctx_core.plugin.protos import NodeProto
 from epctx_core.sessions.load import find_context_folder, make_reading
 from epctx_core.sessions.source import require_one_state
 

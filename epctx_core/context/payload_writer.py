@@ -15,8 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from onnx import NodeProto
-
 from epctx_core.context.callbacks import view_bytes
 from epctx_core.context.digests import (
     BLOCK,
@@ -38,6 +36,7 @@ from epctx_core.file_names import is_payload_name
 from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin.protos import NodeProto
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import PathInput

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto
 
 from epctx_core.context.manifest import NO_MANIFEST, SourceReference
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
@@ -41,6 +40,7 @@ from epctx_core.graph.weights import (
 )
 from epctx_core.graph.wire import separate_weights
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin.protos import ModelProto, TensorProto
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest

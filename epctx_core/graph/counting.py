@@ -11,11 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.wire import BYTES, FIXED_SIZES, MORE, VARINT, read_varint
 from epctx_core.options.choices import FREE_MESSAGES
+from epctx_core.plugin.protos import GraphProto, ModelProto, NodeProto
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,10 @@ from epctx_core.graph.walks import (
     OVERRIDABLE_SINCE,
     WITHOUT_TENSORS,
     Operators,
+    can_have_subgraphs,
     copy_message,
+    iter_named_subgraphs,
+    list_given_names,
     list_operators,
     read_opset_imports,
     shorten_domain,
@@ -51,6 +54,7 @@ from epctx_core.graph.wire import decode_name, separate_weights
 from epctx_core.plugin.protos import (
     GraphProto,
     ModelProto,
+    NodeProto,
     TensorProto,
     TypeProto,
     make_tensor_value_info,
@@ -67,6 +71,8 @@ more fields has many nodes, and is decoded as a whole.
 """
 _SMALL_MODEL = 1 << 16
 """Bytes of a model below which it is decoded as a whole."""
+_SUBGRAPHS = {"If": {"then_branch", "else_branch"}, "Loop": {"body"}}
+"""All attributes of the operators with subgraphs that have no others."""
 LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is checked before it is decoded.
 """
@@ -331,44 +337,82 @@ def is_sound_context_model(proto: ModelProto, operators: Operators) -> bool:
     """Return whether a model has EPContext nodes and is in ONNX's form, as far as
     whoever reads it takes for granted; of any other one onnx's checker has to say.
 
-    That is imported in as long as such a model is loaded. Weights, types and EPContext
+    To import that takes longer than to load such a model. Weights, types and EPContext
     nodes are checked where they are read, and engines check the other nodes.
 
     Args:
         proto: the model.
         operators: those of its nodes.
     """
-    graph = proto.graph
-    imported = {opset.domain for opset in proto.opset_import}
+    imported = {shorten_domain(opset.domain) for opset in proto.opset_import}
     keys = [entry.key for entry in proto.metadata_props]
+    return (
+        not operators.isdisjoint(WITHOUT_TENSORS)
+        and proto.ir_version >= OVERRIDABLE_SINCE
+        and not proto.functions
+        and len(set(keys)) == len(keys)
+        and imported.issuperset(domain for domain, _ in operators)
+        and _is_sound(
+            proto.graph, {""}, any(can_have_subgraphs(*each) for each in operators)
+        )
+    )
+
+
+def _is_sound(graph: GraphProto, known: set[str], has_subgraphs: bool) -> bool:
+    """Return whether a graph and those in it give each name once, and before it is
+    read.
+
+    Args:
+        graph: the graph.
+        known: names of the scope around it, and the empty one; gets those of the graph.
+        has_subgraphs: whether nodes may have some.
+    """
+    inputs = {value.name for value in graph.input}
+    weights = {tensor.name for tensor in graph.initializer}
     if (
-        operators.isdisjoint(WITHOUT_TENSORS)
-        or proto.ir_version < OVERRIDABLE_SINCE
-        or proto.functions
-        or graph.sparse_initializer
-        or len(set(keys)) < len(keys)
-        or not {domain for domain, _ in operators} <= {*map(shorten_domain, imported)}
-        or any(True for path, _ in walk_graphs(graph, operators=operators) if path)
+        graph.sparse_initializer
+        or len(inputs) < len(graph.input)
+        or len(weights) < len(graph.initializer)
+        or not known.isdisjoint(inputs | weights)
     ):
         return False
 
-    # Each name is given once, before it is read.
-    known = {value.name for value in graph.input}
-    given = {tensor.name for tensor in graph.initializer}
-    if len(known) < len(graph.input) or len(given) < len(graph.initializer):
-        return False
-    known |= given
-    if not all(known):
-        return False
-    known.add("")
+    known |= inputs | weights
     for node in graph.node:
-        results = [name for name in node.output if name]
-        if not known.issuperset(node.input) or not known.isdisjoint(results):
+        if not known.issuperset(node.input):
             return False
-        count = len(known)
+        if has_subgraphs and not _has_sound_subgraphs(node, known):
+            return False
+        # A model can have very many nodes, and nearly all of them give new names alone.
+        results = node.output[:]
+        expected = len(known) + len(results)
         known.update(results)
-        if len(known) < count + len(results):
+        if len(known) + results.count("") != expected:
             return False
+    return True
+
+
+def _has_sound_subgraphs(node: NodeProto, known: set[str]) -> bool:
+    """Return whether a node has no subgraphs, or is an If or Loop with its own; `known`
+    are the names around it, see `_is_sound`.
+    """
+    domain = shorten_domain(node.domain)
+    if not can_have_subgraphs(domain, node.op_type):
+        return True
+    subgraphs = dict(iter_named_subgraphs(node))
+    if domain:
+        return not subgraphs
+    is_complete = len(subgraphs) == len(node.attribute)
+    if not is_complete or subgraphs.keys() != _SUBGRAPHS.get(node.op_type):
+        return False
+
+    for subgraph in subgraphs.values():
+        if not _is_sound(subgraph, known, has_subgraphs=True):
+            return False
+        # The next branch may give the same names.
+        results = chain.from_iterable(inner.output for inner in subgraph.node)
+        known.difference_update(list_given_names(subgraph), results)
+        known.add("")
     return True
 
 

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
-
 from epctx_core.graph.type_table import (
     list_lengths,
     make_tensor_type,
     mark_declared,
 )
 from epctx_core.graph.walks import copy_message, find_outer_names
+from epctx_core.plugin.protos import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition

@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,8 @@ class TypeTable:
         """Return a value's type as ONNX writes it, with symbolic names and types other
         than tensors; None without one.
         """
+        if self._outer is not None:
+            self._complete()
         value = self._values.get(name)
         if value is not None and value.HasField("type"):
             return value.type
@@ -144,7 +147,12 @@ class TypeTable:
         """Return the table of a node's subgraph; for an unknown one, a table of the
         outer scope alone.
         """
-        self._complete()
+        if self._infer is not None:
+            # A load indexes every subgraph, and most of them run on the CPU EP whole,
+            # so that nobody asks for a type in it.
+            return TypeTable(
+                outer=self, infer=partial(self._infer_subgraph, node, attribute)
+            )
         if node not in self._subgraphs:
             proven = self._proven
             self._subgraphs[node] = {
@@ -160,6 +168,10 @@ class TypeTable:
 
         known = self._subgraphs[node].get(attribute)
         return TypeTable(outer=self) if known is None else known
+
+    def _infer_subgraph(self, node: int, attribute: str) -> TypeTable:
+        self._complete()
+        return self.get_subgraph(node, attribute)
 
     def find_subgraph(self, path: SubgraphPath) -> TypeTable:
         """Return the table of a subgraph at any depth."""
@@ -191,6 +203,8 @@ class TypeTable:
         self.contradictions = inferred.contradictions
 
     def _make(self, name: str) -> TensorType:
+        if self._outer is not None:
+            self._complete()
         if self._outer is not None and name not in self._values:
             # Many subgraphs may read one value, and its shape may be long.
             return self._types.setdefault(name, self._outer.get(name))

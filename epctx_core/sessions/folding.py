@@ -15,7 +15,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from epctx_core.engines.cpu_engine import blame_engine
 from epctx_core.errors import EpctxError
@@ -31,6 +31,7 @@ from epctx_core.graph.walks import (
     walk_graphs,
 )
 from epctx_core.graph.weights import INLINE_LIMIT
+from epctx_core.plugin.protos import TensorProto
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onnx import GraphProto, ModelProto
-
 from epctx_core.engines.cpu_engine import (
     CpuEngine,
     blame_engine,
@@ -32,6 +30,7 @@ from epctx_core.graph.walks import copy_message, keep_messages
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.installing import install_engine_command
 from epctx_core.options import GraphOptimizationLevel
+from epctx_core.plugin.protos import GraphProto, ModelProto
 from epctx_core.registry.guard import contract_error
 from epctx_core.sessions.source import OpenModel, index_model
 

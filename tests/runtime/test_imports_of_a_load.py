@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx.parser
 import pytest
 
 import epctx_core as epctx
@@ -172,3 +174,37 @@ print(json.dumps(gc.isenabled()))
 """
 
     assert seen_by(program, "") is collects
+
+
+def test_a_load_asks_for_no_types_in_subgraphs_that_run_on_the_cpu_ep_whole(tmp_path):
+    """An If whose branches no EP takes a node of, behind what QNN takes."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        g (float[1, 2] x) => (float[1, 2] z)
+        <float[1, 2] one = {1, 1}>
+        {
+            y = Add(x, one)
+            b = Shrink(y)
+            s = ReduceSum<keepdims = 0>(b)
+            c = Cast<to = 9>(s)
+            z = If(c) <
+                then_branch = t () => (float[1, 2] t1) { t0 = Shrink(b) t1 = Shrink(t0) },
+                else_branch = e () => (float[1, 2] e1) { e1 = Shrink(b) }>
+        }"""
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(source, path)
+    options = epctx.SessionOptions()
+    options.add_provider("QNN")
+    output = tmp_path / "model_ctx.onnx"
+    epctx.ModelCompiler(options, path).compile_to_file(output)
+    written = onnx.load(output, load_external_data=False)
+    assert {node.op_type for node in written.graph.node} >= {"EPContext", "If"}
+
+    seen = seen_by(LOAD, output)
+
+    with epctx.InferenceSession(path) as session:
+        (z,) = session.run(None, {"x": np.ones((1, 2), np.float32)})
+    assert seen["sum"] == pytest.approx(float(np.abs(z).sum()))
+    assert UNNEEDED.isdisjoint(seen["loaded"])
+    assert "epctx_core.graph.inference" not in seen["loaded"]

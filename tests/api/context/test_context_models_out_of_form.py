@@ -78,7 +78,54 @@ def call_a_function_that_reads_what_nobody_gives(model):
     model.opset_import.append(helper.make_opsetid("own", 1))
 
 
+def add_branches(model, then, otherwise="f0 = Neg(x)"):
+    """Add an If behind the others, whose first branch has this text."""
+    added = onnx.parser.parse_graph(
+        f"""g (float[1, 2] x) => (float[1, 2] v) {{
+            c = Constant <value = bool {{1}}> ()
+            v = If(c) <then_branch = t () => (float[1, 2] t0) {{ {then} }},
+                       else_branch = f () => (float[1, 2] f0) {{ {otherwise} }}>
+        }}"""
+    )
+    model.graph.node.extend(added.node)
+    model.graph.output.append(added.output[0])
+
+
+def read_a_name_that_nobody_gives_in_a_branch(model):
+    add_branches(model, "t0 = Neg(nowhere)")
+
+
+def give_a_name_of_the_main_graph_in_a_branch(model):
+    add_branches(model, "z = Neg(x) t0 = Neg(z)")
+
+
+def give_a_name_twice_in_a_branch(model):
+    add_branches(model, "t1 = Neg(x) t1 = Abs(x) t0 = Neg(t1)")
+
+
+def leave_out_a_branch(model):
+    add_branches(model, "t0 = Neg(x)")
+    del model.graph.node[-1].attribute[1]
+
+
+def leave_out_both_branches(model):
+    add_branches(model, "t0 = Neg(x)")
+    del model.graph.node[-1].attribute[:]
+
+
+def say_a_number_for_a_branch(model):
+    add_branches(model, "t0 = Neg(x)")
+    branch = model.graph.node[-1].attribute[1]
+    branch.CopyFrom(helper.make_attribute(branch.name, 1))
+
+
 FAULTS = [
+    leave_out_both_branches,
+    say_a_number_for_a_branch,
+    read_a_name_that_nobody_gives_in_a_branch,
+    give_a_name_of_the_main_graph_in_a_branch,
+    give_a_name_twice_in_a_branch,
+    leave_out_a_branch,
     read_a_name_that_nobody_gives,
     give_a_name_twice,
     give_a_name_twice_in_one_node,
@@ -142,3 +189,13 @@ def test_nodes_that_are_not_sorted_are_taken_as_onnxruntime_takes_them(context_m
         z, _ = session.run(None, {"x": X})
 
     assert z.tolist() == [[1.0, 3.0]]
+
+
+def test_both_branches_may_give_one_name(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    add_branches(model, "m = Neg(x) t0 = Neg(m)", "m = Abs(x) f0 = Neg(m)")
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        *_, v = session.run(None, {"x": X})
+
+    assert v.tolist() == X.tolist()
