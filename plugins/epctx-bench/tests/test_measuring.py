@@ -68,6 +68,13 @@ def test_the_first_result_comes_after_the_load(columns):
             assert first > loaded
 
 
+def test_a_start_of_the_whole_process_has_its_processor_time_beside_it(columns):
+    for column in columns.values():
+        row = column.rows["first_result_from_start"]
+        assert row.unit == "s"
+        assert row.facts["cpu_seconds"] > 0
+
+
 def test_runs_have_a_row_for_each_number_of_threads_and_batch_size(columns):
     runs = {
         name: (row.facts["threads"], row.facts["batch"])
