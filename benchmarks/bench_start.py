@@ -1,10 +1,11 @@
-"""Start-up: `import epctx_core`, and `epctx plugins list` with 400 distributions
-installed.
+"""Start-up: `import epctx_core`, with and without what it leaves to the first session,
+and `epctx plugins list` with 400 distributions installed.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ RUNS = 11
 
 
 def spawn(*command: str) -> None:
-    """Time a whole process."""
+    """Time a whole process, and report its processor time."""
     with tempfile.TemporaryDirectory() as folder:
         for i in range(DISTRIBUTIONS if "plugins" in command else 0):
             info = Path(folder) / f"padding_{i}-1.0.dist-info"
@@ -30,13 +31,14 @@ def spawn(*command: str) -> None:
             )
         environment = {**os.environ, "PYTHONPATH": folder}
         output = subprocess.DEVNULL
-        report(
-            s=seconds(
-                lambda: subprocess.check_call(
-                    [sys.executable, *command], env=environment, stdout=output
-                )
+        elapsed = seconds(
+            lambda: subprocess.check_call(
+                [sys.executable, *command], env=environment, stdout=output
             )
         )
+    # No other process was waited for.
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report(s=elapsed, cpu_s=used.ru_utime + used.ru_stime)
 
 
 def main() -> None:
@@ -45,6 +47,12 @@ def main() -> None:
     children = {
         "interpreter": ("-c", "pass"),
         "import epctx_core": ("-c", "import epctx_core"),
+        # The import is lazy: most of it comes with the first session.
+        "epctx_core.InferenceSession": (
+            "-c",
+            "import epctx_core; epctx_core.InferenceSession",
+        ),
+        "import onnxruntime": ("-c", "import onnxruntime"),
         listing: ("-m", "epctx_core", "plugins", "list"),
     }
     measurement = measure(__file__, children, runs=RUNS)
@@ -54,8 +62,9 @@ def main() -> None:
     )
     for name in children:
         if name != "interpreter":
-            ratio = measurement.ratio(name, "interpreter")
-            print(f"\n{name} / interpreter = **{format_ratio(ratio)}**")
+            for figure in ("s", "cpu_s"):
+                ratio = measurement.ratio(name, "interpreter", figure)
+                print(f"\n{name} / interpreter, {figure} = **{format_ratio(ratio)}**")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from epctx_bench.noise import Noise
     from epctx_bench.ratio import Ratio
 
+if sys.dont_write_bytecode:
+    # Every script imports this module first, parents and children.
+    sys.exit(
+        "Nothing was measured: Python keeps no byte code, so every process would "
+        "compile its modules again. Unset PYTHONDONTWRITEBYTECODE, and leave out -B."
+    )
+
 RUNS = 5
 DATA = Path(__file__).parent / "data"
 """Where benchmarks keep the models they make; not in the repository."""

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -65,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(
             partial(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True)
         )
+    # `epctx bench` refuses to measure without byte code.
+    _restore.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    _restore.setattr(sys, "dont_write_bytecode", False)
     has_onnxruntime = find_spec("onnxruntime") is not None
 
     def is_marked(mark: str) -> bool:

@@ -37,11 +37,13 @@ else:
 """
 
 
-def run_script(folder):
-    """Run a benchmark whose children take longer in every turn."""
+def run_script(folder, **variables):
+    """Run a benchmark whose children take longer in every turn, with variables of the
+    environment.
+    """
     script = folder / "bench_script.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS), **variables}
     return subprocess.run(
         [sys.executable, script],
         capture_output=True,
@@ -64,6 +66,15 @@ def test_a_table_has_medians_and_each_bar_an_interval_of_pairs_of_one_turn(tmp_p
     assert ("reached" in first) != busy
     assert ("MISSED" in second) != busy
     assert busy == ("not judged, the machine is busy" in first)
+
+
+def test_a_benchmark_measures_nothing_where_python_keeps_no_byte_code(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        run_script(tmp_path, PYTHONDONTWRITEBYTECODE="1")
+
+    assert raised.value.returncode == 1
+    assert "Unset PYTHONDONTWRITEBYTECODE" in raised.value.stderr
+    assert not (tmp_path / "turns").exists()
 
 
 def test_a_figure_that_is_zero_has_no_ratio_and_the_table_goes_on(tmp_path):

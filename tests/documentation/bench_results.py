@@ -123,7 +123,9 @@ class RowsFacts:
         compile: compiling the model.
         load_cold: loading from the disk.
         load_warm: loading again.
-        first_result: from the start of a load to the first result.
+        first_result: from the start of a load to the first result, without imports.
+        first_result_from_start: from the start of the process to the first result,
+            with imports; its processor time is that of the process alone.
         memory: peak memory of the process.
         run: steady runs.
     """
@@ -132,6 +134,7 @@ class RowsFacts:
     load_cold: RowFacts | None = None
     load_warm: RowFacts | None = None
     first_result: RowFacts | None = None
+    first_result_from_start: RowFacts | None = None
     memory: RowFacts | None = None
     run: RunRowFacts | None = None
 

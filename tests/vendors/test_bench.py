@@ -30,6 +30,8 @@ def test_a_vendors_own_session_is_a_column(tmp_path):
     ]
     assert [c.error for c in report.columns] == [None, None, None]
     assert ours.peer == theirs.peer == cpu.name
-    assert set(ours.rows) == set(theirs.rows) >= {"compile", "load_warm", "run"}
+    # epctx makes the options of the vendor's own session, and imports would count.
+    assert set(ours.rows) - set(theirs.rows) == {"first_result_from_start"}
+    assert set(theirs.rows) >= {"compile", "load_warm", "run"}
     assert theirs.rows["compile"].facts["bytes_written"] > 0
     assert theirs.column.heading == "QNN in onnxruntime"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import onnx
 import pytest
 from cli.fixtures import epctx  # noqa: F401 - a fixture
@@ -15,6 +17,15 @@ OPEN = """
 open (float[N, 3] x) => (float[N, 3] y) { a = Relu(x)  y = Tanh(a) }
 """
 FIXED = OPEN.replace("N, 3", "2, 3")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def byte_code():
+    """Have Python keep byte code, as measuring requires; see also tests/conftest.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setattr(sys, "dont_write_bytecode", False)
+        yield
 
 
 @pytest.fixture(scope="session")

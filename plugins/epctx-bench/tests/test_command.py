@@ -66,6 +66,15 @@ def test_markdown_has_a_line_for_each_row(report):
     assert len(lines) == 2 + len(table.rows)
 
 
+def test_a_start_with_imports_is_beside_the_first_result_without_them(report):
+    text = str(report)
+
+    labels = [row[0] for row in make_table(report.columns).rows]
+    index = labels.index("first result")
+    assert labels[index + 1 : index + 3] == ["from process start", "  CPU time"]
+    assert "without imports except from process start." in text
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -94,10 +103,12 @@ def test_sentences_compare_with_the_compile_and_with_onnxruntime(columns):
 
     sentences = describe_column(column, columns["open onnxruntime"])
 
-    assert len(sentences) == 4
+    assert len(sentences) == 5
     assert all(sentence.startswith("QNN ") for sentence in sentences)
     assert "than it compiles" in sentences[0]
     assert "onnxruntime creates its session" in sentences[1]
+    assert "has its first result, without imports, " in sentences[2]
+    assert "has its first result, from process start with imports, " in sentences[3]
     assert len(describe_column(column)) == 1
 
 
@@ -174,7 +185,7 @@ def test_a_report_is_saved_and_compared_with_in_one_call(epctx, folder, tmp_path
     jsonschema.validate(json.loads(path.read_text()), read_schema())
     text = " ".join(said.out.splitlines())
     assert said.code == 0
-    assert "UNDECIDED, which is not passed. 4 rows compared: 4 too noisy." in text
+    assert "UNDECIDED, which is not passed. 5 rows compared: 5 too noisy." in text
     assert text.rstrip().endswith(
         "A row fails if it is slower by more than 12.5% and that is significant at "
         "0.01."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import jsonschema
@@ -12,7 +13,7 @@ import pytest
 from epctx_bench import BenchSettings, bench, judge, load_report, read_schema
 from epctx_bench.columns import scan_columns
 
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
 OURS = "open QNN"
 PEER = "open onnxruntime"
@@ -65,6 +66,13 @@ def test_the_first_result_comes_after_the_load(columns):
             rows["load_warm"].samples, rows["first_result"].samples, strict=True
         ):
             assert first > loaded
+
+
+def test_a_start_of_the_whole_process_has_its_processor_time_beside_it(columns):
+    for column in columns.values():
+        row = column.rows["first_result_from_start"]
+        assert row.unit == "s"
+        assert row.facts["cpu_seconds"] > 0
 
 
 def test_runs_have_a_row_for_each_number_of_threads_and_batch_size(columns):
@@ -220,6 +228,26 @@ def test_a_process_that_takes_too_long_fails_its_column(folder):
     (column,) = bench(folder / "fixed.onnx", eps=["CPU"], settings=settings).columns
 
     assert "did not end within 0.01 seconds" in column.error
+
+
+def test_nothing_is_measured_where_the_environment_prevents_byte_code(
+    folder, monkeypatch
+):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    with pytest.raises(Fail, match="keeps no byte code") as raised:
+        bench(folder / "fixed.onnx", eps=["CPU"], settings=QUICK)
+
+    assert "Unset PYTHONDONTWRITEBYTECODE" in raised.value.hint
+
+
+def test_nothing_is_measured_where_the_interpreter_keeps_no_byte_code(
+    folder, monkeypatch
+):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    with pytest.raises(Fail, match="keeps no byte code"):
+        bench(folder / "fixed.onnx", eps=["CPU"], settings=QUICK)
 
 
 def test_a_missing_model_is_said_before_anything_is_measured(tmp_path):

@@ -285,7 +285,8 @@ def test_stats_of_an_empty_cache_are_no_error(epctx, tmp_path):
 
     assert said.code == 0
     assert said.out == (
-        f"{tmp_path / 'none'}: 0 hits, 0 misses, 0.0 s saved; 0 entries, 0 bytes\n"
+        f"{tmp_path / 'none'}: 0 hits, 0 misses, 0.0 s saved against compiling again; "
+        "0 entries, 0 bytes\n"
     )
     assert not (tmp_path / "none").exists()
 
@@ -302,11 +303,12 @@ def test_stats_show_hits_and_misses_of_each_ep(epctx, cache, model):
     lines = epctx("cache", "stats").out.splitlines()
 
     assert lines[0].split() == [
-        "EPs", "hits", "misses", "time", "saved", "entries", "size",
+        "EPs", "hits", "misses", "compile", "time", "saved", "entries", "size",
     ]  # fmt: skip
     assert lines[1].split()[:3] == ["OpenVINOExecutionProvider", "0", "1"]
     assert lines[2].split()[:3] == ["QNNExecutionProvider", "3", "2"]
     assert "3 hits, 3 misses, " in lines[-1]
+    assert " s saved against compiling again; " in lines[-1]
     assert "3 entries, " in lines[-1]
 
 

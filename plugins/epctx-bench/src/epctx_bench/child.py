@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 import threading
 import time
@@ -20,7 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.children import Request
-from epctx_bench.columns import EPCTX, VENDOR
+from epctx_bench.columns import VENDOR
+from epctx_bench.from_start import (
+    fix_dimensions,
+    make_options,
+    prepare_session,
+    take_output,
+)
 from epctx_bench.inputs import has_open_batch, make_inputs
 from epctx_bench.page_cache import drop_files
 from epctx_bench.process_costs import CostMeter, read_peak
@@ -28,7 +33,6 @@ from epctx_bench.settings import BenchSettings
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
-    from epctx_core import SessionOptions
     from epctx_core.plugin import ExecutionProvider
 
 _MOST_TIMES = 2000
@@ -38,7 +42,6 @@ size; of more, every n-th in order of length.
 _WARM_UP_SHARE = 0.25
 """Time of warming up, as a part of that of the steady runs."""
 _FEWEST_RUNS = 3
-_ORT_ERRORS_ONLY = 3
 
 
 def main() -> int:
@@ -46,9 +49,7 @@ def main() -> int:
     asked = json.load(sys.stdin)
     settings = BenchSettings(**asked.pop("settings"))
     request = Request(settings=settings, **asked)
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # Native libraries print too; a line of theirs must not get into the answer.
-    os.dup2(2, 1)
+    answer = take_output()
     try:
         result = _TASKS[request.task](request)
     except EpctxError as error:
@@ -69,27 +70,6 @@ def import_modules(names: Iterable[str]) -> None:
     for name in names:
         with suppress(Exception):
             importlib.import_module(name)
-
-
-def _fix_dimensions(options: Any, request: Request) -> None:
-    """Give open dimensions the request's lengths, in session options of epctx or
-    onnxruntime.
-    """
-    for name, length in request.settings.free_dimensions.items():
-        options.add_free_dimension_override_by_name(name, length)
-
-
-def make_options(request: Request) -> SessionOptions:
-    """Return the session options with the request's EPs."""
-    from epctx_core import SessionOptions
-
-    options = SessionOptions()
-    for key, value in request.settings.config.items():
-        options.add_session_config_entry(key, value)
-    _fix_dimensions(options, request)
-    for ep, values in request.eps:
-        options.add_provider(ep, values)
-    return options
 
 
 def describe_eps(request: Request) -> dict[str, Any]:
@@ -136,7 +116,7 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
     native = cls.make_session_options(
         choice.options, compiles=compiles, name=cls.library.ep
     )
-    _fix_dimensions(native, request)
+    fix_dimensions(native, request)
     return native
 
 
@@ -229,22 +209,13 @@ def use_model(request: Request) -> dict[str, Any]:
 def _prepare(request: Request) -> Callable[[], Any]:
     """Import what is needed, and return what creates the session."""
     import_modules(request.modules)
-    if request.engine != EPCTX:
-        import onnxruntime
+    if request.engine != VENDOR:
+        return prepare_session(request)
 
-        if request.engine == VENDOR:
-            native, eps = make_vendor_options(request), None
-        else:
-            native, eps = onnxruntime.SessionOptions(), ["CPUExecutionProvider"]
-            native.log_severity_level = _ORT_ERRORS_ONLY
-            _fix_dimensions(native, request)
-        return lambda: onnxruntime.InferenceSession(
-            request.model, native, providers=eps
-        )
-    from epctx_core import InferenceSession
+    import onnxruntime
 
-    options = make_options(request)
-    return lambda: InferenceSession(request.model, options)
+    native = make_vendor_options(request)
+    return lambda: onnxruntime.InferenceSession(request.model, native)
 
 
 def _run_steadily(

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,8 @@ from epctx_core.errors import Fail
 
 _COMMAND = (sys.executable, "-P", "-m", "epctx_bench.child")
 """Without the current folder, which may hold a file named as a module."""
+_FROM_START = (*_COMMAND[:2], "-c", "from epctx_bench.from_start import main; main()")
+"""A module run by `-m` has modules of its own imported before it."""
 _LONGEST_REASON = 2000
 """Characters of a process's last words in an error."""
 _NOISE = re.compile(
@@ -33,13 +36,14 @@ _WORDS = {
     "describe": "describing EPs",
     "compile": "compiling",
     "load": "loading",
+    "start": "starting with",
     "use": "running",
 }
 
 
-Task: TypeAlias = "Literal['describe', 'compile', 'load', 'use']"
-"""Work of one process: describe EPs; compile; load only; or load, run once, and go on
-running.
+Task: TypeAlias = "Literal['describe', 'compile', 'load', 'start', 'use']"
+"""Work of one process: describe EPs; compile; load only; load and run once, with all
+imports; or load, run once, and go on running.
 """
 
 
@@ -85,8 +89,11 @@ def ask_child(request: Request) -> dict[str, Any]:
     ):
         json.dump(asdict(request), question)
         question.seek(0)
+        command = [*_COMMAND]
+        if request.task == "start":
+            command = [*_FROM_START, str(time.monotonic()), request.engine]
         process = subprocess.Popen(  # noqa: S603 - this package's own module
-            _COMMAND,
+            command,
             stdin=question,
             stdout=answer,
             stderr=said,

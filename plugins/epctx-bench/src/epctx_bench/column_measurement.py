@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.children import Request, Task, ask_child
-from epctx_bench.columns import ONNXRUNTIME, Column, Row, is_cpu
+from epctx_bench.columns import ONNXRUNTIME, VENDOR, Column, Row, is_cpu
 from epctx_bench.page_cache import read_files
 from epctx_bench.ratio import find_median, summarize
 from epctx_core.errors import EpctxError
@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
     from epctx_bench.settings import BenchSettings
 
-_COMPILE_FACTS = ("cpu_seconds", "peak_bytes", "bytes_written")
-_LOADS: tuple[tuple[str, Task, str], ...] = (
-    ("load_cold", "load", "seconds"),
-    ("load_warm", "use", "load"),
-    ("first_result", "use", "first_result"),
+_ROWS: tuple[tuple[str, Task, str, tuple[str, ...]], ...] = (
+    ("compile", "compile", "seconds", ("cpu_seconds", "peak_bytes", "bytes_written")),
+    ("load_cold", "load", "seconds", ()),
+    ("load_warm", "use", "load", ()),
+    ("first_result", "use", "first_result", ()),
+    ("first_result_from_start", "start", "seconds", ("cpu_seconds",)),
 )
-"""Rows, with the task and the key of its result that give their samples."""
+"""Rows, with the task and the key of its result that give their samples, and the keys
+of further numbers; a task that the column does not have gives no row.
+"""
 
 
 class ColumnMeasurement:
@@ -120,6 +123,10 @@ class ColumnMeasurement:
             # A cold load maps files and reads some of their pages only.
             read_files(self._files)
             turn["use"] = self._ask("use")
+            # Options of a vendor's session in onnxruntime are made by epctx, whose
+            # imports would count.
+            if self.column.engine != VENDOR:
+                turn["start"] = self._ask("start")
             self._turns.append(turn)
 
     def _name_output(self, folder: Path) -> Path:
@@ -160,10 +167,10 @@ class ColumnMeasurement:
             return {}
         turns = self._turns
         rows = {}
-        if self.column.compiles:
-            rows["compile"] = _make_compile_row([turn["compile"] for turn in turns])
-        for name, task, key in _LOADS:
-            rows[name] = Row(unit="s", samples=[turn[task][key] for turn in turns])
+        for name, task, key, facts in _ROWS:
+            results = [turn[task] for turn in turns if task in turn]
+            if results:
+                rows[name] = _make_row(results, key, facts)
         used = [turn["use"] for turn in turns]
         for runs in zip(*(each["runs"] for each in used), strict=True):
             name = "run"
@@ -190,13 +197,21 @@ class ColumnMeasurement:
         return list(dict.fromkeys(notes))
 
 
-def _make_compile_row(results: list[Mapping[str, Any]]) -> Row:
+def _make_row(
+    results: Sequence[Mapping[str, Any]], key: str, facts: Sequence[str]
+) -> Row:
+    """Return the row of one task.
+
+    Args:
+        results: the result of each turn.
+        key: name of the samples.
+        facts: names of further numbers.
+    """
     return Row(
         unit="s",
-        samples=[result["seconds"] for result in results],
+        samples=[result[key] for result in results],
         facts={
-            fact: find_median([result[fact] for result in results])
-            for fact in _COMPILE_FACTS
+            fact: find_median([result[fact] for result in results]) for fact in facts
         },
     )
 

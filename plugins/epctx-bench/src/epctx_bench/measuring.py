@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -30,7 +31,7 @@ from epctx_bench.noise import Watcher
 from epctx_bench.report import BenchReport
 from epctx_bench.settings import BenchSettings
 from epctx_core import get_available_providers, inspect_model
-from epctx_core.errors import InvalidArgument, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
 ModelPath: TypeAlias = "str | os.PathLike[str]"
 Progress: TypeAlias = "Callable[[str, int, int], None]"
@@ -66,12 +67,14 @@ def bench(
     Raises:
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model is missing or not a model.
         InvalidArgument: no model, no EP, or options of an EP that has no column.
+        Fail: Python keeps no byte code.
 
     Examples:
         >>> report = bench("model.onnx", eps=["QNN"])
         >>> report.columns[0].rows["load_warm"].samples
         [0.0031, 0.0029, 0.0030, 0.0030, 0.0031]
     """
+    _require_byte_code()
     settings = settings or BenchSettings()
     paths = _list_paths(models)
     plans = [_plan_model(path, eps, provider_options, settings) for path in paths]
@@ -109,6 +112,18 @@ def bench(
         noise=watcher.noise,
         columns=columns,
     )
+
+
+def _require_byte_code() -> None:
+    """Raise Fail where Python keeps no byte code: a start takes three times as long if
+    every process compiles its modules.
+    """
+    if sys.dont_write_bytecode or os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        raise Fail(
+            "nothing was measured: Python keeps no byte code, so every process would "
+            "compile its modules again.",
+            hint="Unset PYTHONDONTWRITEBYTECODE, and leave out -B.",
+        )
 
 
 def _list_paths(models: ModelPath | Sequence[ModelPath]) -> list[Path]:

@@ -21,9 +21,10 @@ _LABELS = {
     "load_cold": "load, cold",
     "load_warm": "load, warm",
     "first_result": "first result",
+    "first_result_from_start": "from process start",
     "memory": "peak memory",
 }
-_COMPILE_FACTS = (
+_FACTS = (
     ("cpu_seconds", "  CPU time", format_seconds),
     ("peak_bytes", "  peak memory", format_bytes),
     ("bytes_written", "  written", format_bytes),
@@ -95,8 +96,8 @@ def _make_cells(column: ColumnReport) -> dict[Key, str]:
             cells |= _make_run_cells(name, row)
             continue
         cells[name, _LABELS[name]] = format_samples(row)
-        if name == "compile":
-            for fact, label, form in _COMPILE_FACTS:
+        for fact, label, form in _FACTS:
+            if fact in row.facts:
                 cells[name, label] = form(row.facts[fact])
     return cells
 

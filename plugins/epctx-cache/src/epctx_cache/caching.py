@@ -152,7 +152,8 @@ def compile_cached(request: Request) -> Path:
 def cache_statistics(
     cache_dir: str | os.PathLike[str] | None = None,
 ) -> CacheStatistics:
-    """Return hits, misses, the time that hits saved, and the size of a cache.
+    """Return hits, misses, the time that hits saved against compiling again, and the
+    size of a cache.
 
     Args:
         cache_dir: the cache's folder; None for EPCTX_CACHE_DIR or the user's cache

@@ -136,7 +136,7 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def run_stats(arguments: argparse.Namespace, console: Console) -> int:
-    """Show hits, misses and the time that hits saved."""
+    """Show hits, misses and the time that hits saved against compiling again."""
     settings, store = _open_store(arguments)
     statistics = _try(settings, store.statistics)
     rows = [_make_usage_row(", ".join(u.eps) or "none", u) for u in statistics.by_eps]
@@ -146,13 +146,15 @@ def run_stats(arguments: argparse.Namespace, console: Console) -> int:
             eps=(), entries=statistics.damaged, bytes=statistics.bytes - known
         )
         rows.append(_make_usage_row(_DAMAGED, damaged))
-    console.table(("EPs", "hits", "misses", "time saved", "entries", "size"), rows)
+    console.table(
+        ("EPs", "hits", "misses", "compile time saved", "entries", "size"), rows
+    )
     if rows:
         console.say()
     console.say(
         f"{settings.folder}: {counted(statistics.hits, 'hit')}, "
         f"{_count_misses(statistics.misses)}, "
-        f"{_format_seconds(statistics.seconds_saved)} saved; "
+        f"{_format_seconds(statistics.seconds_saved)} saved against compiling again; "
         f"{_count_entries(statistics.entries)}, {byte_size(statistics.bytes)}"
     )
     if statistics.damaged:

@@ -1,4 +1,5 @@
-"""Counters of a cache: hits, misses and the time that hits saved.
+"""Counters of a cache: hits, misses and the time that hits saved against compiling
+again.
 
 Nothing is locked and nothing is forced to disk. Each hit appends one byte to the file
 `hits` of its entry, whose length is their number. A miss, and an entry that is removed

@@ -239,7 +239,7 @@ _GROUPS = {
         ),
         Command(
             "cache stats",
-            "show hits, misses, and the time that hits saved, by EP",
+            "show hits, misses, and the time saved against compiling again, by EP",
             "epctx_cache.command:add_stats_arguments",
         ),
         Command(

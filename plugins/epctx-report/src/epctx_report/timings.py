@@ -25,7 +25,14 @@ _MOST_ENTRIES = 1 << 25
 """Limits of a profile: `epctx run --profile` writes a million events at most."""
 _PROFILE = "epctx run --profile"
 _BENCH = "epctx bench --json"
-_ROWS = ("compile", "load_cold", "load_warm", "first_result", "run")
+_ROWS = (
+    "compile",
+    "load_cold",
+    "load_warm",
+    "first_result",
+    "first_result_from_start",
+    "run",
+)
 
 
 @dataclass(kw_only=True)
