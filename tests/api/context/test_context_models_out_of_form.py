@@ -117,6 +117,16 @@ def test_a_node_for_the_cpu_ep_that_its_operator_does_not_allow_is_refused_by_th
         epctx.InferenceSession(model.SerializeToString())
 
 
+def test_a_constant_node_whose_result_has_no_name_gives_nothing(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    model.graph.node.append(helper.make_node("Constant", [], [""], value_float=1.0))
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        z, _ = session.run(None, {"x": X})
+
+    assert z.tolist() == [[1.0, 3.0]]
+
+
 def test_an_initializer_that_has_no_use_and_a_default_of_an_input_are_in_form(
     context_model,
 ):
