@@ -195,6 +195,8 @@ def read_context_node(
     """Decode one node; see `read_context_nodes`."""
     # Routing and messages need a name, and onnxruntime makes one, too.
     name = node.name or f"EPContext_{index}"
+    if len({attribute.name for attribute in node.attribute}) < len(node.attribute):
+        refuse(_node_error(name, "has an attribute twice"))
     values, cache = _read_attributes(name, node, refuse)
     inputs = tuple(node.input[:])
     outputs = tuple(node.output[:])

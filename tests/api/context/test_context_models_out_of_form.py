@@ -117,6 +117,17 @@ def test_a_node_for_the_cpu_ep_that_its_operator_does_not_allow_is_refused_by_th
         epctx.InferenceSession(model.SerializeToString())
 
 
+def test_an_attribute_of_an_epcontext_node_that_is_given_twice_is_refused(
+    context_model,
+):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    node = model.graph.node[0]
+    node.attribute.add().CopyFrom(node.attribute[0])
+
+    with pytest.raises(epctx.InvalidGraph, match="twice"):
+        epctx.InferenceSession(model.SerializeToString())
+
+
 def test_a_constant_node_whose_result_has_no_name_gives_nothing(context_model):
     model = onnx.ModelProto.FromString(context_model.SerializeToString())
     model.graph.node.append(helper.make_node("Constant", [], [""], value_float=1.0))
