@@ -71,6 +71,10 @@ LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is checked before it is decoded.
 """
 _DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
+_KNOWN_IR, _KNOWN_OPSET = 14, 28
+"""Newest versions that the oldest onnx has which epctx works with; later ones may mean
+what the one here does not know.
+"""
 MOST_BYTES = (1 << 31) - 1
 """Bytes of the largest message that protobuf reads and writes."""
 
@@ -343,12 +347,18 @@ def is_sound_context_model(proto: ModelProto, operators: Operators) -> bool:
     keys = [entry.key for entry in proto.metadata_props]
     if (
         operators.isdisjoint(WITHOUT_TENSORS)
-        or proto.ir_version < OVERRIDABLE_SINCE
+        or not OVERRIDABLE_SINCE <= proto.ir_version <= _KNOWN_IR
+        or any(not 0 < opset.version <= _KNOWN_OPSET for opset in proto.opset_import)
         or proto.functions
         or graph.sparse_initializer
         or len(set(keys)) < len(keys)
         or not {domain for domain, _ in operators} <= {*map(shorten_domain, imported)}
         or any(True for path, _ in walk_graphs(graph, operators=operators) if path)
+        # One that is not UTF-8 is read as bytes.
+        or not all(name and isinstance(name, str) for _, name in operators)
+        or not all(value.type.tensor_type.elem_type for value in graph.input)
+        # Text is no weight, and nobody else checks it.
+        or any(t.data_type == TensorProto.STRING for t in graph.initializer)
     ):
         return False
 
