@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.sessions.plan import (
     Plan,
     RunStep,
@@ -157,5 +157,11 @@ def _read_constant(graph: GraphIndex, name: str) -> np.ndarray:
     # Text is no weight.
     from onnx import numpy_helper
 
-    text: np.ndarray = numpy_helper.to_array(graph.special_tensors[name])
+    try:
+        text: np.ndarray = numpy_helper.to_array(graph.special_tensors[name])
+    except UnicodeDecodeError as error:
+        raise InvalidGraph(
+            f"initializer {name!r} has text that is not UTF-8.",
+            hint="Write it as UTF-8, or export the model again.",
+        ) from error
     return text

@@ -186,6 +186,18 @@ def test_a_constant_node_whose_result_has_no_name_gives_nothing(context_model):
     assert z.tolist() == [[1.0, 3.0]]
 
 
+def test_text_that_is_not_utf_8_is_refused_where_it_is_a_result(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    text = helper.make_tensor("text", TensorProto.STRING, [1], [b"\xff"])
+    model.graph.initializer.append(text)
+    model.graph.output.append(
+        helper.make_tensor_value_info("text", TensorProto.STRING, [1])
+    )
+
+    with pytest.raises(epctx.InvalidGraph, match="'text' has text that is not UTF-8"):
+        epctx.InferenceSession(model.SerializeToString())
+
+
 def test_an_initializer_that_has_no_use_and_a_default_of_an_input_are_in_form(
     context_model,
 ):
