@@ -46,6 +46,7 @@ _KINDS = {
     ),
 }  # fmt: skip
 
+_DEFAULTS: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
 _SWITCHES = frozenset({"embed_mode", "main_context"})
 _NAMES = frozenset({"partition_name", "source"})
 
@@ -195,7 +196,15 @@ def read_context_node(
     """Decode one node; see `read_context_nodes`."""
     # Routing and messages need a name, and onnxruntime makes one, too.
     name = node.name or f"EPContext_{index}"
-    values, cache = _read_attributes(name, node, refuse)
+    given, cache = _read_attributes(name, node, refuse)
+    count = len(node.attribute)
+    # Of an attribute that was refused there is no value, either.
+    if (
+        len(given) + (cache is not None) < count
+        and len({attribute.name for attribute in node.attribute}) < count
+    ):
+        refuse(_node_error(name, "has an attribute twice"))
+    values = _DEFAULTS | given
     inputs = tuple(node.input[:])
     outputs = tuple(node.output[:])
     if not outputs:
@@ -276,7 +285,7 @@ def _read_attributes(
     name: str, node: NodeProto, refuse: Refuse
 ) -> tuple[dict[str, Any], bytes | None]:
     """Return a node's attributes without `ep_cache_context`, and that."""
-    values: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
+    values: dict[str, Any] = {}
     cache: bytes | None = None
     for attribute in node.attribute:
         key = attribute.name

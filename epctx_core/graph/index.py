@@ -183,9 +183,11 @@ class GraphIndex:
 
         graph = GraphProto()
         for node in self.nodes:
-            if (node.domain, node.op_type) in OPERATORS and len(node.attribute) == len(
-                node.output
-            ) == 1:
+            if (
+                (node.domain, node.op_type) in OPERATORS
+                and len(node.attribute) == len(node.output) == 1
+                and node.output[0]
+            ):
                 (attribute,), (name,) = node.attribute, node.output
                 if attribute.type == AttributeProto.TENSOR:
                     graph.initializer.add().CopyFrom(attribute.t)

@@ -30,6 +30,7 @@ from epctx_core.errors import InvalidGraph, quote
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
     check_preconditions,
+    find_schema,
     hide_untyped,
     show_hidden,
 )
@@ -47,7 +48,6 @@ from epctx_core.graph.walks import (
     OVERRIDABLE_SINCE,
     Operators,
     copy_message,
-    find_schema,
     keep_messages,
     list_given_names,
     list_operators,

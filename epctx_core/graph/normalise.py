@@ -18,12 +18,12 @@ import onnx.inliner
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.graph.preconditions import find_schema
 from epctx_core.graph.walks import (
     HIDDEN,
     ONNX_DOMAINS,
     OVERRIDABLE_SINCE,
     copy_message,
-    find_schema,
     find_used_functions,
     iter_subgraphs,
     keep_messages,

@@ -23,7 +23,6 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
     HIDDEN,
     Operators,
-    find_schema,
     iter_subgraphs,
     keep_messages,
     read_opset_imports,
@@ -35,10 +34,23 @@ from epctx_core.graph.walks import (
 from epctx_core.graph.weights import MAX_RANK
 
 if TYPE_CHECKING:
+    import onnx
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 _Attributes: TypeAlias = "Mapping[str, AttributeProto]"
 _Check: TypeAlias = "Callable[[NodeProto, _Attributes], bool]"
+
+
+def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
+    """Return ONNX's definition of an operator in a version of its domain, None for one
+    that onnx does not know.
+    """
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
+    except (onnx.defs.SchemaError, TypeError):
+        return None
 
 
 def _splits_evenly(node: NodeProto, attributes: _Attributes) -> bool:

@@ -51,16 +51,15 @@ COPIED_LIMIT = 256 << 20
 """Bytes that tensors of attributes and subgraphs may take in memory beyond the size of
 the files they lie in.
 """
+_OF_32_BITS = (
+    TensorProto.INT32, TensorProto.INT16, TensorProto.INT8,
+    TensorProto.UINT16, TensorProto.UINT8, TensorProto.BOOL,
+)  # fmt: skip
 _TYPED_FIELDS: dict[int, tuple[str, str]] = {
+    **dict.fromkeys(_OF_32_BITS, ("int32_data", "i4")),
     TensorProto.FLOAT: ("float_data", "f4"),
     TensorProto.DOUBLE: ("double_data", "f8"),
     TensorProto.INT64: ("int64_data", "i8"),
-    TensorProto.INT32: ("int32_data", "i4"),
-    TensorProto.INT16: ("int32_data", "i4"),
-    TensorProto.INT8: ("int32_data", "i4"),
-    TensorProto.UINT16: ("int32_data", "i4"),
-    TensorProto.UINT8: ("int32_data", "i4"),
-    TensorProto.BOOL: ("int32_data", "i4"),
 }
 """The fields of the types whose numbers they hold as they are, and their own type; onnx
 knows the others.

@@ -417,7 +417,7 @@ def list_initializer_types(
     names, or of all.
     """
     return [
-        make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        make_tensor_value_info(t.name, t.data_type, t.dims)
         for t in graph.initializer
         if names is None or t.name in names
     ]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from epctx_core.plugin.protos import AttributeProto, GraphProto, TensorProto
 
 if TYPE_CHECKING:
-    import onnx
     from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, TypeProto
 
 EXECUTABLE = {"If": 1, "Loop": 1, "Scan": 9}
@@ -263,18 +262,6 @@ ONNX_DOMAINS = frozenset(
 def shorten_domain(domain: str) -> str:
     """Return a domain by one name: the empty string for the default one."""
     return "" if domain == "ai.onnx" else domain
-
-
-def find_schema(domain: str, op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    """Return ONNX's definition of an operator in a version of its domain, None for one
-    that onnx does not know.
-    """
-    import onnx
-
-    try:
-        return onnx.defs.get_schema(op_type, version, shorten_domain(domain))
-    except (onnx.defs.SchemaError, TypeError):
-        return None
 
 
 def read_opset_imports(model: ModelProto | FunctionProto) -> dict[str, int]:

@@ -84,7 +84,7 @@ _NUMPY_NAMES: Final = {"float": "float32", "string": "object"}
 def __getattr__(name: str) -> Any:
     if name.endswith("Proto"):
         return getattr(_messages, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(name)
 
 
 def tensor_dtype_to_np_dtype(elem_type: int) -> np.dtype[Any]:

@@ -5,9 +5,9 @@ nodes that is left to the CPU EP.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from epctx_core.errors import NotImplementedByProvider
+from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.sessions.plan import (
     Plan,
     RunStep,
@@ -18,8 +18,6 @@ from epctx_core.sessions.plan import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
@@ -151,11 +149,15 @@ class Planner:
         )
 
 
-def _read_constant(graph: GraphIndex, name: str) -> np.ndarray:
+def _read_constant(graph: GraphIndex, name: str) -> Any:
     if name in graph.weights:
         return graph.weights[name].array()
     # Text is no weight.
     from onnx import numpy_helper
 
-    text: np.ndarray = numpy_helper.to_array(graph.special_tensors[name])
-    return text
+    try:
+        return numpy_helper.to_array(graph.special_tensors[name])
+    except UnicodeDecodeError as error:
+        raise InvalidGraph(
+            f"initializer {name!r} has text that is not UTF-8."
+        ) from error

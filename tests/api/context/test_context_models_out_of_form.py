@@ -119,6 +119,31 @@ def say_a_number_for_a_branch(model):
     branch.CopyFrom(helper.make_attribute(branch.name, 1))
 
 
+def come_from_a_later_onnx(model):
+    model.ir_version = onnx.IR_VERSION + 1
+
+
+def import_a_version_that_is_no_32_bit_number(model):
+    model.opset_import.add(domain="nobody.reads", version=1 << 40)
+
+
+def leave_an_input_without_an_element_type(model):
+    model.graph.input[0].type.tensor_type.ClearField("elem_type")
+
+
+def leave_an_operator_without_a_name(model):
+    model.graph.node.append(helper.make_node("", ["z"], ["nothing"]))
+
+
+def hold_less_text_than_the_shape_says(model):
+    text = TensorProto(name="text", data_type=TensorProto.STRING, dims=[2])
+    text.string_data.append(b"alone")
+    model.graph.initializer.append(text)
+    model.graph.output.append(
+        helper.make_tensor_value_info("text", TensorProto.STRING, [2])
+    )
+
+
 FAULTS = [
     leave_out_both_branches,
     say_a_number_for_a_branch,
@@ -135,6 +160,11 @@ FAULTS = [
     say_a_key_twice,
     leave_an_initializer_without_a_name,
     call_a_function_that_reads_what_nobody_gives,
+    come_from_a_later_onnx,
+    import_a_version_that_is_no_32_bit_number,
+    leave_an_input_without_an_element_type,
+    leave_an_operator_without_a_name,
+    hold_less_text_than_the_shape_says,
 ]
 
 
@@ -161,6 +191,57 @@ def test_a_node_for_the_cpu_ep_that_its_operator_does_not_allow_is_refused_by_th
     model.graph.node[1].attribute.add(name="surplus", type=onnx.AttributeProto.INT, i=1)
 
     with pytest.raises(epctx.EpctxError, match="surplus"):
+        epctx.InferenceSession(model.SerializeToString())
+
+
+def test_versions_that_onnx_does_not_know_are_refused(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1
+    assert model.opset_import[0].domain == ""
+
+    with pytest.raises(epctx.InvalidGraph, match="imports version"):
+        epctx.InferenceSession(model.SerializeToString())
+
+
+def test_an_operators_name_that_is_not_utf_8_is_refused(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    model.graph.node[1].op_type = "NoText"
+    content = model.SerializeToString().replace(b"NoText", b"NoTe\xff\xfe")
+
+    with pytest.raises(epctx.InvalidGraph):
+        epctx.InferenceSession(content)
+
+
+def test_an_attribute_of_an_epcontext_node_that_is_given_twice_is_refused(
+    context_model,
+):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    node = model.graph.node[0]
+    node.attribute.add().CopyFrom(node.attribute[0])
+
+    with pytest.raises(epctx.InvalidGraph, match="twice"):
+        epctx.InferenceSession(model.SerializeToString())
+
+
+def test_a_constant_node_whose_result_has_no_name_gives_nothing(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    model.graph.node.append(helper.make_node("Constant", [], [""], value_float=1.0))
+
+    with epctx.InferenceSession(model.SerializeToString()) as session:
+        z, _ = session.run(None, {"x": X})
+
+    assert z.tolist() == [[1.0, 3.0]]
+
+
+def test_text_that_is_not_utf_8_is_refused_where_it_is_a_result(context_model):
+    model = onnx.ModelProto.FromString(context_model.SerializeToString())
+    text = helper.make_tensor("text", TensorProto.STRING, [1], [b"\xff"])
+    model.graph.initializer.append(text)
+    model.graph.output.append(
+        helper.make_tensor_value_info("text", TensorProto.STRING, [1])
+    )
+
+    with pytest.raises(epctx.InvalidGraph, match="'text' has text that is not UTF-8"):
         epctx.InferenceSession(model.SerializeToString())
 
 
