@@ -31,7 +31,7 @@ from epctx_core.graph.weights import (
     set_external_location,
 )
 from epctx_core.options import WeightlessMode
-from epctx_core.plugin.protos import ModelProto, TensorProto
+from epctx_core.plugin.protos import ELEMENT_TYPES, ModelProto, TensorProto
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 
@@ -101,7 +101,7 @@ class InitializerValue:
 
     def data_type(self) -> str:
         """Return the type as ONNX Runtime spells it, such as `tensor(float)`."""
-        return f"tensor({TensorProto.DataType.Name(self._weight.elem_type).lower()})"
+        return f"tensor({ELEMENT_TYPES[self._weight.elem_type]})"
 
     def tensor_size_in_bytes(self) -> int:
         """Return the length of the raw bytes."""

@@ -18,6 +18,7 @@ from epctx_core.errors import InvalidGraph
 from epctx_core.graph.index import decode_attribute, decode_text
 from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 from epctx_core.plugin.protos import (
+    ELEMENT_TYPES,
     AttributeProto,
     GraphProto,
     NodeProto,
@@ -275,10 +276,7 @@ def _format_type(kind: TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return str(kind.WhichOneof("value")).removesuffix("_type")
     elem_type = kind.tensor_type.elem_type
-    names = TensorProto.DataType
-    return (
-        names.Name(elem_type).lower() if elem_type in names.values() else str(elem_type)
-    )
+    return ELEMENT_TYPES.get(elem_type, str(elem_type))
 
 
 def _read_attributes(

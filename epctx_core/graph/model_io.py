@@ -26,7 +26,6 @@ from epctx_core.graph.mapping import (
 from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,
     DENSE_OR_SPARSE,
-    ELEMENT_TYPES,
     OVERRIDABLE_SINCE,
     WITHOUT_TENSORS,
     Operators,
@@ -52,6 +51,7 @@ from epctx_core.graph.weights import (
 )
 from epctx_core.graph.wire import decode_name, separate_weights
 from epctx_core.plugin.protos import (
+    ELEMENT_TYPES,
     GraphProto,
     ModelProto,
     NodeProto,
@@ -550,7 +550,7 @@ def check_value_types(source: SourceModel, operators: Operators | None = None) -
         # Nearly all are plain tensors, and looked at in one go.
         if (
             all(type_.HasField("tensor_type") for type_ in types)
-            and ELEMENT_TYPES.issuperset({tensor.elem_type for tensor in tensors})
+            and ELEMENT_TYPES.keys() >= {tensor.elem_type for tensor in tensors}
             and all(len(tensor.shape.dim) <= MAX_RANK for tensor in tensors)
         ):
             continue

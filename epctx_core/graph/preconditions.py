@@ -59,10 +59,11 @@ def _splits_evenly(node: NodeProto, attributes: _Attributes) -> bool:
     return has_sizes or count is None or count.i == len(node.output)
 
 
-def _has_terms_of_letters(_node: NodeProto, attributes: _Attributes) -> bool:
+def _has_terms_of_letters(node: NodeProto, attributes: _Attributes) -> bool:
     equation = attributes.get("equation")
     left = b"" if equation is None else equation.s.replace(b" ", b"").split(b"->")[0]
-    return all(_EINSUM_TERM.fullmatch(term) for term in left.split(b","))
+    terms = left.split(b",")
+    return all(node.input) and all(_EINSUM_TERM.fullmatch(term) for term in terms)
 
 
 def _counts_within_pool(_node: NodeProto, attributes: _Attributes) -> bool:
@@ -82,9 +83,20 @@ def _is_axis_from(least: int, name: str) -> _Check:
 
 _EINSUM_TERM = re.compile(rb"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
 _PRECONDITIONS: dict[tuple[str, str], tuple[_Check, str]] = {
+    **dict.fromkeys(
+        [("", "Max"), ("", "Mean"), ("", "Min"), ("", "Sum")],
+        (
+            # onnxruntime ends the process.
+            lambda node, _attributes: all(node.input),
+            "An empty string stands for an optional input; these are variadic.",
+        ),
+    ),
     ("", "Einsum"): (
         _has_terms_of_letters,
-        "The equation string contains a comma-separated sequence of letters.",
+        (
+            "The equation string contains a comma-separated sequence of letters; each "
+            "term corresponds to an operand tensor."
+        ),
     ),
     ("", "GatherND"): (
         _is_axis_from(0, "batch_dims"),

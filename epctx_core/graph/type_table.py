@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import (
-    ELEMENT_TYPES,
     Operators,
     SubgraphPath,
     copy_message,
@@ -31,6 +30,7 @@ from epctx_core.graph.walks import (
 from epctx_core.graph.weights import MAX_RANK
 from epctx_core.plugin import UNKNOWN_TYPE, TensorType
 from epctx_core.plugin.protos import (
+    ELEMENT_TYPES,
     GraphProto,
     ModelProto,
     TensorShapeProto,
@@ -205,9 +205,9 @@ class TypeTable:
     def _make(self, name: str) -> TensorType:
         if self._outer is not None:
             self._complete()
-        if self._outer is not None and name not in self._values:
-            # Many subgraphs may read one value, and its shape may be long.
-            return self._types.setdefault(name, self._outer.get(name))
+            if name not in self._values:
+                # Many subgraphs may read one value, and its shape may be long.
+                return self._types.setdefault(name, self._outer.get(name))
         proto = self.get_proto(name)
         if proto is None:
             return UNKNOWN_TYPE

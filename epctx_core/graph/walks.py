@@ -48,8 +48,6 @@ HIDDEN = "epctx.hidden"
 """Domain of nodes that are hidden from onnx's checker or inference: it has no
 operators.
 """
-ELEMENT_TYPES = frozenset(TensorProto.DataType.values())
-"""The element types of ONNX, and 0 for one that is left open."""
 DENSE_OR_SPARSE = frozenset({"tensor_type", "sparse_tensor_type"})
 _HELD_TYPE = {
     "sequence_type": "elem_type",

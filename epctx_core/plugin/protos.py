@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from onnx import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "ELEMENT_TYPES",
     "AttributeProto",
     "FunctionProto",
     "GraphProto",
@@ -74,9 +75,12 @@ def _find_messages() -> ModuleType:
 
 
 _messages = _find_messages()
-_ELEMENT_TYPES: Final = {
+ELEMENT_TYPES: Final[Mapping[int, str]] = {
     number: name.lower() for name, number in _messages.TensorProto.DataType.items()
 }
+"""The element types of ONNX, and 0 for one that is left open, with their names in lower
+case.
+"""
 _NUMPY_NAMES: Final = {"float": "float32", "string": "object"}
 """The element types that numpy has by another name."""
 
@@ -98,7 +102,7 @@ def tensor_dtype_to_np_dtype(elem_type: int) -> np.dtype[Any]:
     """
     import numpy as np
 
-    name = _ELEMENT_TYPES[elem_type]
+    name = ELEMENT_TYPES[elem_type]
     scalar = np.sctypeDict.get(_NUMPY_NAMES.get(name, name))
     if scalar is not None:
         return np.dtype(scalar)

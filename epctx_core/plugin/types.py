@@ -163,13 +163,9 @@ class TensorType:
         return tensor_dtype_to_np_dtype(self.elem_type)
 
     def __str__(self) -> str:
-        from epctx_core.plugin.protos import TensorProto
+        from epctx_core.plugin.protos import ELEMENT_TYPES
 
-        element = (
-            "?"
-            if self.elem_type is None
-            else TensorProto.DataType.Name(self.elem_type).lower()
-        )
+        element = "?" if self.elem_type is None else ELEMENT_TYPES[self.elem_type]
         dims = (
             "?"
             if self.shape is None

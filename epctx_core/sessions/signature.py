@@ -13,7 +13,7 @@ import numpy as np
 
 from epctx_core.errors import InvalidArgument, suggestion
 from epctx_core.graph.type_table import may_have_shape
-from epctx_core.plugin.protos import TensorProto
+from epctx_core.plugin.protos import ELEMENT_TYPES
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TypeProto
@@ -72,21 +72,16 @@ def _spell_type(proto: TypeProto) -> str:
         return f"optional({_spell_type(proto.optional_type.elem_type)})"
     if kind == "map_type":
         return (
-            f"map({_spell_element(proto.map_type.key_type)},"
+            f"map({ELEMENT_TYPES[proto.map_type.key_type]},"
             f"{_spell_type(proto.map_type.value_type)})"
         )
     if kind == "sparse_tensor_type":
-        return f"sparse_tensor({_spell_element(proto.sparse_tensor_type.elem_type)})"
+        return f"sparse_tensor({ELEMENT_TYPES[proto.sparse_tensor_type.elem_type]})"
     return (
-        f"tensor({_spell_element(proto.tensor_type.elem_type)})"
+        f"tensor({ELEMENT_TYPES[proto.tensor_type.elem_type]})"
         if proto.tensor_type.elem_type
         else "unknown"
     )
-
-
-def _spell_element(elem_type: int) -> str:
-    name: str = TensorProto.DataType.Name(elem_type)
-    return name.lower()
 
 
 def describe_model(proto: ModelProto) -> ModelMetadata:

@@ -77,7 +77,19 @@ def expand(length):
     return model(node, [("x", FLOAT, [2]), ("s", INT64, [length])], opset=8)
 
 
+def with_an_empty_name(op_type, **attributes):
+    node = helper.make_node(op_type, ["x", ""], ["y"], **attributes)
+    return model(node, [("x", FLOAT, [2, 2])], opset=13)
+
+
 REFUSED = {
+    "an input of Max without a name": lambda: with_an_empty_name("Max"),
+    "an input of Mean without a name": lambda: with_an_empty_name("Mean"),
+    "an input of Min without a name": lambda: with_an_empty_name("Min"),
+    "an input of Sum without a name": lambda: with_an_empty_name("Sum"),
+    "an operand without a name": lambda: with_an_empty_name(
+        "Einsum", equation="ij,ij->ij"
+    ),
     "more outputs than Split splits into": lambda: split(2, 3),
     "fewer outputs than Split splits into": lambda: split(LARGE, 2),
     "Split into no outputs": lambda: split(0, 2),
