@@ -198,11 +198,11 @@ def read_context_node(
     # Routing and messages need a name, and onnxruntime makes one, too.
     name = node.name or f"EPContext_{index}"
     given, cache = _read_attributes(name, node, refuse)
-    count = len(node.attribute)
+    written = len(node.attribute)
     # Of an attribute that was refused there is no value, either.
     if (
-        len(given) + (cache is not None) < count
-        and len({attribute.name for attribute in node.attribute}) < count
+        len(given) + (cache is not None) < written
+        and len({attribute.name for attribute in node.attribute}) < written
     ):
         refuse(_node_error(name, "has an attribute twice"))
     values = _DEFAULTS | given

@@ -51,15 +51,13 @@ their connections.
 """
 
 OPERATORS = frozenset({("", "Constant"), ("ai.onnx", "Constant")})
-_NUMBERS = {
-    AttributeProto.FLOAT: ("f", TensorProto.FLOAT),
-    AttributeProto.FLOATS: ("floats", TensorProto.FLOAT),
-    AttributeProto.INT: ("i", TensorProto.INT64),
-    AttributeProto.INTS: ("ints", TensorProto.INT64),
+_VALUES = {
+    "value_float": (AttributeProto.FLOAT, "f", TensorProto.FLOAT),
+    "value_floats": (AttributeProto.FLOATS, "floats", TensorProto.FLOAT),
+    "value_int": (AttributeProto.INT, "i", TensorProto.INT64),
+    "value_ints": (AttributeProto.INTS, "ints", TensorProto.INT64),
 }
-"""The attributes of a Constant node that are no tensors or text: field and element
-type.
-"""
+"""Attributes of a Constant node that are numbers: kind, field and element type."""
 
 
 class GraphIndex:
@@ -189,11 +187,11 @@ class GraphIndex:
                 and node.output[0]
             ):
                 (attribute,), (name,) = node.attribute, node.output
-                if attribute.type == AttributeProto.TENSOR:
+                kind, field, elem_type = _VALUES.get(attribute.name, (None, "", 0))
+                if attribute.name == "value":
                     graph.initializer.add().CopyFrom(attribute.t)
                     graph.initializer[-1].name = name
-                elif attribute.type in _NUMBERS:
-                    field, elem_type = _NUMBERS[attribute.type]
+                elif attribute.type == kind:
                     value = np.array(
                         getattr(attribute, field), tensor_dtype_to_np_dtype(elem_type)
                     )

@@ -77,7 +77,8 @@ LARGE_STRUCTURE = 8 << 20
 """Bytes of a model without its weights from which it is checked before it is decoded.
 """
 _DAMAGED = "The file is damaged, or a faulty tool wrote it; export the model again."
-_KNOWN_IR, _KNOWN_OPSET = 14, 28
+_KNOWN_IR = 14
+_KNOWN_OPSET = 28
 """Newest versions that the oldest onnx has which epctx works with; later ones may mean
 what the one here does not know.
 """

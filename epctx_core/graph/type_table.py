@@ -94,7 +94,8 @@ class TypeTable:
             for name in chain(list_given_names(self._graph), made):
                 self._values.setdefault(name, ValueInfoProto(name=name))
 
-        self._types: dict[str, TensorType] = {}
+        # The name of an input that is left out needs no inference.
+        self._types: dict[str, TensorType] = {"": UNKNOWN_TYPE}
         self._interned: dict[bytes, TensorType] = (
             outer._interned if outer is not None else {}  # noqa: SLF001
         )

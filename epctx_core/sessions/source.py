@@ -222,8 +222,8 @@ def open_state(
     content, other = separate_content(data, path, config)
     structure = content.structure
     # The checker decodes a copy of its own: two at once would be the peak of a load. It
-    # would look for files of weights in the process's folder. Most context models need
-    # none.
+    # would look for files of weights in the process's folder. A context model in ONNX's
+    # form needs none.
     may_be_compiled = OP_TYPE.encode() in structure
     checked = (
         other is None

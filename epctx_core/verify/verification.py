@@ -46,7 +46,7 @@ def verify_model(
     """Check a context model and its payloads as far as no device is needed, and list
     all that is found.
 
-    The model is read as a load would read it: the ONNX checker, the EPContext
+    The model is read as a load would read it: ONNX's form, the EPContext
     operator's rules, the files that nodes name. Every byte of every payload is checked
     against the manifest, in bounded memory. The EPs that would load the nodes validate
     their compatibility information and check their payloads. Where nothing is wrong so

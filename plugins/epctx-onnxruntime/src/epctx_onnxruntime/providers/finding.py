@@ -5,11 +5,13 @@ reads wheels is imported only where there is one.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+_INFO = ".dist-info"
 BUILDS = {
     "onnxruntime": ("CoreMLExecutionProvider",) if sys.platform == "darwin" else (),
     "onnxruntime-directml": ("DmlExecutionProvider",),
@@ -42,16 +44,17 @@ def find_infos(folders: Sequence[str], accepts: Callable[[str], bool]) -> list[P
     metadata of everything that is installed would take far longer.
     """
     infos = []
-    for folder in dict.fromkeys(folders):
-        with suppress(OSError, ValueError):  # sys.path may have anything
+    # Python looks at texts alone, too, and a text need not be a folder.
+    for folder in dict.fromkeys(each for each in folders if isinstance(each, str)):
+        with suppress(OSError, ValueError):
             infos += [
                 Path(folder, name)
                 for name in sorted(os.listdir(folder or "."))  # noqa: PTH208 - there may be very many
-                if name.startswith("onnxruntime") and name.endswith(".dist-info")
+                if name.lower().startswith("onnxruntime") and name.endswith(_INFO)
             ]
     return [info for info in infos if accepts(_read_name(info))]
 
 
 def _read_name(info: Path) -> str:
-    name = info.stem.rpartition("-")[0]
-    return name.replace("_", "-").replace(".", "-")
+    name = info.name.removesuffix(_INFO).rpartition("-")[0]
+    return re.sub("[-_.]+", "-", name).lower()
