@@ -8,14 +8,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import onnx
-from onnx import ModelProto
-
 from epctx_core.engines.reference_engine import ReferenceEngine
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import GraphIndex
-from epctx_core.graph.inference import infer_safely, infer_types, quote_findings
+from epctx_core.graph.inference import infer_types, prove_wrong
 from epctx_core.graph.model_io import SourceModel, check_model, get_structure
 from epctx_core.graph.partition import Partitioner
 from epctx_core.graph.tensor_bytes import make_dense
@@ -25,6 +22,7 @@ from epctx_core.plugin import write_in_place
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import ModelProto
 
     from epctx_core.engines.control_flow import Arrays, Memory
     from epctx_core.plugin import BaseEngine, RunnableModel
@@ -56,7 +54,8 @@ def prepare_in_parts(
         NotImplementedByProvider: no engine can run it; it names the node.
     """
     model = check_group(model)
-    _check_types(model, refusal)
+    if wrong := prove_wrong(model):
+        raise InvalidGraph(f"a group of nodes is wrong: {wrong}") from refusal
     others = (
         [] if isinstance(first, ReferenceEngine) else [ReferenceEngine(first.policy)]
     )
@@ -174,29 +173,6 @@ def _list_nodes(model: ModelProto) -> str:
         f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model "
         f"({', '.join(nodes[:_LISTED])}{more})"
     )
-
-
-def _check_types(model: ModelProto, refusal: NotImplementedByProvider) -> None:
-    """Raise InvalidGraph if inference proves that a refused model is wrong; declared
-    lengths are hints and left out.
-    """
-    probe: ModelProto = copy_message(get_structure(model))
-    del probe.graph.value_info[:]
-    for value in probe.graph.output:
-        if value.type.WhichOneof("value") == "tensor_type":
-            value.type.tensor_type.ClearField("shape")
-    try:
-        infer_safely(probe, strict=True)
-    except (
-        onnx.shape_inference.InferenceError,
-        onnx.checker.ValidationError,
-        ValueError,
-    ) as error:
-        raise InvalidGraph(
-            f"a group of nodes is wrong: {quote_findings(error)}"
-        ) from refusal
-    except RuntimeError:  # inference itself gave up, which proves nothing
-        return
 
 
 def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]] | None:

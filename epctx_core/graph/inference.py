@@ -424,6 +424,24 @@ def _walk_types(
                 yield value.type
 
 
+def prove_wrong(proto: ModelProto) -> str:
+    """Return what onnx's strict inference refuses of a model; empty where there is
+    nothing. Declared lengths are hints and left out.
+    """
+    probe: ModelProto = copy_message(get_structure(proto))
+    del probe.graph.value_info[:]
+    for value in probe.graph.output:
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.ClearField("shape")
+    try:
+        infer_safely(probe, strict=True)
+    except RuntimeError:  # inference itself gave up, which proves nothing
+        return ""
+    except _REFUSALS as error:
+        return quote_findings(error)
+    return ""
+
+
 def _has_wrong_declarations(proto: ModelProto) -> bool:
     """Return whether onnx's strict inference of the whole model refutes a declaration.
 

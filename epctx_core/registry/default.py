@@ -69,11 +69,10 @@ def register_execution_provider(
 def unregister_execution_provider(
     name: str, *, registry: Registry = default_registry
 ) -> None:
-    """Remove an EP class that was registered by the host.
+    """Remove an EP class that was registered by the host; see `Registry.unregister`.
 
     Raises:
         NotFound: there is none of that name.
-        Fail: a session, a compile or a share group uses it.
     """
     registry.unregister(name)
 

@@ -12,14 +12,12 @@ import os
 import sys
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import (
     EpctxError,
-    Fail,
     InvalidArgument,
     NoSuchFile,
     NotFound,
@@ -85,7 +83,6 @@ class Registry:
         self._found: dict[RecordKey, Entry] = {}
         self._is_stale = True
         self._registered: dict[str, Entry] = {}
-        self._users: dict[RecordKey, list[str]] = {}
         self._preferred: dict[str, str] = {}
         self._noticed: set[str] = set()
         self._selected: dict[RecordKey, PluginRecord] | None = None
@@ -275,11 +272,10 @@ class Registry:
             self._registered[cls.name] = Entry(make_record(cls, sources), cls)
 
     def unregister(self, name: str) -> None:
-        """Remove a class that `register` added.
+        """Remove a class that `register` added; what uses it keeps it.
 
         Raises:
             NotFound: the host registered no class of that name.
-            Fail: a session, a compile or a share group uses it.
         """
         with self._lock():
             entry = self._registered.get(name)
@@ -293,23 +289,8 @@ class Registry:
                         "EPCTX_DISABLE_PLUGINS."
                     ),
                 )
-            if users := self._describe_users(entry):
-                raise Fail(
-                    f"{name} cannot be unregistered while it is used by {users}.",
-                    ep=name,
-                    hint=(
-                        "First close the sessions and share groups, and wait for the "
-                        "compiles to end."
-                    ),
-                )
             self._selected = None
             del self._registered[name]
-
-    def _describe_users(self, entry: Entry) -> str:
-        counts = Counter(self._users.get(entry.record.key, ()))
-        return ", ".join(
-            user if n == 1 else f"{user} ({n} times)" for user, n in counts.items()
-        )
 
     @contextmanager
     def temporary(
@@ -341,10 +322,6 @@ class Registry:
             with self._lock():
                 if self._registered.get(cls.name) is entry:
                     # Else the block has unregistered it.
-                    if users := self._describe_users(entry):
-                        _log.warning(
-                            "%s was removed while it is used by %s.", cls.name, users
-                        )
                     self._selected = None
                     del self._registered[cls.name]
 
@@ -412,23 +389,6 @@ class Registry:
                 for f in added
             )
         ]
-
-    @contextmanager
-    def in_use(self, record: PluginRecord, *, by: str) -> Iterator[None]:
-        """Refuse to unregister an EP for the duration of a block.
-
-        Args:
-            record: the EP's record.
-            by: its user for messages, such as `a session of 'resnet'`.
-        """
-        # No lock: the garbage collector may end a session within any allocation; each
-        # change is atomic.
-        users = self._users.setdefault(record.key, [])
-        users.append(by)
-        try:
-            yield
-        finally:
-            users.remove(by)
 
     def prefer(self, ep: str, *, distribution: str) -> None:
         """Choose the distribution of an EP that several provide; has precedence over

@@ -101,9 +101,16 @@ class _Foldable:
         keep_messages(graph.node, lambda node: gone.isdisjoint(node.output))
 
 
-def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
+def fold_once(
+    model: OpenModel, engine: CpuEngine, *, decide: bool
+) -> ModelProto | None:
     """Return a copy of a model without the nodes whose results are the same in every
     run; None where there is none.
+
+    Args:
+        model: the model.
+        engine: computes the results.
+        decide: whether subgraphs that always run replace their If.
     """
     if model.graph.ir_version < OVERRIDABLE_SINCE:
         return None  # Each initializer would have to be an input, too.
@@ -111,7 +118,7 @@ def fold_once(model: OpenModel, engine: CpuEngine) -> ModelProto | None:
     found: _Found = {}
     decided: _Decided = {}
     for graph in model.graph.walk():
-        if branches := _find_decided(graph):
+        if decide and (branches := _find_decided(graph)):
             decided[graph.path] = branches
         foldable, budget = _find_foldable(graph, budget)
         if not (foldable.nodes or foldable.shapes):

@@ -166,20 +166,27 @@ def _optimise_by_engine(model: OpenModel, level: GraphOptimizationLevel) -> Open
 def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
     """Return a model without what it computes from constants and static shapes."""
     # Every EP is asked here; few models have anything to fold.
+    from epctx_core.graph.inference import prove_wrong
     from epctx_core.sessions.folding import MOST_PASSES, fold_once
 
-    before, outside = model.node_count, len(model.graph.nodes)
-    for _ in range(MOST_PASSES):
-        folded = fold_once(model, engine)
-        if folded is None:
+    for decide in (True, False):
+        folded = model
+        for _ in range(MOST_PASSES):
+            proto = fold_once(folded, engine, decide=decide)
+            if proto is None:
+                break
+            source = replace(folded.source, proto=proto)
+            source.weights = _collect_weights(proto.graph, source.weights, Fail)
+            folded = _index_again(source, folded)
+        # Without its If, a subgraph may prove more of a value than an operator that
+        # reads it allows, such as the rank of Range's inputs: engines refuse it then.
+        if not (model.graph.subgraphs and prove_wrong(folded.source.proto)):
             break
-        source = replace(model.source, proto=folded)
-        source.weights = _collect_weights(folded.graph, source.weights, Fail)
-        model = _index_again(source, model)
+
     # A branch that gives weights becomes a node for each.
-    model.folded = max(0, before - model.node_count)
-    model.folded_outside = outside - len(model.graph.nodes)
-    return model
+    folded.folded = max(0, model.node_count - folded.node_count)
+    folded.folded_outside = len(model.graph.nodes) - len(folded.graph.nodes)
+    return folded
 
 
 def _apply_host(host: HostPlugin, model: OpenModel, *, level: int) -> OpenModel:

@@ -490,12 +490,6 @@ class ProviderSession:
             PackageMissing: an EP is to be isolated, and what does so is not installed.
         """
         registry = self.registry
-        user = (
-            f"a {'compile' if purpose is Purpose.EXPORT else 'session'} of "
-            f"{model.source.name!r}"
-        )
-        for choice in choices:
-            self._stack.enter_context(registry.in_use(choice.record, by=user))
         config = self.config
         isolation = config.isolation
         if purpose is not Purpose.LOAD:

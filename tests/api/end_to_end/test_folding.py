@@ -394,6 +394,27 @@ def test_an_if_with_a_constant_condition_becomes_the_branch_that_runs(
         assert np.array_equal(result, expected)
 
 
+def test_an_if_stays_where_its_branch_proves_a_rank_that_inference_refuses(seen):
+    model = parsed(
+        "g (float[3] x) => (float[3] y) {"
+        "n = If (c) <then_branch = t () => (int64[1] v) {v = Identity (one_element)},"
+        "else_branch = e () => (int64 v) {v = Identity (scalar)}>"
+        "steps = Range (zero, n, one)  s = Cast <to = 1> (steps)  y = Add (x, s) }",
+        c=np.array(True),
+        one_element=np.array([3]),
+        scalar=np.array(3),
+        zero=np.array(0),
+        one=np.array(1),
+    )
+    x = np.array([-1, 0, 2], np.float32)
+
+    with session(model, Onlooker) as opened:
+        (result,) = opened.run(None, {"x": x})
+
+    assert seen[-1] == ["If", "Range", "Cast", "Add"]
+    assert np.array_equal(result, onnxruntime_result(model, {"x": x})[0])
+
+
 def test_an_if_within_a_branch_and_one_within_a_loop_become_nodes_around_them(seen):
     model = parsed(
         "g (float[2] x) => (float[2] y) {"
