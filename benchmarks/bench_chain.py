@@ -72,12 +72,12 @@ def core(path: Path) -> None:
     from onnx import NodeProto
 
     from epctx_core.graph.extraction import GraphPartition
-    from epctx_core.graph.garbage import pause_collection
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.model_io import parse_model, read_model
     from epctx_core.graph.partition import Partitioner
     from epctx_core.graph.splice import splice
     from epctx_core.graph.type_table import TypeTable
+    from epctx_core.process import pause_collection
 
     @pause_collection(NODES)
     def work() -> None:

@@ -14,8 +14,8 @@ from epctx_core.errors import InvalidArgument, RuntimeException
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.strict import Strict
 from epctx_core.plugin.extensions import run_with_options
+from epctx_core.process import keep_forever
 from epctx_core.registry import PluginRecord, Registry, default_registry
-from epctx_core.registry.forking import keep_forever
 from epctx_core.sessions import host
 from epctx_core.sessions.load import SessionState, load_session
 from epctx_core.sessions.signature import (

@@ -39,7 +39,6 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     convert_errors,
 )
-from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.model_io import get_model_path
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import (
@@ -48,6 +47,7 @@ from epctx_core.options import (
 )
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
+from epctx_core.process import pause_collection
 from epctx_core.publish.publication import Publication
 from epctx_core.sessions.claims import explain_unused_eps
 from epctx_core.sessions.plan import list_implementers

@@ -33,8 +33,8 @@ from epctx_core.options import (
     SessionConfig,
     SessionOptions,
 )
+from epctx_core.process import keep_forever
 from epctx_core.registry import Registry, default_registry
-from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 from epctx_core.sessions.optimise import check_level

@@ -27,13 +27,12 @@ from epctx_core.context.manifest import MANIFEST, dump_manifest, read_manifest
 from epctx_core.context.metadata import set_metadata
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument, PluginError
-from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import read_small_file
 from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.options import WeightlessMode
 from epctx_core.plugin.protos import ModelProto
+from epctx_core.process import PerProcess, pause_collection
 from epctx_core.publish.publication import Publication
-from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import close_quietly
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
 from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces

@@ -35,7 +35,6 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     PluginError,
 )
-from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
 from epctx_core.graph.walks import list_operators, walk_indexed_nodes
@@ -49,6 +48,7 @@ from epctx_core.plugin import (
     TensorView,
     ValueInfo,
 )
+from epctx_core.process import resume_collection
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
 from epctx_core.sessions.plan import make_shape_error

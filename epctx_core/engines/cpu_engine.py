@@ -30,8 +30,10 @@ from epctx_core.options.strict import log_without_effect
 from epctx_core.registry.installed import EntryPoint, list_entries
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
-    from onnx import ModelProto
+    from onnx import ModelProto, ValueInfoProto
 
     from epctx_core.plugin import (
         BaseEngine,
@@ -313,6 +315,17 @@ class CpuEngine:
             return self._engine.prepare(part, arrays)
 
         return self._prepare(model, arrays, prepare)
+
+    def prepare_whole(
+        self, model: ModelProto, weights: Mapping[str, TensorView]
+    ) -> tuple[RunnableModel, Sequence[ValueInfoProto]] | None:
+        """Prepare the whole model of a session; None where the engine refuses it."""
+        self.policy.pieces = 1
+        try:
+            with blame_engine(self.policy.engine):
+                return self._engine.prepare_whole(model, weights)
+        except NotImplementedByProvider:
+            return None
 
     def optimize(
         self,

@@ -180,6 +180,27 @@ class BaseEngine(ABC):
         """
         raise NotImplementedByProvider(f"{self.name} has no optimiser")
 
+    def prepare_whole(
+        self,
+        model: onnx.ModelProto,  # noqa: ARG002
+        weights: Mapping[str, TensorView],  # noqa: ARG002
+    ) -> tuple[RunnableModel, Sequence[onnx.ValueInfoProto]]:
+        """Make the whole model of a session ready to run; called for one of which no EP
+        is asked, so that the core has not inferred its types.
+
+        Args:
+            model: not changed.
+            weights: views by initializer name.
+
+        Returns:
+            The model, and its outputs with what the engine knows of their types.
+
+        Raises:
+            NotImplementedByProvider: as `prepare_optimized`; the core then infers types
+                and prepares the groups of the model.
+        """
+        raise NotImplementedByProvider(f"{self.name} has no optimiser")
+
     def has_kernels(self, model: onnx.ModelProto) -> bool:
         """Return whether the engine accepts a model without detached weights."""
         try:

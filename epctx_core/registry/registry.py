@@ -26,8 +26,8 @@ from epctx_core.errors import (
 )
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
+from epctx_core.process import PerProcess
 from epctx_core.registry.discovery import Entry, discover, explain_hidden
-from epctx_core.registry.forking import PerProcess
 from epctx_core.registry.guard import (
     call_class_method,
     describe,

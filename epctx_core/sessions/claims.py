@@ -32,7 +32,6 @@ from epctx_core.context.metadata import (
 from epctx_core.context.node import BOUNDARY_TYPES
 from epctx_core.errors import PluginError, concealed
 from epctx_core.graph.extraction import GraphPartition, GraphSlice
-from epctx_core.graph.garbage import resume_collection
 from epctx_core.graph.index import GraphIndex, Node
 from epctx_core.graph.partition import (
     CyclicGroupsError,
@@ -40,6 +39,7 @@ from epctx_core.graph.partition import (
     find_quantized_groups,
 )
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal
+from epctx_core.process import resume_collection
 from epctx_core.registry.guard import blame, contract_error, to_plain
 from epctx_core.sessions.assignment import RefusalRecord
 

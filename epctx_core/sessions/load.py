@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from epctx_core.context.digests import DigestChecks
-from epctx_core.context.metadata import read_compatibility_info
+from epctx_core.context.manifest import MANIFEST
+from epctx_core.context.metadata import get_metadata, read_compatibility_info
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument
 from epctx_core.file_names import is_folder_name
-from epctx_core.graph.garbage import pause_collection
 from epctx_core.options import DataReader, GraphOptimizationLevel, SessionConfig
+from epctx_core.options.choices import Isolation
 from epctx_core.plugin import EnginePolicy, Purpose
+from epctx_core.process import pause_collection
 from epctx_core.sessions.assignment import check_allowed
 from epctx_core.sessions.host import host_call
 from epctx_core.sessions.plan import (
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.mapping import OpenedFiles
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.partition import NodeGroups
     from epctx_core.plugin import (
         TensorView,
@@ -118,7 +121,12 @@ def load_session(work: Work, exporter: Exporter | None = None) -> SessionState:
             work.choose(None if exporter is None else Purpose.RUN)
             try:
                 with work.providers.instances.span("read"):
-                    model = work.open(opened, checks)
+                    source = work.read_source(opened, checks)
+                    state = None if exporter else _find_whole(work, source)
+                    if state is not None:
+                        checks.finish()
+                        return state
+                    model = work.index_source(source, opened, checks)
                 pause.enter_context(pause_collection(model.node_count))
                 if not model.context_nodes:
                     # Compiling is an EP's business and may take long.
@@ -129,6 +137,45 @@ def load_session(work: Work, exporter: Exporter | None = None) -> SessionState:
                 raise
 
     return read_one_state(load)
+
+
+def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
+    """Return the session of a model that the engine runs whole; None where EPs, host
+    plugins, or an option of the host ask for its nodes.
+    """
+    config = work.config
+    work.cancel.raise_if_requested()
+    if (
+        work.choices
+        or work.skipped
+        or work.providers.instances.host_plugins
+        or config.isolation is not Isolation.NONE
+        or config.disable_cpu_ep_fallback
+        or config.record_assignments
+        or get_metadata(source.proto, MANIFEST) is not None
+    ):
+        return None
+
+    # A load of a context model needs none of it.
+    from epctx_core.sessions.whole import describe_whole, prepare_whole
+
+    engine = CpuEngine(_make_policy(work))
+    whole = prepare_whole(source, engine)
+    if whole is None:
+        return None
+    plan, types = whole
+    graph = source.proto.graph
+    return SessionState(
+        metadata=describe_model(source.proto),
+        inputs=[describe_value(value.name, types) for value in graph.input],
+        outputs=[describe_value(value.name, types) for value in graph.output],
+        providers=work.providers,
+        run=plan.run,
+        defaults={},
+        assigned=None,
+        placement=describe_whole(source),
+        engine=engine,
+    )
 
 
 def _build(work: Work, exporter: Exporter | None) -> SessionState:

@@ -140,7 +140,7 @@ def describe_placement(
                 records[ep].origin if ep in records else "engine" * (ep == CPU_EP)
             ),
             "simulated": ep in records and bool(records[ep].simulated),
-            **_count(pieces, compiled=loaded.get(ep, 0)),
+            **count_nodes(pieces, compiled=loaded.get(ep, 0)),
         }
         for ep, pieces in placed.items()
     ]
@@ -155,7 +155,7 @@ def describe_placement(
             found = refused.setdefault((each.ep, reason), {})
             found.setdefault(each.graph, set()).update(own)
     left = [
-        {"ep": ep, "reason": reason, **_count(found)}
+        {"ep": ep, "reason": reason, **count_nodes(found)}
         for (ep, reason), found in refused.items()
     ]
     number = itemgetter("nodes")
@@ -187,7 +187,7 @@ def _place(part: GraphAssignment, around: str, placed: dict[str, _Pieces]) -> No
                 _place(subgraph, takers[node], placed)
 
 
-def _count(
+def count_nodes(
     pieces: Mapping[GraphIndex, Collection[int]], *, compiled: int = 0
 ) -> dict[str, Any]:
     """Return the part of a row that counts: of nodes by graph, and of EPContext nodes.

@@ -43,8 +43,8 @@ from epctx_core.plugin import (
 )
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.plugin.provider import no_span, parse_provider_options
+from epctx_core.process import keep_forever
 from epctx_core.registry import guard
-from epctx_core.registry.forking import keep_forever
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 from epctx_core.registry.records import PluginState

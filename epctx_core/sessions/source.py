@@ -22,13 +22,13 @@ from epctx_core.context.node import (
 )
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph import model_io
-from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.type_table import TypeTable, is_only_declared, make_declared_types
 from epctx_core.graph.walks import EXECUTABLE, list_operators, walk_graphs
 from epctx_core.options import ModelOverrides, SessionConfig, SessionOptions
 from epctx_core.plugin import EnginePolicy, ModelIdentity
+from epctx_core.process import pause_collection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,7 +190,7 @@ def digest_model(model: ModelInput, options: SessionOptions) -> ModelDigest:
 
 
 @model_io.require_text_names()
-def open_state(
+def read_source(
     path_or_bytes: ModelInput,
     config: SessionConfig,
     kept_functions: Callable[[], Collection[FunctionId]],
@@ -198,8 +198,8 @@ def open_state(
     *,
     opened: OpenedFiles,
     digested: bool,
-) -> OpenModel:
-    """Read a model, check it, inline its functions, find types and index it.
+) -> SourceModel:
+    """Read a model, check it and inline its functions.
 
     Args:
         path_or_bytes: the model.
@@ -239,11 +239,29 @@ def open_state(
         checked=checked,
         digested=digested or may_be_compiled,
     )
-    model = open_proto(proto, detach, config, kept_functions, changed=other is not None)
-    require_one_state(opened, model.source.where)
-    model.source.locations = opened.locations
-    model.checks = checks
-    model.opened = opened
+    source = open_proto(
+        proto, detach, config, kept_functions, changed=other is not None
+    )
+    require_one_state(opened, source.where)
+    source.locations = opened.locations
+    return source
+
+
+@model_io.require_text_names()
+def index_source(source: SourceModel, config: SessionConfig) -> OpenModel:
+    """Find the types of a model's values and index it; see `read_source`.
+
+    Raises:
+        InvalidGraph, NotImplementedByProvider: see `index_model`.
+    """
+    with pause_collection(len(source.proto.graph.node)):
+        model = index_model(source, EnginePolicy(**config.engine_settings))
+    model.overrides = config.overrides
+    return model
+
+
+def warn_of_declarations(model: OpenModel) -> None:
+    """Log a warning that names declarations of a model which inference refutes."""
     wrong = list(model.types.contradictions.values())
     if wrong:
         more = f"; {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
@@ -253,8 +271,6 @@ def open_state(
             "; ".join(wrong[:_SHOWN]),
             more,
         )
-
-    return model
 
 
 def separate_content(
@@ -279,15 +295,15 @@ def open_proto(
     kept_functions: Callable[[], Collection[FunctionId]],
     *,
     changed: bool = False,
-) -> OpenModel:
-    """Return a decoded model, checked, typed and indexed; see `open_state`.
+) -> SourceModel:
+    """Return a decoded model, checked; see `read_source`.
 
     Args:
         proto: the model.
         detach: `detach_model` of it; lacks only whether the model was changed since it
             was decoded.
-        config: see `open_state`.
-        kept_functions: see `open_state`.
+        config: see `read_source`.
+        kept_functions: see `read_source`.
         changed: whether the bytes that `detach` has are not the model.
     """
     overridden: Weights = {}
@@ -305,9 +321,7 @@ def open_proto(
             from epctx_core.graph.functions import inline_functions
 
             inline_functions(source, kept_functions())
-        model = index_model(source, EnginePolicy(**config.engine_settings))
-        model.overrides = config.overrides
-        return model
+        return source
 
 
 def make_detach(

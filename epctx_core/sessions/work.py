@@ -11,9 +11,9 @@ from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import NO_MANIFEST, find_manifest
 from epctx_core.context.payload_reader import find_entry
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.graph.garbage import pause_collection
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.plugin import Purpose
+from epctx_core.process import pause_collection
 from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.placement import Placement, describe_placement
@@ -31,7 +31,12 @@ from epctx_core.sessions.routing import (
     find_maker,
     no_provider_error,
 )
-from epctx_core.sessions.source import open_state, read_one_state
+from epctx_core.sessions.source import (
+    index_source,
+    read_one_state,
+    read_source,
+    warn_of_declarations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -43,6 +48,7 @@ if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.functions import FunctionId
     from epctx_core.graph.mapping import ModelInput, OpenedFiles
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.options import GraphOptimizationLevel, SessionOptions
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader
     from epctx_core.registry import PluginRecord, Registry
@@ -167,31 +173,47 @@ class Work:
         )
         return self.choices
 
-    def open(
-        self, opened: OpenedFiles | None = None, checks: DigestChecks = IN_PLACE
-    ) -> OpenModel:
-        """Read the model, check, type and index it.
-
-        Args:
-            opened: gets the files that are opened, for a caller that reads more of them
-                and starts again where one was replaced; see `read_one_state`.
-            checks: of a load, for files that are checked once.
+    def open(self) -> OpenModel:
+        """Read the model, check, type and index it, its files all of one state.
 
         Raises:
-            EpctxError: see `open_state`.
+            EpctxError: see `read_source`, `index_source`.
         """
 
-        def read(files: OpenedFiles) -> OpenModel:
-            return open_state(
-                self.source,
-                self.config,
-                self.find_kept_functions,
-                checks,
-                opened=files,
-                digested=bool(self.choices),
-            )
+        def read(opened: OpenedFiles) -> OpenModel:
+            return self.index_source(self.read_source(opened), opened)
 
-        self.model = read_one_state(read) if opened is None else read(opened)
+        return read_one_state(read)
+
+    def read_source(
+        self, opened: OpenedFiles, checks: DigestChecks = IN_PLACE
+    ) -> SourceModel:
+        """Read and check the model; see `read_source`.
+
+        Args:
+            opened: gets the files that are opened; see `read_one_state`.
+            checks: of a load, for files that are checked once.
+        """
+        return read_source(
+            self.source,
+            self.config,
+            self.find_kept_functions,
+            checks,
+            opened=opened,
+            digested=bool(self.choices),
+        )
+
+    def index_source(
+        self,
+        source: SourceModel,
+        opened: OpenedFiles,
+        checks: DigestChecks = IN_PLACE,
+    ) -> OpenModel:
+        """Type and index the model that was read; see `read_source`."""
+        self.model = index_source(source, self.config)
+        self.model.checks = checks
+        self.model.opened = opened
+        warn_of_declarations(self.model)
         return self.model
 
     def find_kept_functions(self) -> Collection[FunctionId]:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
-from epctx_core.registry.forking import PerProcess
+from epctx_core.process import PerProcess
 
 _T = TypeVar("_T")
 

@@ -59,7 +59,12 @@ from epctx_core.plugin import CompiledPartition, EnginePolicy, Purpose
 from epctx_core.registry.entries import blame_entry
 from epctx_core.sessions.isolation import ISOLATION, import_isolation
 from epctx_core.sessions.load import check_has_folder, find_folder, make_tensor_source
-from epctx_core.sessions.source import make_detach, open_proto, separate_content
+from epctx_core.sessions.source import (
+    index_source,
+    make_detach,
+    open_proto,
+    separate_content,
+)
 from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport
 
@@ -186,7 +191,7 @@ class Subject(Work):
         try:
             _require_survival(self, self.content.view)
             with require_text_names():
-                self.model = open_proto(
+                source = open_proto(
                     self.proto,
                     make_detach(
                         self.proto, self.content, self.config, IN_PLACE, self.files
@@ -195,7 +200,8 @@ class Subject(Work):
                     self.find_kept_functions,
                     changed=not is_onnx,
                 )
-            self.proto = self.model.source.proto
+                self.model = index_source(source, self.config)
+            self.proto = source.proto
             self.is_open = True
         except InvalidGraph as error:
             findings.add_error("model-invalid", error, hint=_FETCH)

@@ -395,8 +395,10 @@ def test_nodes_behind_each_other_are_inferred_at_once(monkeypatch):
         for i in range(300)
     ]
     nodes[0].input[0], nodes[-1].output[0] = "x", "y"
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
 
-    epctx.InferenceSession(graph_model(nodes)).close()
+    epctx.InferenceSession(graph_model(nodes), options).close()
 
     assert 0 < len(rounds) < 5
 

@@ -91,7 +91,7 @@ def shapes_in_onnxruntime(model: onnx.ModelProto) -> list[list[Any]]:
 
 
 def expected_shapes(pair) -> list[list[Any]]:
-    """Return what onnxruntime shows, but for what is listed."""
+    """Return what onnxruntime shows, but for what is listed, where EPs are asked."""
     *inputs, output = shapes_in_onnxruntime(make_model(*pair))
     if pair in LISTED:
         theirs, output_here = LISTED[pair]
@@ -105,10 +105,23 @@ def expected_shapes(pair) -> list[list[Any]]:
 @pytest.mark.parametrize(
     "make_session", [epctx.InferenceSession, epctx_onnxruntime.InferenceSession]
 )
-def test_a_session_shows_what_onnxruntime_shows(pair, make_session):
+def test_a_session_without_eps_shows_what_onnxruntime_shows(pair, make_session):
+    model = make_model(*pair)
+
+    with make_session(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    ) as session:
+        assert list_shapes(session) == shapes_in_onnxruntime(model)
+
+
+@EACH
+@pytest.mark.parametrize("ep", [First, Last])
+def test_a_session_with_an_ep_shows_what_onnxruntime_shows_or_is_inferred(pair, ep):
     data = make_model(*pair).SerializeToString()
 
-    with make_session(data, providers=["CPUExecutionProvider"]) as session:
+    with epctx.InferenceSession(
+        data, providers=[ep.name], registry=registry_with(ep)
+    ) as session:
         assert list_shapes(session) == expected_shapes(pair)
 
 

@@ -12,7 +12,12 @@ import numpy as np
 
 from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import BaseEngine, current_options, write_in_place
-from epctx_core.plugin.protos import TensorProto, tensor_dtype_to_np_dtype
+from epctx_core.plugin.protos import (
+    ELEMENT_TYPES,
+    TensorProto,
+    make_tensor_value_info,
+    tensor_dtype_to_np_dtype,
+)
 from epctx_onnxruntime.custom_operators import (
     check_libraries,
     find_libraries,
@@ -33,13 +38,12 @@ from epctx_onnxruntime.versions import (
 )
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
     from epctx_core import GraphOptimizationLevel
     from epctx_core.plugin import (
         EnginePolicy,
         OptimizedModel,
-        RunnableModel,
         TensorView,
     )
 
@@ -53,6 +57,9 @@ _KEPT_BINDINGS = 4
 
 _GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
 """Operators that end the process if their input has no rows; see `guards`."""
+
+_TENSORS = {f"tensor({name})": number for number, name in ELEMENT_TYPES.items()}
+"""The element type of each tensor as onnxruntime writes it."""
 
 _FOREIGN = frozenset(
     f"tensor({name})"
@@ -125,9 +132,16 @@ class OnnxRuntimeEngine(BaseEngine):
         pieces = self.policy.pieces
         return pieces == 1 or (pieces <= OPTIMIZED_PIECES and is_heavy(model))
 
+    def prepare_whole(
+        self, model: ModelProto, weights: Mapping[str, TensorView]
+    ) -> tuple[OnnxRuntimeModel, Sequence[ValueInfoProto]]:
+        """Prepare the whole model of a session; see `BaseEngine.prepare_whole`."""
+        prepared = self.prepare_optimized(model, weights)
+        return prepared, prepared.describe_outputs(model.graph.output)
+
     def prepare_optimized(
         self, model: ModelProto, weights: Mapping[str, TensorView]
-    ) -> RunnableModel:
+    ) -> OnnxRuntimeModel:
         """Prepare an optimised form of a model for this process alone; see
         `BaseEngine.prepare_optimized`.
         """
@@ -335,6 +349,23 @@ class OnnxRuntimeModel:
         self._call = self._native.run
         self._options = onnxruntime.RunOptions()
         self._bindings: dict[tuple[int, ...], _Binding] = {}
+
+    def describe_outputs(
+        self, declared: Sequence[ValueInfoProto]
+    ) -> list[ValueInfoProto]:
+        """Return declared outputs with the types that onnxruntime knows of them."""
+        _, session = self._state
+        described = []
+        for value, known in zip(declared, session.get_outputs(), strict=True):
+            elem_type = _TENSORS.get(known.type)
+            # One of unknown rank has no lengths, either.
+            is_declared = value.HasField("type") and not known.shape
+            described.append(
+                value
+                if elem_type is None or is_declared
+                else make_tensor_value_info(value.name, elem_type, known.shape)
+            )
+        return described
 
     def run(
         self,

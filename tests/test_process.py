@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from epctx_core.graph.garbage import PAUSED_FROM, pause_collection, resume_collection
+from epctx_core.process import PAUSED_FROM, pause_collection, resume_collection
 
 
 @pytest.fixture(autouse=True)

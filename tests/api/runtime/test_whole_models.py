@@ -1,0 +1,157 @@
+"""A plain model of which no EP is asked is handed to onnxruntime as it is: nothing of it
+is typed or cut.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+
+import epctx_core as epctx
+
+MODELS = Path(__file__).parents[2] / "models"
+NETWORKS = ("bert", "lstm", "resnet")
+LOAD = """
+import sys
+import epctx_core as epctx
+epctx.InferenceSession(sys.argv[1]).close()
+cutting = {"epctx_core.graph.inference", "epctx_core.graph.extraction", "epctx_core.sessions.steps"}
+print(sorted(cutting & sys.modules.keys()))
+"""
+
+
+def parsed(text):
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    return model.SerializeToString()
+
+
+def recording():
+    """Return options of a session that looks at each node."""
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    return options
+
+
+def signature(session):
+    return [
+        (value.name, value.type, value.shape)
+        for value in (*session.get_inputs(), *session.get_outputs())
+    ]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_no_code_that_infers_or_cuts_is_imported(network):
+    ended = subprocess.run(
+        [sys.executable, "-c", LOAD, MODELS / network / "model.onnx"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ended.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(str(MODELS / network / "model.onnx") for network in NETWORKS),
+        parsed("g (float[n, 2] x) => (float[m, k] y) {y = Transpose (x)}"),
+        parsed("g (float[n, 2] x) => (float y) {y = ReduceSum <keepdims = 0> (x)}"),
+        parsed("g (float[n] x) => (int64[1] y) {y = Shape (x)}"),
+        parsed("g (float[n] x) => (float[] y) {y = Relu (x)}"),
+        parsed("g (float[2] x) => (seq(float[2]) y) {y = SequenceConstruct (x, x)}"),
+        parsed("g (float[2] x) => (float[3] y) {y = Relu (x)}"),
+        parsed("g (string[n] x) => (string[n] y) {y = Identity (x)}"),
+    ],
+)
+def test_inputs_and_outputs_are_those_that_onnxruntime_shows(model):
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    expected = signature(
+        onnxruntime.InferenceSession(model, quiet, providers=["CPUExecutionProvider"])
+    )
+
+    with epctx.InferenceSession(model) as session:
+        assert signature(session) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[n] x) => (int64[1] y) <float[3] h> {h = Relu (x)  y = Shape (h)}",
+        "g (float[n] x) => (float[3] h, int64[1] y) {h = Relu (x)  y = Shape (h)}",
+        (
+            "g (bool c, float[n] x) => (int64[1] y) {"
+            "y = If (c) <then_branch = t () => (int64[1] v) <float[3] h> "
+            "{h = Relu (x)  v = Shape (h)},"
+            "else_branch = e () => (int64[1] v) {v = Shape (x)}> }"
+        ),
+    ],
+    ids=["inner value", "output", "value in a subgraph"],
+)
+def test_a_wrong_declared_length_changes_no_result(text):
+    feeds = {"x": np.ones(5, np.float32), "c": np.array(True)}
+
+    with epctx.InferenceSession(parsed(text)) as session:
+        names = {value.name for value in session.get_inputs()}
+        *_, result = session.run(None, {n: v for n, v in feeds.items() if n in names})
+
+    assert result.tolist() == [5]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_placement_is_that_of_a_session_that_looks_at_each_node(network):
+    model = MODELS / network / "model.onnx"
+
+    with epctx.InferenceSession(model) as whole:
+        placement = whole.placement()
+    with epctx.InferenceSession(model, recording()) as looking:
+        assert placement == looking.placement()
+
+
+def test_nodes_in_subgraphs_are_counted():
+    model = parsed(
+        "g (bool c, float[2] x) => (float[2] y) {"
+        "y = If (c) <then_branch = t () => (float[2] v) {v = Neg (x)},"
+        "else_branch = e () => (float[2] v) {w = Relu (x)  v = Neg (w)}> }"
+    )
+
+    with epctx.InferenceSession(model) as whole:
+        placement = whole.placement()
+    with epctx.InferenceSession(model, recording()) as looking:
+        assert placement == looking.placement()
+
+    assert (placement.nodes, placement.inside_nodes) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2] x, float[2] d) => (float[2] y) <float[2] d = {1, 2}> {y = Add (x, d)}",
+        "g (float[2] x) => (float[2] x, float[2] y) {y = Relu (x)}",
+        "g (float[2] x) => (float[2] k, float[2] y) <float[2] k = {1, 2}> {y = Add (x, k)}",
+        "g (float[2] x) => (float[2] y, float[2] y) {y = Relu (x)}",
+    ],
+    ids=["default of an input", "input", "initializer", "one output twice"],
+)
+def test_values_that_no_node_computes_are_given_by_the_session_itself(text):
+    x = np.array([-1, 3], np.float32)
+
+    with epctx.InferenceSession(parsed(text)) as session:
+        names = [value.name for value in session.get_outputs()]
+        results = session.run(None, {"x": x})
+        again = session.run(None, {"x": x})
+
+    known = {"x": x, "k": [1, 2], "y": [0, 3]}
+    if "Add" in text:
+        known["y"] = [0, 5]
+    for name, result, other in zip(names, results, again, strict=True):
+        np.testing.assert_array_equal(result, known[name])
+        assert not np.may_share_memory(result, x)
+        assert not np.may_share_memory(result, other)
