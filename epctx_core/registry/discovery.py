@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from os.path import realpath
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -74,20 +73,6 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     where = [*sys.path, *(paths or ())]
     records = [each for dist in ours for each in _read_records(dist, where, installed)]
     return sorted(records, key=sort_key)
-
-
-def explain_hidden(record: PluginRecord, location: str) -> str:
-    """Return a sentence on the distribution that Python finds instead of a record's in
-    a folder or wheel; empty if there is none.
-    """
-    key = normalise_name(record.distribution or "")
-    first = next((each for each in list_distributions() if each.key == key), None)
-    if record.finder or first is None or realpath(first.place) == realpath(location):
-        return ""
-    return (
-        f"{record.origin} in {location!r} is not used: {first.name} {first.version} in "
-        f"{first.place!r} comes first on sys.path and hides it"
-    )
 
 
 def _read_records(

@@ -190,44 +190,6 @@ def unresolved_error(
     )
 
 
-def describe_others(
-    record: PluginRecord, records: Sequence[PluginRecord], maker: object = None
-) -> str:
-    """Return a sentence that names the other distributions of an EP; empty if there is
-    none.
-
-    Args:
-        record: the record that is used.
-        records: all records.
-        maker: the distribution that made the context model, if known.
-    """
-    # A manifest may have anything there.
-    stated = maker if isinstance(maker, str) else None
-    if is_same_distribution(record.distribution, stated):
-        return ""
-    others = [
-        r
-        for r in records
-        if r.name == record.name
-        and r.key != record.key
-        and r.distribution
-        and r.state is not PluginState.REMOVED
-    ]
-    made = [r for r in others if is_same_distribution(r.distribution, stated)]
-    sentences = []
-    for r in made or others:
-        can_be_named = r.usable or r.state is PluginState.DUPLICATE
-        sentences.append(
-            f" {r.origin} provides {r.name}, too{', and made this' if made else ''}"
-            + (
-                f': name it "{r.qualified_name}" among the providers.'
-                if can_be_named
-                else f"; it is {r.state.value}: `epctx plugins list` says why."
-            )
-        )
-    return "".join(sentences)
-
-
 def _suggest_closest(name: str, names: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP names have in common must not make them
     look similar.

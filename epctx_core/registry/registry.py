@@ -27,7 +27,7 @@ from epctx_core.errors import (
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.process import PerProcess
-from epctx_core.registry.discovery import Entry, discover, explain_hidden
+from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.guard import (
     call_class_method,
     describe,
@@ -329,8 +329,7 @@ class Registry:
         """Use the plugins of a folder or a wheel without installing them; import
         nothing yet.
 
-        The path is appended to `sys.path`: installed packages have precedence, and what
-        they hide is logged.
+        The path is appended to `sys.path`: installed packages have precedence.
 
         Args:
             path: a folder made by `pip install --target`, or a wheel without native
@@ -376,10 +375,6 @@ class Registry:
             self._is_stale = True
             view = self._select()
 
-        for sentence in sorted({explain_hidden(r, location) for r in added} - {""}):
-            _log.warning(
-                "%s. Uninstall that one, or use an environment without it.", sentence
-            )
         return [
             r
             for r in view.values()

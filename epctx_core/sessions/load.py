@@ -247,7 +247,7 @@ def prepare(
         nonlocal groups
         groups = _divide(work, exporter)
 
-    with work.hint_at_others(), span("load"):
+    with span("load"):
         loaded = load_context_nodes(work, folder)
     require_one_state(model.opened, model.source.where)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import NO_MANIFEST, find_manifest
 from epctx_core.context.payload_reader import find_entry
-from epctx_core.errors import Fail, InvalidGraph
+from epctx_core.errors import Fail
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.plugin import Purpose
 from epctx_core.process import pause_collection
@@ -39,10 +38,10 @@ from epctx_core.sessions.source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from epctx_core.context.digests import DigestChecks
-    from epctx_core.context.manifest import Manifest, ProviderFacts
+    from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.payload_reader import PayloadReader
     from epctx_core.engines.cpu_engine import CpuEngine
@@ -279,7 +278,8 @@ class Work:
             # Only EPs that the host allows are imported.
             among: list[PluginRecord] | None = [c.record for c in self.choices]
             if self.requested is None:
-                maker = find_maker(source, self._makers, self.registry)
+                makers = (self.manifest or NO_MANIFEST).providers
+                maker = find_maker(source, makers, self.registry)
                 among = None if maker is None else [maker]
             record = self.registry.route(source, among=among)
             if record is None:
@@ -316,35 +316,6 @@ class Work:
         """EPs that decided what to compile when the model was compiled."""
         return {*self.nodes, *self.keepers}
 
-    @property
-    def _makers(self) -> ProviderFacts:
-        """The distributions that made the context model, by EP name."""
-        return (self.manifest or NO_MANIFEST).providers
-
-    @contextmanager
-    def hint_at_others(self) -> Iterator[None]:
-        """Add the other distributions of an EP to the hint of an error by which it
-        refuses a payload as not its own.
-        """
-        try:
-            yield
-        except InvalidGraph as error:
-            # What has a path is wrong with a file, for whichever distribution.
-            for choice in self.choices if error.path is None else ():
-                if choice.name == error.ep:
-                    hint = f"{error.hint or ''}{self.others_of(choice.record)}"
-                    error.hint = hint.strip() or None
-            raise
-
-    def others_of(self, record: PluginRecord) -> str:
-        """Return a hint that names the other distributions of an EP, unless the model
-        names this one as its maker.
-        """
-        from epctx_core.registry.explaining import describe_others
-
-        maker = self._makers.get(record.name, {}).get("distribution")
-        return describe_others(record, self.registry.records(), maker)
-
     def check_compatibility(self, infos: Mapping[str, Sequence[str]]) -> None:
         """Have each EP validate its texts about the model; see `validate`.
 
@@ -367,8 +338,7 @@ class Work:
             Fail: it recommends to compile again, and the host made that an error.
             PluginError: it raised, or did not return a verdict.
         """
-        with self.hint_at_others():
-            reason = accept(choice, info, self.registry)
+        reason = accept(choice, info, self.registry)
         if reason and self.config.fail_on_suboptimal:
             hint = "Compile the source model again."
             raise Fail(reason, ep=choice.name, hint=hint)

@@ -466,10 +466,7 @@ class Subject(Work):
         """
         if ep in self.loadable:
             node = nodes[0].name
-            with (
-                self.findings.collect_of_plugin("container-refused", node=node),
-                self.hint_at_others(),
-            ):
+            with self.findings.collect_of_plugin("container-refused", node=node):
                 super().load_nodes(ep, nodes, reader)
                 self.note_reader(nodes, self.providers.choices[ep])
         return [CompiledPartition(None)] * len(nodes)

@@ -205,18 +205,12 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode
     is_loaded = choice.cls.loads_without_device
     unchecked: set[str | None] = set()
     looked: Sequence[ContextNode] = ()
-    with (
-        findings.collect_of_plugin("container-refused", node=nodes[0].name),
-        subject.hint_at_others(),
-    ):
+    with findings.collect_of_plugin("container-refused", node=nodes[0].name):
         reported = look_into(choice, context, nodes, subject.reader)
         for finding in reported or ():
-            hint = finding.hint
-            if finding.code == "container-refused":
-                hint = f"{hint}{subject.others_of(choice.record)}".strip()
-            elif finding.code == "container-not-checked":
+            if finding.code == "container-not-checked":
                 unchecked.add(finding.node)
-            findings.take(replace(finding, hint=hint))
+            findings.take(finding)
         if reported is not None:
             looked = [n for n in nodes if unchecked.isdisjoint({None, n.name})]
         elif not is_loaded:

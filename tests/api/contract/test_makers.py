@@ -1,0 +1,68 @@
+"""The distribution that made a context model loads it, where several have its EP."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from end_to_end.engine_eps import EngineProvider
+from end_to_end.small_models import chain, saved
+from installed import install_distribution
+
+import epctx_core as epctx
+
+NAME = "VendorExecutionProvider"
+_numbers = itertools.count()
+
+
+class Vendor(EngineProvider):
+    name = NAME
+    binary_suffix = "vendor"
+    operators = frozenset({"Relu", "Add"})
+
+
+class Simulating(Vendor):
+    simulated = True
+
+
+def wheel(folder, distribution, cls):
+    """Return a folder with a distribution whose EP is a class of this module."""
+    # A process imports a module once: each test needs others.
+    module = f"{distribution.replace('-', '_')}_{next(_numbers)}"
+    entries = {"epctx.execution_providers": {NAME: f"{module}:Provider"}}
+    info = install_distribution(folder / distribution, distribution, entries)
+    (info.parent / f"{module}.py").write_text(
+        f"from contract.test_makers import {cls.__name__} as Provider\n"
+    )
+    return info.parent
+
+
+@pytest.fixture
+def registry(tmp_path):
+    result = epctx.Registry(entry_points=False)
+    result.add_path(wheel(tmp_path, "acme-vendor", Vendor))
+    return result
+
+
+def compiled(folder, registry):
+    model = saved(chain(("Relu", "Add")), folder / "m.onnx")
+    options = epctx.SessionOptions()
+    options.add_provider(NAME)
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file(
+        folder / "m_ctx.onnx"
+    )
+    return folder / "m_ctx.onnx"
+
+
+def test_without_a_choice_the_manifest_says_who_loads(tmp_path, registry):
+    registry.add_path(wheel(tmp_path, "acme-sim", Simulating))
+    registry.prefer(NAME, distribution="acme-sim")
+    model = compiled(tmp_path, registry)
+    both = epctx.Registry(entry_points=False)
+    both.add_path(tmp_path / "acme-sim")
+    both.add_path(tmp_path / "acme-vendor")
+
+    with epctx.InferenceSession(model, registry=both) as session:
+        (record, *_) = session.get_provider_records()
+
+    assert record.distribution == "acme-sim"
