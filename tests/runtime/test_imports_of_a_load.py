@@ -208,3 +208,14 @@ def test_a_load_asks_for_no_types_in_subgraphs_that_run_on_the_cpu_ep_whole(tmp_
     assert seen["sum"] == pytest.approx(float(np.abs(z).sum()))
     assert UNNEEDED.isdisjoint(seen["loaded"])
     assert "epctx_core.graph.inference" not in seen["loaded"]
+
+
+@pytest.mark.parametrize("network", ["bert", "lstm", "resnet"])
+def test_a_plain_load_without_eps_imports_nothing_that_infers_or_cuts(network):
+    seen = seen_by(LOAD, MODELS / network / "model.onnx")
+
+    assert not {
+        "epctx_core.graph.inference",
+        "epctx_core.graph.extraction",
+        "epctx_core.sessions.steps",
+    }.intersection(seen["names"])
