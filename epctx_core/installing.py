@@ -55,18 +55,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 _CORE = "epctx-core"
 OVER_ONNXRUNTIME = "epctx-onnxruntime"
 """Package for any build of onnxruntime."""
-_EXTRAS = {
-    "batch": "epctx-batch",
-    "bench": "epctx-bench",
-    "cache": "epctx-cache",
-    "cli": "epctx-cli",
-    "files": "epctx-files",
-    "isolation": "epctx-isolation",
-    "openvino": "epctx-openvino",
-    "ort": "epctx-onnxruntime[cpu]",
-    "report": "epctx-report",
-}
-"""Package that each extra of epctx-core installs."""
+_EXTRAS = {"ort": "epctx-onnxruntime[cpu]"}
+"""Packages that extras of epctx-core install, where they have another name."""
 PROVIDED_BY: Mapping[tuple[str, str], str] = {
     ("epctx.engines", "onnxruntime"): "epctx-core[ort]",
     ("epctx.host_plugins", "profile"): "epctx-bench",
@@ -212,7 +202,10 @@ def _find_projects(name: str, extras: str, origin: Path) -> list[str]:
     """
     named = [f"{name}[{extras}]" if extras else name]
     if name == _CORE:
-        named = [_EXTRAS.get(extra.strip(), "") for extra in extras.split(",")]
+        named = [
+            _EXTRAS.get(extra.strip(), f"epctx-{extra.strip()}")
+            for extra in extras.split(",")
+        ]
     projects = [
         origin / "plugins" / each
         for one in named
