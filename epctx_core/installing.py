@@ -55,18 +55,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 _CORE = "epctx-core"
 OVER_ONNXRUNTIME = "epctx-onnxruntime"
 """Package for any build of onnxruntime."""
-_EXTRAS = {
-    "batch": "epctx-batch",
-    "bench": "epctx-bench",
-    "cache": "epctx-cache",
-    "cli": "epctx-cli",
-    "files": "epctx-files",
-    "isolation": "epctx-isolation",
-    "openvino": "epctx-openvino",
-    "ort": "epctx-onnxruntime[cpu]",
-    "report": "epctx-report",
-}
-"""Package that each extra of epctx-core installs."""
+_EXTRAS = {"ort": "epctx-onnxruntime[cpu]"}
+"""Packages that extras of epctx-core install, where they have another name."""
 PROVIDED_BY: Mapping[tuple[str, str], str] = {
     ("epctx.engines", "onnxruntime"): "epctx-core[ort]",
     ("epctx.host_plugins", "profile"): "epctx-bench",
@@ -81,59 +71,73 @@ class KnownEp(NamedTuple):
     """EP of onnxruntime.
 
     Attributes:
+        name: its name.
         vendor: whose EP it is.
         reserved: the distribution name that is reserved for that vendor.
-        package: the package of epctx with an EP over the vendor's libraries.
-        wheel: the distribution with it as a plugin EP, beside an onnxruntime.
+        package: the package with it that works beside an onnxruntime.
         build: the distribution of onnxruntime that has it inside.
         system: the only operating system of that build.
     """
 
+    name: str
     vendor: str
     reserved: str
     package: str = ""
-    wheel: str = ""
     build: str = ""
     system: str = ""
 
 
-VENDORS: Mapping[str, KnownEp] = {
-    "QNNExecutionProvider": KnownEp(
-        "Qualcomm", "epctx-qnn", package="epctx-onnxruntime[qnn]"
-    ),
-    "OpenVINOExecutionProvider": KnownEp(
+EPS = (
+    KnownEp("QNNExecutionProvider", "Qualcomm", "epctx-qnn", "epctx-onnxruntime[qnn]"),
+    KnownEp(
+        "OpenVINOExecutionProvider",
         "Intel",
         "epctx-openvino",
-        package="epctx-openvino",
-        wheel="onnxruntime-ep-openvino",
-        build="onnxruntime-openvino",
+        "epctx-openvino",
+        "onnxruntime-openvino",
     ),
-    "VitisAIExecutionProvider": KnownEp("AMD", "epctx-vitisai"),
-    "MorphiZenExecutionProvider": KnownEp("AMD", "epctx-morphizen"),
-    "MIGraphXExecutionProvider": KnownEp(
-        "AMD", "epctx-migraphx", build="onnxruntime-migraphx", system="Linux"
+    KnownEp("VitisAIExecutionProvider", "AMD", "epctx-vitisai"),
+    KnownEp("MorphiZenExecutionProvider", "AMD", "epctx-morphizen"),
+    KnownEp(
+        "MIGraphXExecutionProvider",
+        "AMD",
+        "epctx-migraphx",
+        build="onnxruntime-migraphx",
+        system="Linux",
     ),
-    "TensorrtExecutionProvider": KnownEp(
-        "NVIDIA", "epctx-tensorrt", build="onnxruntime-gpu"
+    KnownEp(
+        "TensorrtExecutionProvider", "NVIDIA", "epctx-tensorrt", build="onnxruntime-gpu"
     ),
-    "NvTensorRTRTXExecutionProvider": KnownEp(
-        "NVIDIA", "epctx-tensorrt-rtx", wheel="onnxruntime-ep-nv-tensorrt-rtx"
+    KnownEp(
+        "NvTensorRTRTXExecutionProvider",
+        "NVIDIA",
+        "epctx-tensorrt-rtx",
+        "onnxruntime-ep-nv-tensorrt-rtx",
     ),
-    "CUDAExecutionProvider": KnownEp("NVIDIA", "epctx-cuda", build="onnxruntime-gpu"),
-    "DmlExecutionProvider": KnownEp(
-        "Microsoft", "epctx-dml", build="onnxruntime-directml", system="Windows"
+    KnownEp("CUDAExecutionProvider", "NVIDIA", "epctx-cuda", build="onnxruntime-gpu"),
+    KnownEp(
+        "DmlExecutionProvider",
+        "Microsoft",
+        "epctx-dml",
+        build="onnxruntime-directml",
+        system="Windows",
     ),
-    "WebGpuExecutionProvider": KnownEp(
+    KnownEp(
+        "WebGpuExecutionProvider",
         "Microsoft",
         "epctx-webgpu",
-        wheel="onnxruntime-ep-webgpu",
-        build="onnxruntime-webgpu",
+        "onnxruntime-ep-webgpu",
+        "onnxruntime-webgpu",
     ),
-    "CoreMLExecutionProvider": KnownEp(
-        "Apple", "epctx-coreml", build="onnxruntime", system="macOS"
+    KnownEp(
+        "CoreMLExecutionProvider",
+        "Apple",
+        "epctx-coreml",
+        build="onnxruntime",
+        system="macOS",
     ),
-}
-"""EPs of onnxruntime by name."""
+)
+"""EPs of onnxruntime."""
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*(?:\[([^\]]*)\])?")
 
 
@@ -198,7 +202,10 @@ def _find_projects(name: str, extras: str, origin: Path) -> list[str]:
     """
     named = [f"{name}[{extras}]" if extras else name]
     if name == _CORE:
-        named = [_EXTRAS.get(extra.strip(), "") for extra in extras.split(",")]
+        named = [
+            _EXTRAS.get(extra.strip(), f"epctx-{extra.strip()}")
+            for extra in extras.split(",")
+        ]
     projects = [
         origin / "plugins" / each
         for one in named

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.options.table import split_names
+from epctx_core.registry.guard import plugin_error
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
@@ -121,68 +122,47 @@ class Selection:
         """Mark a record as duplicate if another one has, or could have, its EP name."""
         if not record.usable:
             return record
-        if record.name in registered:
-            return _mark_duplicate(
-                record, "the host registered a class of this EP name", passed_over=True
+        why = "the host registered a class of this EP name"
+        is_chosen = True
+        if record.name not in registered:
+            rivals = [
+                r
+                for r in records
+                if r.name == record.name and r.entry_point and r.state not in _OUT
+            ]
+            if len(rivals) == 1:
+                return record
+            preferred = self.preferred
+            if record.name in chosen:
+                preferred = {record.name: chosen[record.name]}
+            winner = next(
+                (
+                    r
+                    for ep, distribution in preferred.items()
+                    for r in find_by_name(ep, rivals)
+                    if is_same_distribution(r.distribution, distribution)
+                ),
+                None,
             )
-        rivals = [
-            r
-            for r in records
-            if r.name == record.name and r.entry_point and r.state not in _OUT
-        ]
-        if len(rivals) == 1:
-            return record
-        preferred = [
-            dist
-            for ep, dist in self.preferred.items()
-            if any(
-                is_same_distribution(rival.distribution, dist)
-                for rival in find_by_name(ep, rivals)
-            )
-        ]
-        expected = chosen.get(record.name) or next(iter(preferred), None)
-        winner = next(
-            (r for r in rivals if is_same_distribution(r.distribution, expected)), None
-        )
-        is_chosen = winner is not None
-        real = [r for r in rivals if not r.simulated]
-        if winner is not None:
-            why = f"{winner.origin} was preferred"
-        elif len(real) == 1 and all(r.simulated is not None for r in rivals):
-            winner = real[0]
-            why = f"it is simulated, and {winner.origin} is not"
-        else:
-            why = _explain_tie(record.name, rivals)
+            is_chosen = winner is not None
+            real = [r for r in rivals if not r.simulated]
+            if winner is not None:
+                why = f"{winner.origin} was preferred"
+            elif len(real) == 1 and real[0].simulated is not None:
+                winner = real[0]
+                why = f"it is simulated, and {winner.origin} is not"
+            else:
+                origins = " and ".join(r.origin for r in rivals)
+                why = f"{origins} provide {record.name}"
+            if record is winner:
+                return record
 
-        if record is winner:
-            return record
-        return _mark_duplicate(record, why, passed_over=is_chosen)
+        return replace(
+            record, state=PluginState.DUPLICATE, reason=why, passed_over=is_chosen
+        )
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
-
-
-def _explain_tie(ep: str, rivals: Sequence[PluginRecord]) -> str:
-    why = f"{' and '.join(r.origin for r in rivals)} provide {ep}"
-    broken = [
-        r.origin
-        for r in rivals
-        if r.state is PluginState.BROKEN and r.simulated is None
-    ]
-    if broken:
-        why += (
-            f"; whether {' and '.join(broken)} is simulated is not known, as it is "
-            "broken"
-        )
-    return why
-
-
-def _mark_duplicate(
-    record: PluginRecord, reason: str, *, passed_over: bool
-) -> PluginRecord:
-    return replace(
-        record, state=PluginState.DUPLICATE, reason=reason, passed_over=passed_over
-    )
 
 
 def matches_record(name: str, record: PluginRecord) -> bool:
@@ -251,16 +231,18 @@ def _pick_single(
     source: str, tier: Sequence[PluginRecord], *, ordered: bool
 ) -> PluginRecord | None:
     usable = [r for r in tier if r.usable]
-    undecided = [r for r in tier if r.undecided]
-    if usable and (ordered or len(usable) == 1):
-        return usable[0]
-    if not usable and not undecided:
-        return None
-    from epctx_core.registry.explaining import ambiguous_source_error, unusable_error
+    if len(usable) > 1 and not ordered:
+        raise plugin_error(
+            f"the source {source!r} is ambiguous: "
+            f"{' and '.join(r.label for r in usable)} accept it.",
+            usable[0],
+            hint="List the one to use first among the session's providers.",
+        )
+    if not usable and any(r.undecided for r in tier):
+        from epctx_core.registry.explaining import unusable_error
 
-    raise (
-        ambiguous_source_error(source, usable) if usable else unusable_error(undecided)
-    )
+        raise unusable_error(tier)
+    return usable[0] if usable else None
 
 
 def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecord]:

@@ -11,7 +11,7 @@ from onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core as epctx
 from epctx_core import PluginState, Registry
-from epctx_core.installing import VENDORS
+from epctx_core.installing import EPS
 from epctx_core.plugin import ProviderOption, Purpose
 
 ACME = MODULE.format(ep="AcmeExecutionProvider")
@@ -260,17 +260,18 @@ def test_messages_name_the_builds_that_are_looked_for():
         ("onnxruntime-rocm", "ROCMExecutionProvider"),
     }
     looked_for = {(build, ep) for build, eps in BUILDS.items() for ep in eps}
-    named = {(known.build, ep) for ep, known in VENDORS.items() if known.build}
-    of_macos = {(b, ep) for b, ep in named if VENDORS[ep].system == "macOS"}
+    known = [ep for ep in EPS if ep.build]
+    named = {(ep.build, ep.name) for ep in known}
+    of_macos = {(ep.build, ep.name) for ep in known if ep.system == "macOS"}
 
     assert looked_for - retired == named - (
         set() if sys.platform == "darwin" else of_macos
     )
 
 
-@pytest.mark.parametrize("ep", [ep for ep, known in VENDORS.items() if known.build])
+@pytest.mark.parametrize("ep", [ep for ep in EPS if ep.build], ids=lambda ep: ep.name)
 def test_a_message_about_an_ep_that_is_missing_names_the_build_that_has_it(ep):
-    _, hint = epctx.Registry(entry_points=False).explain_missing(ep)
+    _, hint = epctx.Registry(entry_points=False).explain_missing(ep.name)
 
-    # epctx has a package for one.
-    assert (VENDORS[ep].package or VENDORS[ep].build) in hint
+    # What works beside an onnxruntime is named first.
+    assert (ep.package or ep.build) in hint

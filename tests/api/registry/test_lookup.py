@@ -67,17 +67,16 @@ def test_a_known_name_that_is_not_installed_names_the_vendors_package_before_the
 
     assert "Installed: none." in caught.value.message
     assert (
-        f"epctx-sim-qnn provides a simulated one ({pip_install('epctx-sim-qnn')}) for "
-        "the source 'QNNExecutionProvider'"
-    ) in caught.value.hint
+        f"{pip_install('epctx-sim-qnn')} provides a simulated one" in caught.value.hint
+    )
     assert caught.value.hint.startswith(
-        f"{pip_install('epctx-onnxruntime[qnn]')} provides it"
+        f"{pip_install('epctx-onnxruntime[qnn]')} provides QNNExecutionProvider"
     )
 
 
 def test_an_unknown_distribution_is_named(installed):
     with pytest.raises(
-        InvalidArgument, match=r"'epctx-sim-qmn'.*Did you mean 'epctx-sim-qnn'"
+        InvalidArgument, match=r"'epctx-sim-qmn:QNN'.*Did you mean 'epctx-sim-qnn:QNN'"
     ):
         Registry().resolve("epctx-sim-qmn:QNN")
 
@@ -163,10 +162,7 @@ def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_
 def test_a_missing_source_in_another_case_names_the_one_that_the_package_takes():
     _, hint = Registry(entry_points=False).explain_missing("openvinoexecutionprovider")
 
-    assert (
-        f"provides a simulated one ({pip_install('epctx-sim-openvino')}) for the source "
-        "'OpenVINOExecutionProvider'"
-    ) in hint
+    assert "provides OpenVINOExecutionProvider" in hint
 
 
 def test_a_source_nobody_knows_is_explained_with_the_nearest_one(installed):
@@ -201,7 +197,7 @@ def test_a_source_whose_plugin_is_broken_is_explained_by_that(installed):
 
     why, hint = registry.explain_missing("Toy")
 
-    assert "is installed, but Toy (epctx-toy 1.0) can't be used (broken)" in why
+    assert "'Toy': Toy (epctx-toy 1.0) can't be used (broken)" in why
     assert "libtoy_that_is_missing" in why
     assert "reinstall epctx-toy" in hint
 
@@ -211,10 +207,8 @@ def test_a_source_that_an_installed_plugin_takes_is_missing_only_from_the_sessio
 ):
     why, hint = Registry().explain_missing("QNN")
 
-    assert (
-        "QNNExecutionProvider (epctx-sim-qnn 1.0) accepts the source 'QNN', but "
-        "is not among"
-    ) in why
+    assert "No EP of this session accepts the source 'QNN'" in why
+    assert "QNNExecutionProvider (epctx-sim-qnn 1.0) accepts" in why
     assert "Add 'QNNExecutionProvider'" in hint
 
 
@@ -222,7 +216,7 @@ def test_a_source_that_differs_by_case_from_an_installed_one_says_so(installed):
     why, hint = Registry().explain_missing("TOY")
 
     assert "accepts 'Toy'" in why
-    assert "Case is significant" in hint
+    assert "case of a source is significant" in hint
 
 
 SIMULATED = ("QNN", "OpenVINO", "VitisAI")
@@ -273,23 +267,29 @@ def test_the_packages_of_known_sources_are_the_ones_that_are_shipped():
     }
 
 
+IN_PLACE = ", in place of another onnxruntime"
+
+
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "wheel", "end"),
     [
-        ("TensorRT", "is inside onnxruntime-gpu: pip install onnxruntime-gpu"),
-        ("cuda", "CUDAExecutionProvider is inside onnxruntime-gpu"),
-        ("NvTensorRtRtx", "pip install onnxruntime-ep-nv-tensorrt-rtx"),
-        ("WebGPU", "pip install onnxruntime-ep-webgpu"),
-        ("DML", "is inside onnxruntime-directml on Windows"),
-        ("CoreML", "is inside onnxruntime on macOS"),
-        ("migraphx", "is inside onnxruntime-migraphx on Linux"),
+        ("TensorRT", "onnxruntime-gpu", f"TensorrtExecutionProvider{IN_PLACE}."),
+        ("cuda", "onnxruntime-gpu", f"CUDAExecutionProvider{IN_PLACE}."),
+        ("NvTensorRtRtx", "onnxruntime-ep-nv-tensorrt-rtx", "RTXExecutionProvider."),
+        ("WebGPU", "onnxruntime-ep-webgpu", "WebGpuExecutionProvider."),
+        ("DML", "onnxruntime-directml", f" on Windows{IN_PLACE}."),
+        ("CoreML", "onnxruntime", f" on macOS{IN_PLACE}."),
+        ("migraphx", "onnxruntime-migraphx", f" on Linux{IN_PLACE}."),
     ],
 )
-def test_a_known_ep_names_the_wheel_of_onnxruntime_that_has_it(installed, name, text):
+def test_a_known_ep_names_the_wheel_of_onnxruntime_that_has_it(
+    installed, name, wheel, end
+):
     with pytest.raises(InvalidArgument) as caught:
         Registry().resolve(name)
 
-    assert text in caught.value.hint
+    assert caught.value.hint.startswith(f"pip install {wheel} ")
+    assert caught.value.hint.endswith(end)
     assert "epctx-onnxruntime" in caught.value.hint
 
 

@@ -150,9 +150,9 @@ def _refuse_bad_word(word: str) -> None:
             f"the plugin name {word!r} is epctx's own.",
             hint="Name it after your device or company.",
         )
-    if (reservation := known_ep(word)) is not None:
-        ep, vendor, reserved = reservation
+    if (known := known_ep(word)) is not None:
         raise InvalidArgument(
-            f"the name {reserved} and the EP name {ep} are reserved for {vendor}.",
+            f"the name {known.reserved} and the EP name {known.name} are reserved for "
+            f"{known.vendor}.",
             hint="Name it after your device or company.",
         )
