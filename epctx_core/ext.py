@@ -20,9 +20,9 @@ exactly its own version of the core.
 `PayloadEntry`, `dump_seal`:
     a manifest for a model that another tool wrote (epctx-files).
 `Publication`:
-    putting a converted, annotated or changed model, or a page, in its place
-    (epctx-batch, epctx-bench, epctx-cli, epctx-files, epctx-onnxruntime,
-    epctx-report).
+    putting a converted, annotated or changed model, or a page, in its place, and
+    saying that it cannot be before any work is done for it (epctx-batch,
+    epctx-bench, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
 `ProviderSession`:
     the EPs that a compile will have, with options and versions; an EP instance in
     another process (epctx-bench, epctx-cache, epctx-isolation).
@@ -40,9 +40,6 @@ exactly its own version of the core.
 `Weight`:
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
-`check_folder`:
-    saying that a file cannot be written before any work is done for it (epctx-batch,
-    epctx-bench, epctx-cli, epctx-report).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
 `make_private_folder`, `remove_tree`, `get_user_folder`:
@@ -87,7 +84,6 @@ from typing import TYPE_CHECKING
 from epctx_core.forwarding import make_forwarders as _make_forwarders
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.destination import *
     from epctx_core.context.digests import *
     from epctx_core.context.manifest import *
     from epctx_core.context.metadata import *
@@ -107,7 +103,6 @@ if TYPE_CHECKING:
     from epctx_core.installing import *
     from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
-    from epctx_core.publish.files import *
     from epctx_core.publish.publication import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
@@ -117,7 +112,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.work import *
 
 _HOME = {
-    "epctx_core.compiling.destination": ("check_folder",),
     "epctx_core.context.digests": ("PayloadEntry",),
     "epctx_core.context.manifest": ("dump_seal",),
     "epctx_core.context.model_head": ("check_required_files",),
@@ -128,6 +122,7 @@ _HOME = {
     "epctx_core.context.scratch": (
         "make_private_folder",
         "get_user_folder",
+        "remove_tree",
     ),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.forwarding": ("import_installed",),
@@ -140,7 +135,6 @@ _HOME = {
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("SESSION_OPTIONS",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
-    "epctx_core.publish.files": ("remove_tree",),
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("implemented_hooks",),

@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from epctx_core.context.callbacks import MemorySink
 from epctx_core.context.dependencies import find_models_naming
-from epctx_core.context.paths import get_mode, resolve_without_links
+from epctx_core.context.paths import resolve_without_links
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import (
     find_free_name,
@@ -25,59 +25,11 @@ from epctx_core.file_names import (
     list_parents,
     make_binary_name,
     make_context_model_path,
-    normalise_path,
 )
-from epctx_core.publish.files import require_locks
+from epctx_core.publish.publication import Publication, parse_name
 
 if TYPE_CHECKING:
     from epctx_core.compiling.initializers import InitializerPlacement
-    from epctx_core.publish.publication import Publication
-
-
-def check_folder(folder: Path) -> None:
-    """Raise unless files can be written into a folder; one that is missing will be
-    created.
-
-    Raises:
-        InvalidArgument: it is not a folder, or one cannot have this name here.
-        Fail: it, or the folder that it would be created in, is not writable, or the
-            system has no locks for folders.
-    """
-    require_locks(folder)
-    try:
-        nearest = next(
-            each for each in (folder, *folder.parents) if get_mode(each) is not None
-        )
-        reason = "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
-    except (OSError, ValueError) as error:
-        nearest = folder
-        reason = f"created: {error}"
-    for part in folder.relative_to(nearest).parts:
-        parse_name(part, folder)
-    if reason:
-        raise InvalidArgument(
-            f"the output folder {str(folder)!r} cannot be {reason}.",
-            path=folder,
-            hint="Choose another output folder.",
-        )
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise Fail(
-            f"the output folder {str(folder)!r} cannot be written: {str(nearest)!r} "
-            "is not writable.",
-            path=folder,
-            hint="Change its permissions, or choose another output folder.",
-        )
-
-
-def parse_name(name: str, path: Path) -> str:
-    """Return a name in normal form; raise InvalidArgument for one that cannot be
-    published.
-    """
-    try:
-        return normalise_path(name)
-    except InvalidArgument as error:
-        error.path = path
-        raise
 
 
 def is_one_file(target: Path, other: str | Path | None) -> bool:
@@ -242,7 +194,7 @@ class Destination:
         path = self.path
         if folder is None:
             return
-        check_folder(folder)
+        Publication.check_folder(folder)
         self._check_names(folder, binaries)
         if path is None:
             return
@@ -293,7 +245,7 @@ class Destination:
             else:
                 for sub in list_parents(normal):
                     if (folder / sub).exists():
-                        check_folder(folder / sub)
+                        Publication.check_folder(folder / sub)
                 continue
             raise InvalidArgument(
                 f"{problem}.",

@@ -1,4 +1,6 @@
-"""Folders of this user alone: scratch folders of sessions, and that for receipts."""
+"""Folders of this user alone: scratch folders of sessions, that for receipts, and the
+removal of any.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import atexit
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -69,6 +71,33 @@ def is_own(status: os.stat_result) -> bool:
     system has users.
     """
     return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all below it, without following links; a missing one is fine,
+    and so is a concurrent removal.
+
+    Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a
+    RecursionError.
+    """
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
+
+    pending = [folder]
+    seen = []
+    while pending:
+        current = pending.pop()
+        seen.append(current)
+        with suppress(FileNotFoundError):
+            for entry in list(os.scandir(current)):
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(Path(entry.path))
+                else:
+                    Path(entry.path).unlink(missing_ok=True)
+    for emptied in reversed(seen):
+        with suppress(FileNotFoundError):
+            emptied.rmdir()
 
 
 @contextmanager

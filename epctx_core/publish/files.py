@@ -428,30 +428,3 @@ def sync_folders(root: Path, names: Iterable[str]) -> None:
         if get_mode(root / folder) is not None:
             sync(root / folder)
     sync(root)
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder and all below it, without following links; a missing one is fine,
-    and so is a concurrent removal.
-
-    Not `shutil.rmtree`: that recurses, so a deeply nested folder would end in a
-    RecursionError.
-    """
-    if folder.is_symlink():
-        folder.unlink(missing_ok=True)
-        return
-
-    pending = [folder]
-    seen = []
-    while pending:
-        current = pending.pop()
-        seen.append(current)
-        with suppress(FileNotFoundError):
-            for entry in list(os.scandir(current)):
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(Path(entry.path))
-                else:
-                    Path(entry.path).unlink(missing_ok=True)
-    for emptied in reversed(seen):
-        with suppress(FileNotFoundError):
-            emptied.rmdir()

@@ -24,7 +24,7 @@ from epctx_core.context.paths import (
     list_staging_folders,
     resolve_without_links,
 )
-from epctx_core.context.scratch import describe_distrust
+from epctx_core.context.scratch import describe_distrust, remove_tree
 from epctx_core.errors import EpctxError, Fail, InvalidArgument
 from epctx_core.file_names import STAGING_PREFIX, list_parents, normalise_path
 from epctx_core.publish import files
@@ -188,7 +188,7 @@ def discard(staging: Path) -> None:
     for name in (COMMITTED, UNDO):
         if is_file(staging / name):
             (staging / name).unlink()
-    files.remove_tree(staging)
+    remove_tree(staging)
 
 
 def settle_interrupted(folder: Path) -> None:
@@ -252,6 +252,17 @@ def _find_distrust(staging: Path) -> str:
     )
 
 
+def parse_name(name: str, path: Path) -> str:
+    """Return a name in normal form; raise InvalidArgument for one that cannot be
+    published.
+    """
+    try:
+        return normalise_path(name)
+    except InvalidArgument as error:
+        error.path = path
+        raise
+
+
 class Publication:
     """Context manager: one atomic publication into one folder, which is created if it
     is missing.
@@ -280,6 +291,43 @@ class Publication:
         self._files: dict[str, files.StagedFile | None] = {}
         self._free: dict[str, bool] = {}  # name to whether a file may be replaced
         self._is_over = False
+
+    @staticmethod
+    def check_folder(folder: Path) -> None:
+        """Raise unless files can be written into a folder; one that is missing will be
+        created.
+
+        Raises:
+            InvalidArgument: it is not a folder, or one cannot have this name here.
+            Fail: it, or the folder that it would be created in, is not writable, or the
+                system has no locks for folders.
+        """
+        files.require_locks(folder)
+        try:
+            nearest = next(
+                each for each in (folder, *folder.parents) if get_mode(each) is not None
+            )
+            reason = (
+                "" if nearest.is_dir() else f"used: {str(nearest)!r} is not a folder"
+            )
+        except (OSError, ValueError) as error:
+            nearest = folder
+            reason = f"created: {error}"
+        for part in folder.relative_to(nearest).parts:
+            parse_name(part, folder)
+        if reason:
+            raise InvalidArgument(
+                f"the output folder {str(folder)!r} cannot be {reason}.",
+                path=folder,
+                hint="Choose another output folder.",
+            )
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise Fail(
+                f"the output folder {str(folder)!r} cannot be written: "
+                f"{str(nearest)!r} is not writable.",
+                path=folder,
+                hint="Change its permissions, or choose another output folder.",
+            )
 
     def __enter__(self) -> Self:
         """Lock the folder, settle killed publications, and create the staging folder.

@@ -164,26 +164,26 @@ class ProviderHooks(pluggy.PluginManager):
                 ) from error
             raise
 
-        if is_wrapped and self.was_changed(result):
-            with self.blame_hosts(hook):
-                result = check_result(self.record, HOOKS[hook], result)
+        if is_wrapped:
+            with self.blame_hosts(hook, result) as is_changed:
+                if is_changed:
+                    result = check_result(self.record, HOOKS[hook], result)
         return result
 
-    def was_changed(self, result: object) -> bool:
-        """Return whether host plugins changed the result of this thread's last call."""
-        return bool(self._last.given != _take_state(result))
-
     @contextmanager
-    def blame_hosts(self, hook: str) -> Iterator[None]:
-        """Attribute what a block finds wrong with a result to the host plugins that
-        changed it.
+    def blame_hosts(self, hook: str, result: object) -> Iterator[bool]:
+        """Attribute what a block finds wrong with the result of this thread's last call
+        to the host plugins, if they changed it; give whether they did.
 
         Raises:
             InvalidArgument: instead of PluginError.
         """
+        is_changed = hook in self.hosts and self._last.given != _take_state(result)
         try:
-            yield
+            yield is_changed
         except PluginError as error:
+            if not is_changed:
+                raise
             fault = f"changed a result against the contract: {error.message}"
             raise _host_error(self.hosts[hook], self.record, hook, fault) from error
 
@@ -391,11 +391,7 @@ class ProviderInstances:
                 changed the result.
         """
         result = self.call(ep, hook, **arguments)
-        manager = self._managers[ep]
-        if hook in manager.hosts and manager.was_changed(result):
-            with manager.blame_hosts(hook):
-                yield result
-        else:
+        with self._managers[ep].blame_hosts(hook, result):
             yield result
 
     def shutdown(self) -> None:
@@ -441,12 +437,9 @@ def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], N
     closers: dict[object, Callable[[], None]] = {}
     for close in (result.close for result in results):
         if close is not None:
-            # A bound method is another object each time that it is asked for.
-            key = (
-                (id(close.__self__), id(close.__func__))
-                if isinstance(close, MethodType)
-                else id(close)
-            )
+            # A bound method is another object each time that it is asked for, which is
+            # equal to the others.
+            key = close if isinstance(close, MethodType) else id(close)
             closers.pop(key, None)
             closers[key] = close
     return list(closers.values())

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from epctx_batch.fleet import Fleet, read_fleet
 from epctx_batch.results import BatchResult, TaskResult
 from epctx_batch.work import HTML, store_failure
-from epctx_core.ext import check_folder, import_installed
+from epctx_core.ext import Publication, import_installed
 
 Progress: TypeAlias = Callable[[TaskResult, int, int], None]
 
@@ -97,5 +97,5 @@ def _prepare_pages(fleet: Fleet) -> Fleet:
     before there is anything to show.
     """
     import_installed("epctx_report.report", needed_by=HTML)
-    check_folder(fleet.output)
+    Publication.check_folder(fleet.output)
     return replace(fleet, tasks=[replace(task, html=True) for task in fleet.tasks])

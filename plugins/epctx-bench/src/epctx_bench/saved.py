@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, quote
-from epctx_core.ext import Publication, check_folder, parse_json, read_small_file
+from epctx_core.ext import Publication, parse_json, read_small_file
 
 Report: TypeAlias = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             path=target,
             hint="Name a file for the report, such as report.json in it.",
         )
-    check_folder(target.parent)
+    Publication.check_folder(target.parent)
 
 
 def save_report(report: Report, path: str | os.PathLike[str]) -> None:

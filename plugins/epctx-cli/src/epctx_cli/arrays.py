@@ -17,7 +17,7 @@ import onnx
 
 from epctx_cli import text
 from epctx_core.errors import EpctxError, Fail, InvalidArgument, NoSuchFile, PluginError
-from epctx_core.ext import check_folder
+from epctx_core.ext import Publication
 
 if TYPE_CHECKING:
     from epctx_core import NodeArg
@@ -243,7 +243,7 @@ def check_writable(path: str) -> None:
     target = Path(path)
     if target.is_dir() or path.endswith(("/", os.sep)):
         raise InvalidArgument(f"{path!r} is a folder, not a file.", path=target)
-    check_folder(target.parent)
+    Publication.check_folder(target.parent)
 
 
 def save_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:

@@ -73,11 +73,11 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Write the page, and print in few lines what it shows."""
-    from epctx_core.ext import check_folder
+    from epctx_core.ext import Publication
     from epctx_report.report import make_report
 
     output = _choose_output(arguments.model, arguments.output)
-    check_folder(output.parent)
+    Publication.check_folder(output.parent)
     options = session_options(arguments, console)
     with console.progress("making the report") as progress:
         progress.watch(options)

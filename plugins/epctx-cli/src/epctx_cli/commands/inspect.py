@@ -524,7 +524,7 @@ def _check_output(
         Fail: its folder cannot be written.
     """
     from epctx_cli.annotation import is_annotated
-    from epctx_core.ext import check_folder
+    from epctx_core.ext import Publication
 
     if name is None:
         return None
@@ -536,20 +536,19 @@ def _check_output(
             path=path,
             hint=f"Choose a name such as explained{ending}.",
         )
-    is_model = path.exists() and model.exists() and path.samefile(model)
-    if path.exists() and ending == ".onnx" and not (is_model or is_annotated(path)):
-        raise InvalidArgument(
-            f"{option} {name!r} exists and is no annotated copy: it was not replaced.",
-            path=path,
-            hint="Choose another name, or remove it first.",
-        )
-    if is_model:
+    if path.exists() and model.exists() and path.samefile(model):
         raise InvalidArgument(
             f"{option} {name!r} is the model itself, which would lose its weights.",
             path=path,
             hint="Choose another name.",
         )
-    check_folder(path.parent)
+    if path.exists() and ending == ".onnx" and not is_annotated(path):
+        raise InvalidArgument(
+            f"{option} {name!r} exists and is no annotated copy: it was not replaced.",
+            path=path,
+            hint="Choose another name, or remove it first.",
+        )
+    Publication.check_folder(path.parent)
     return path
 
 
