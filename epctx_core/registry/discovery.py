@@ -78,8 +78,8 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
 def _read_records(
     dist: Distribution, where: list[str], installed: Collection[str]
 ) -> list[PluginRecord]:
-    """Return the records of one distribution; a single broken one if its entry points
-    can't be read.
+    """Return the records of one distribution; a single broken one if its metadata can't
+    be read.
 
     Args:
         dist: the distribution.
@@ -87,45 +87,53 @@ def _read_records(
         installed: keys of the distributions that extras may name.
     """
     version = dist.version
-    label = dist.name or "unnamed distribution"
-    providers: dict[str, list[EntryPoint]] = {}
+    label = dist.name or dist.key
+    reason = ""
+    entries: list[EntryPoint] = []
+    if not dist.name:
+        reason = f"its metadata in {dist.place!r} have no name, so reinstall it"
     try:
         entries = dist.read_entry_points()
     except ValueError as error:
-        return [_make_broken_record(label, label, version, str(error))]
+        reason = str(error)
+    if reason:
+        return [_make_record(label, "", label, version, reason)]
 
+    providers: dict[str, list[str]] = {}
     for entry in entries:
         if entry.group == EP_GROUP:
-            providers.setdefault(entry.name, []).append(entry)
-    sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
+            providers.setdefault(entry.name, []).append(entry.value)
     simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
+    sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
+    targets: set[str | None] = set()
     records = []
-    for ep, mine in providers.items():
-        if _list_needed(mine[0].value).issubset(installed):
-            record = _make_record(mine, sources, label, version)
-            is_simulated = _SAID.get(simulated.get(ep, ""))
-            records.append(replace(record, simulated=is_simulated))
+    for ep, (value, *more) in providers.items():
+        own = {ep, parse_place(value)}
+        targets |= own
+        if not _list_needed(value).issubset(installed):
+            continue
+        reason = f"its group {EP_GROUP} has {ep!r} more than once" if more else ""
+        record = _make_record(ep, value, label, version, reason)
+        keys = {source.name for source in sources if _find_targets(source) & own}
+        said = _SAID.get(simulated.get(ep, ""))
+        records.append(
+            replace(record, sources=(ep, *sorted(keys - {ep})), simulated=said)
+        )
 
-    targets = {
-        parse_place(entry.value) for mine in providers.values() for entry in mine
-    } - {None}
-    for entry in sources:
-        is_named = entry.value.strip() in providers
-        if not is_named and parse_place(entry.value) not in targets:
+    for source in sources:
+        if not _find_targets(source) & targets:
             reason = (
-                f"its group {SOURCE_GROUP} gives the source {entry.name!r} to "
-                f"{entry.value!r}, and its group {EP_GROUP} does not have an EP of "
+                f"its group {SOURCE_GROUP} gives the source {source.name!r} to "
+                f"{source.value!r}, and its group {EP_GROUP} does not have an EP of "
                 "that name or class"
             )
-            records.append(_make_broken_record(entry.name, label, version, reason))
+            records.append(_make_record(source.name, "", label, version, reason))
+    return [*records, *_ask_finders(entries, label, version, where)]
 
-    if dist.name:
-        return [*records, *_ask_finders(entries, dist.name, version, where)]
-    reason = (
-        "the metadata of the distribution that provides it has no name, so reinstall "
-        f"it: {dist.key} in {dist.place!r}"
-    )
-    return [_make_broken_record(r.name, label, version, reason) for r in records]
+
+def _find_targets(source: EntryPoint) -> set[str | None]:
+    """Return by what a source key may name its EP: its name, or its class."""
+    return {source.value.strip(), parse_place(source.value)} - {None}
 
 
 def _ask_finders(
@@ -143,29 +151,17 @@ def _ask_finders(
         finder = f"{distribution}:{entry.name}"
         try:
             records = [
-                replace(_make_found(entry, *each), finder=finder)
-                for each in entry.load()(where)
+                replace(
+                    _make_record(ep, target, package, release, problem), finder=finder
+                )
+                for package, release, ep, target, problem in entry.load()(where)
             ]
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - as in an import of a plugin
             reason = f"it failed to find EPs: {type(error).__name__}: {error}"
-            records = [_make_broken_record(finder, distribution, version, reason)]
+            records = [_make_record(finder, "", distribution, version, reason)]
         yield from records
-
-
-def _make_found(
-    finder: EntryPoint,
-    package: str,
-    version: str | None,
-    ep: str,
-    target: str,
-    problem: str,
-) -> PluginRecord:
-    if problem:
-        return _make_broken_record(ep, package, version, problem)
-    entry = replace(finder, name=ep, value=target, group=EP_GROUP)
-    return _make_record([entry], [], package, version)
 
 
 def _list_needed(value: str) -> set[str]:
@@ -178,64 +174,29 @@ def _list_needed(value: str) -> set[str]:
 
 
 def _make_record(
-    mine: list[EntryPoint],
-    sources: list[EntryPoint],
-    distribution: str,
-    version: str | None,
+    name: str, value: str, distribution: str, version: str | None, reason: str
 ) -> PluginRecord:
-    """Return the record of one EP, for which `mine` has one entry unless the metadata
-    is wrong.
+    """Return the record of one EP; BROKEN for a reason, and for metadata that describe
+    no usable EP.
     """
-    name = mine[0].name
-    value = mine[0].value
-    target = parse_place(value)
-    problem = ""
-    if len(mine) > 1:
-        problem = f"its group {EP_GROUP} has {name!r} more than once"
-    elif not EP_NAME.fullmatch(name):
-        problem = (
-            f"the EP name {name!r} may only have letters, digits, '_', '.' and '-'"
-        )
-    elif name == CPU_EP:
-        problem = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
-    elif target is None:
-        problem = (
+    target = parse_place(value) or ""
+    if not reason and not EP_NAME.fullmatch(name):
+        reason = f"the EP name {name!r} may only have letters, digits, '_', '.' and '-'"
+    elif not reason and name == CPU_EP:
+        reason = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
+    elif not reason and not target:
+        reason = (
             f"its entry point {name!r} has the value {value!r}, which is not of the "
             "form module:Class"
         )
-
-    if problem or target is None:
-        return _make_broken_record(name, distribution, version, problem)
-    further = sorted(
-        {
-            source.name
-            for source in sources
-            if source.value.strip() == name or parse_place(source.value) == target
-        }
-        - {name}
-    )
-    return PluginRecord(
-        name=name,
-        sources=(name, *further),
-        distribution=distribution,
-        version=version,
-        state=PluginState.DISCOVERED,
-        entry_point=target,
-    )
-
-
-def _make_broken_record(
-    name: str, distribution: str, version: str | None, reason: str
-) -> PluginRecord:
-    """Return a BROKEN record for metadata that describes no usable EP."""
     return PluginRecord(
         name=name,
         sources=(name,),
         distribution=distribution,
         version=version,
-        state=PluginState.BROKEN,
+        state=PluginState.BROKEN if reason else PluginState.DISCOVERED,
         reason=reason,
-        entry_point="",
+        entry_point="" if reason else target,
     )
 
 

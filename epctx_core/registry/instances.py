@@ -195,13 +195,9 @@ class ProviderHooks(pluggy.PluginManager):
 def _host_error(
     names: Sequence[str], record: PluginRecord, hook: str, fault: str
 ) -> InvalidArgument:
-    who = (
-        f"host plugin {names[0]}"
-        if len(names) == 1
-        else (f"one of the host plugins {', '.join(names)}")
-    )
     return InvalidArgument(
-        f"{who}, which wraps {hook} of {record.label}, {fault}",
+        f"host plugin {' or '.join(names)}, which wraps {hook} of {record.label}, "
+        f"{fault}",
         hint="This is a mistake in that plugin of the host, not in the EP.",
     )
 

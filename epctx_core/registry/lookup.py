@@ -215,16 +215,12 @@ def route_source(
         if record is not None:
             return record
 
-    near = [r for r in records if r.resembles(source)]
-    takers = (r for r in near if r.usable and accepts(r))
-    record = (
-        next(takers, None)
-        if ordered
-        else _pick_single(source, list(takers), ordered=False)
-    )
-    return record or _pick_single(
-        source, [r for r in near if r.undecided], ordered=ordered
-    )
+    near = [
+        r
+        for r in records
+        if r.resembles(source) and (r.undecided or (r.usable and accepts(r)))
+    ]
+    return _pick_single(source, near, ordered=ordered)
 
 
 def _pick_single(

@@ -40,12 +40,9 @@ def merge_entries(
             for r in records
             if is_same_distribution(r.distribution, mine.distribution)
         ]
-        gone = " and is not installed any more"
+        reason = f"{mine.origin} is not installed any more"
         if installed:
-            gone = f"; {installed[0]}, which is installed now, does not provide it"
-        reason = (
-            f"{mine.origin} was {'imported' if earlier.cls else 'found earlier'}{gone}"
-        )
+            reason = f"{installed[0]}, which is installed now, does not provide it"
         entries[key] = Entry(
             replace(mine, state=PluginState.REMOVED, reason=reason), earlier.cls
         )

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ from epctx_core.process import PerProcess
 from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.guard import (
     call_class_method,
-    describe,
     mark_broken,
     plugin_error,
 )
@@ -228,13 +226,8 @@ class Registry:
             InvalidArgument: the name is taken, or `sources` is not a sequence of texts.
         """
         if problems := find_problems(cls):
-            label = (
-                f"{cls.__module__}:{cls.__qualname__}"
-                if isinstance(cls, type)
-                else f"{cls!r:.80}"
-            )
             raise PluginError(
-                f"{label} is not a valid Execution Provider: "
+                f"{cls!r:.160} is not a valid Execution Provider: "
                 f"{'; '.join(fault for fault, _ in problems)}.",
                 hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
             )
@@ -322,8 +315,7 @@ class Registry:
             with self._lock():
                 if self._registered.get(cls.name) is entry:
                     # Else the block has unregistered it.
-                    self._selected = None
-                    del self._registered[cls.name]
+                    self.unregister(cls.name)
 
     def add_path(self, path: str | os.PathLike[str]) -> list[PluginRecord]:
         """Use the plugins of a folder or a wheel without installing them; import
@@ -378,11 +370,7 @@ class Registry:
         return [
             r
             for r in view.values()
-            if any(
-                r.name == f.name
-                and is_same_distribution(r.distribution, f.distribution)
-                for f in added
-            )
+            if any(find_by_name(f.qualified_name, [r]) for f in added)
         ]
 
     def prefer(self, ep: str, *, distribution: str) -> None:
@@ -469,11 +457,7 @@ class Registry:
             for r in self.records()
             if r.name == record.name and r.undecided and r.simulated
         ]
-        if (
-            rivals
-            and record.distribution is not None
-            and record.name not in self._noticed
-        ):
+        if rivals and record.name not in self._noticed:
             self._noticed.add(record.name)
             _log.info(
                 (
@@ -517,24 +501,18 @@ class Registry:
         entry = self._find_entry(record)
         with entry.loading:
             # A duplicate may be loaded: the caller has chosen its record.
-            current = self._select().get(record.key)
-            if (
-                current is not None
-                and not current.usable
-                and current.state is not PluginState.DUPLICATE
-            ):
-                from epctx_core.registry.explaining import unusable_error
+            current = self._select().get(record.key, entry.record)
+            error = None
+            if current.usable or current.state is PluginState.DUPLICATE:
+                if entry.cls is None:
+                    current, entry.cls, error = import_provider(entry.record)
+                    self._store(entry, current)
+                if entry.cls is not None:
+                    return entry.cls
 
-                raise unusable_error([current])
-            if entry.cls is not None:
-                return entry.cls
-            loaded, entry.cls, error = import_provider(entry.record)
-            self._store(entry, loaded)
-            if entry.cls is None:
-                from epctx_core.registry.explaining import unusable_error
+            from epctx_core.registry.explaining import unusable_error
 
-                raise unusable_error([loaded]) from error
-            return entry.cls
+            raise unusable_error([current]) from error
 
     def _store(self, entry: Entry, record: PluginRecord) -> None:
         with self._lock():
@@ -562,8 +540,11 @@ class Registry:
                 record, cls, "availability", purpose
             )
         except EpctxError as error:
-            failure = _describe_failure(error, record.label)
-            self._store_availability(record, purpose, *failure)
+            raised = mark_broken(
+                record, error.__cause__ or error, "its availability failed"
+            )
+            failed = Availability(False, reason=raised.reason)
+            self._store_availability(record, purpose, failed, raised.traceback)
             raise
         self._store_availability(record, purpose, answer)
         return answer
@@ -663,21 +644,6 @@ class Registry:
         from epctx_core.registry.explaining import explain_unusable
 
         return explain_unusable(record)
-
-
-def _describe_failure(error: EpctxError, label: str) -> tuple[Availability, str]:
-    """Return what a record keeps of an exception in `availability`, and its traceback.
-
-    Users of a record put its label before the reason.
-    """
-    # A function of its own: a name for the cause in a frame of its traceback would be a
-    # reference cycle.
-    raised = error.__cause__ or error
-    message = describe(raised).splitlines()[0].replace(f"{label} ", "", 1).rstrip(".")
-    reason = f"its availability failed: {message}"
-    return Availability(False, reason=reason), "".join(
-        traceback.format_exception(raised)
-    )
 
 
 default_registry: Registry = Registry()

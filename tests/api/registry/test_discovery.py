@@ -239,7 +239,7 @@ def test_metadata_that_is_no_text_is_a_broken_record_and_disturbs_no_other_distr
 
     states = {record.name: record.state for record in Registry().records()}
 
-    assert states == {"A": PluginState.BROKEN, "B": PluginState.DISCOVERED}
+    assert states == {"epctx-a": PluginState.BROKEN, "B": PluginState.DISCOVERED}
 
 
 def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_business(
@@ -331,7 +331,7 @@ def test_refresh_finds_what_was_installed_since_and_marks_what_is_gone_as_remove
     a, b = registry.records()
     assert (a.state, a.reason) == (
         PluginState.REMOVED,
-        "epctx-a 1.0 was found earlier and is not installed any more",
+        "epctx-a 1.0 is not installed any more",
     )
     assert b.state is PluginState.DISCOVERED
     assert registry.available() == ["B", "CPUExecutionProvider"]
@@ -358,7 +358,7 @@ def test_a_plugin_that_is_installed_again_is_as_good_as_before(packages):
     packages.uninstall("epctx-a")
     registry.refresh()
     with pytest.raises(
-        PluginError, match=r"removed.*was imported and is not installed any more"
+        PluginError, match=r"removed.*epctx-a 1\.0 is not installed any more"
     ) as caught:
         registry.resolve("A")
     packages.install("epctx-a", "A")

@@ -143,7 +143,7 @@ def test_a_package_removed_while_the_host_runs_is_removed_and_old_sessions_go_on
         False,
     )
     assert said["old sessions"] == [[0.0, 2.0]] * 2
-    assert "epctx-late 1.0 was imported and is not installed any more" in said["error"]
+    assert "epctx-late 1.0 is not installed any more" in said["error"]
 
 
 def test_a_package_that_is_back_in_the_version_that_was_imported_is_used_again(said):
