@@ -7,7 +7,7 @@ exactly its own version of the core.
 `CpuEngine`:
     the engine that EPs are lent in another process, and in an explanation
     (epctx-conformance, epctx-isolation).
-`GraphIndex`, `GraphPartition`, `GraphSlice`, `Node`:
+`GraphIndex`, `GraphPartition`, `GraphSlice`:
     a copy of a model in another process (epctx-isolation).
 `HOOKS`:
     giving an implementation a hook's whole signature (epctx-bench,
@@ -42,6 +42,9 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
+`list_distributions`, `normalise_name`:
+    versions, files and requirements of what compiles; names of wheels with EPs
+    (epctx-cache, epctx-onnxruntime).
 `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `digest_model`:
@@ -106,6 +109,8 @@ if TYPE_CHECKING:
     from epctx_core.publish.publication import *
     from epctx_core.registry.explaining import *
     from epctx_core.registry.importing import *
+    from epctx_core.registry.installed import *
+    from epctx_core.registry.records import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
@@ -127,7 +132,7 @@ _HOME = {
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.installing": ("install_command",),
-    "epctx_core.graph.index": ("GraphIndex", "Node"),
+    "epctx_core.graph.index": ("GraphIndex",),
     "epctx_core.graph.mapping": ("MappedFile", "read_small_file"),
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
     "epctx_core.graph.inference": ("infer_safely",),
@@ -138,6 +143,8 @@ _HOME = {
     "epctx_core.publish.publication": ("Publication",),
     "epctx_core.registry.explaining": ("known_ep",),
     "epctx_core.registry.importing": ("implemented_hooks",),
+    "epctx_core.registry.installed": ("list_distributions",),
+    "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession"),
     "epctx_core.sessions.source": ("digest_model",),

@@ -362,7 +362,7 @@ def site(tmp_path, monkeypatch):
 
 def forget():
     """Look again, as a new process does."""
-    keys._find_installed.cache_clear()
+    keys._found.clear()
     keys.newest_change.cache_clear()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -218,6 +217,6 @@ def _write(record: Path, content: Content) -> None:
         "files": content.files,
     }
     make_private_folder(record.parent)
-    draft = record.with_suffix(f".{secrets.token_hex(4)}")
+    draft = record.with_suffix(f".{os.urandom(4).hex()}")
     draft.write_text(json.dumps(fields))
     draft.replace(record)

@@ -8,31 +8,23 @@ entries, and imports no plugin.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from importlib_metadata import (
-    PackageNotFoundError,
-    distribution,
-    entry_points,
-)
-
 import epctx_core
-from epctx_core.ext import SESSION_OPTIONS
+from epctx_core.ext import SESSION_OPTIONS, list_distributions, normalise_name
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
     import numpy as np
-    from importlib_metadata import IDistribution
 
     from epctx_core import GraphOptimizationLevel, SessionOptions
     from epctx_core.ext import ProviderChoice
@@ -46,7 +38,11 @@ _LIBRARIES = ("onnx", "numpy")
 _NOT_FOR_EPS = ("ep.", "memory.", "mlas.", "optimization.", "session.")
 """Prefixes of the keys of epctx and onnxruntime."""
 
-_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_REQUIREMENT = re.compile(r"(?im)^Requires-Dist: *(([\w.-]+).*)")
+_found: dict[str, tuple[str, list[tuple[str, bool]]]] = {}
+"""State and requirements of each distribution that was asked for; kept, since imported
+code does not change either.
+"""
 _CODE = (".py", ".so", ".pyd", ".dll", ".dylib")
 
 
@@ -73,6 +69,9 @@ def ingredients(
 
     def seal(value: bytes) -> str:
         """Return a keyed digest of a value that must not be guessed from a record."""
+        # Most keys have none.
+        import hmac
+
         return hmac.new(secret(), value, hashlib.sha256).hexdigest()
 
     distributions = [
@@ -82,18 +81,15 @@ def ingredients(
     entries = options.config_entries
     written, _, _ = cache_entries(entries)
     libraries = map(Path, options.config().custom_ops_libraries)
-    helping = {
-        entry.dist.name
-        for entry in entry_points(group="epctx.engines")
-        if entry.dist is not None
-    }
     return {
         "version": VERSION,
         "core": [epctx_core.__version__, _find_core_state(), PLUGIN_API],
         "model": content,
         "eps": [_describe_provider(choice, seal) for choice in choices],
         "distributions": installed_states(
-            [*distributions, *_LIBRARIES, *helping], besides=["epctx-core"]
+            [*distributions, *_LIBRARIES],
+            group="epctx.engines",
+            besides=["epctx-core"],
         ),
         "engine": options.get_session_config_entry("session.engine")
         or os.environ.get("EPCTX_ENGINE", ""),
@@ -222,7 +218,10 @@ def _digest_library(path: Path, _changed: int) -> str:
 
 
 def installed_states(
-    distributions: Iterable[str], *, besides: Iterable[str] = ()
+    distributions: Iterable[str],
+    *,
+    group: str = "",
+    besides: Collection[str] = (),
 ) -> dict[str, str]:
     """Return the states of distributions and of their installed requirements.
 
@@ -231,91 +230,112 @@ def installed_states(
 
     Args:
         distributions: their names.
-        besides: names to leave out, with requirements of theirs alone.
+        group: a group of entry points; distributions that have it are included.
+        besides: normalised names to leave out, with requirements of theirs alone.
 
     Returns:
         The states by normalised name: the version, and a digest of the list of
         installed files, if there is one; for an editable installation instead of that
         the time of the newest change to its code and its packages' data.
     """
+    installed = {package.key: package for package in list_distributions()}
+    named = [normalise_name(name) for name in distributions]
+    if group:
+        named += [
+            name
+            for name, package in installed.items()
+            if f"[{group}]".encode() in package.read("entry_points.txt")
+        ]
+
     states: dict[str, str] = {}
-    left_out = frozenset(map(_normalise, besides))
-    waiting = [(_normalise(name), True) for name in distributions]
+    waiting = [(name, True) for name in named]
     while waiting:
         name, with_extras = waiting.pop()
-        if name in states or name in left_out:
+        # None for one that is not installed, or that has its state already.
+        package = installed.pop(name, None)
+        if package is None or name in besides:
             continue
-        state, required, of_extras = _find_installed(name)
-        if state:
-            states[name] = state
-            waiting += [
-                (other, False)
-                for other in (required + of_extras if with_extras else required)
-            ]
+        if name not in _found:
+            try:
+                _found[name] = (
+                    _describe_files(package.version, package.read),
+                    _list_requirements(name, package.read),
+                )
+            except (OSError, TypeError, ValueError):
+                # Versions of the library that reads old formats raise differently.
+                _found[name] = "unreadable metadata", []
+        states[name], required = _found[name]
+        waiting += [
+            (other, False)
+            for other, of_extra in required
+            if with_extras or not of_extra
+        ]
     return states
 
 
-@cache
-def _find_installed(name: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return state, requirements and those of extras; cached, since imported code does
-    not change either.
+def _describe_files(version: str | None, read: Callable[[str], bytes]) -> str:
+    """Return the state of a distribution by its version and its files of metadata.
+
+    Raises:
+        ValueError: it has no version.
     """
-    try:
-        package = distribution(name)
-    except PackageNotFoundError:
-        return "", (), ()
-    folder = _find_editable_folder(package)
-    try:
-        # Each property of the library parses all of it again; only old formats keep
-        # requirements elsewhere.
-        metadata = package.metadata
-        version = str(metadata["Version"])
-        listed = package.read_text("RECORD") or ""
-        requires = metadata.get_all("Requires-Dist") or (
-            () if listed else package.requires or ()
-        )
-    except (KeyError, OSError, TypeError, ValueError):
-        # Versions of the library raise differently.
-        return "unreadable metadata", (), ()
+    if version is None:
+        raise ValueError("it has no version")
+    folder = _find_editable_folder(read("direct_url.json"))
+    if folder is not None:
+        return f"{version}, edited {newest_change(folder)}"
     # The list of installed files has their digests: nightly builds of a vendor share a
-    # version.
-    files = (
-        f", files {hashlib.sha256(listed.encode()).hexdigest()[:16]}" if listed else ""
-    )
-    state = version + (files if folder is None else f", edited {newest_change(folder)}")
-    required = [
-        (match[1], "extra" in text) for text in requires if (match := _NAME.match(text))
-    ]
-    always = tuple(_normalise(other) for other, of_extra in required if not of_extra)
+    # version. pip ends its lines as on Windows, and others do not.
+    listed = read("RECORD").replace(b"\r\n", b"\n")
     return (
-        state,
-        always,
-        tuple(_normalise(other) for other, of_extra in required if of_extra),
+        f"{version}, files {hashlib.sha256(listed).hexdigest()[:16]}"
+        if listed
+        else version
     )
 
 
-def _find_editable_folder(package: IDistribution) -> Path | None:
-    """Return the folder of an editable installation's code (PEP 610), or None."""
+def _list_requirements(
+    name: str, read: Callable[[str], bytes]
+) -> list[tuple[str, bool]]:
+    """Return the distributions that one requires, by normalised name; for each, whether
+    an extra does.
+    """
+    data = (read("METADATA") or read("PKG-INFO")).replace(b"\r\n", b"\n")
+    # The description follows.
+    head = data.partition(b"\n\n")[0].decode()
+    if not _REQUIREMENT.search(head) and read("requires.txt"):
+        # A format from before wheels, whose conditions the library knows.
+        from importlib_metadata import requires
+
+        head = "\n".join(f"Requires-Dist: {text}" for text in requires(name) or ())
+    return [
+        (normalise_name(other), "extra" in text)
+        for text, other in _REQUIREMENT.findall(head)
+    ]
+
+
+def _find_editable_folder(origin: bytes) -> Path | None:
+    """Return the folder of an editable installation's code, or None.
+
+    Args:
+        origin: its `direct_url.json` (PEP 610); empty if it has none.
+    """
+    if not origin:
+        return None
+    # Few packages have it. `url2pathname` would import HTTP, and systems with drives
+    # have no locks that a cache could use.
+    from urllib.parse import unquote, urlsplit
+
     try:
-        origin = json.loads(package.read_text("direct_url.json") or "{}")
-        if not origin.get("dir_info", {}).get("editable"):
-            return None
-        # Few packages are installed so, and these two import much.
-        from urllib.parse import urlsplit
-        from urllib.request import url2pathname
-
-        url = urlsplit(origin["url"])
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        fields = json.loads(origin)
+        url = urlsplit(fields["url"])
+        is_editable = url.scheme == "file" and fields["dir_info"]["editable"]
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if url.scheme != "file":
+    if not is_editable:
         return None
-    folder = Path(url2pathname(url.path))
+    folder = Path(unquote(url.path))
     return folder / "src" if (folder / "src").is_dir() else folder
-
-
-def _normalise(name: str) -> str:
-    """Return a distribution's normalised name (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache

@@ -43,9 +43,14 @@ _FAULTS_OF_ENTRIES = (
 )
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _LOAD_OPTIONS = (
-    "graph_optimization_level", "execution_mode", "intra_op_num_threads",
-    "inter_op_num_threads", "input_budget", "log_severity_level", "cancellation",
-)  # fmt: skip
+    "graph_optimization_level",
+    "execution_mode",
+    "intra_op_num_threads",
+    "inter_op_num_threads",
+    "input_budget",
+    "log_severity_level",
+    "cancellation",
+)
 _log = logging.getLogger("epctx.cache")
 _warned: set[Path] = set()
 

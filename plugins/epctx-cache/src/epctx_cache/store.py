@@ -23,10 +23,9 @@ import json
 import logging
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -43,10 +42,8 @@ from epctx_cache.counters import (
     read_log,
 )
 from epctx_cache.lock import FileLock, key_lock
-from epctx_cache.results import CollectionResult
 from epctx_core.errors import EpctxError
 from epctx_core.ext import (
-    check_required_files,
     make_private_folder,
     parse_json,
     read_small_file,
@@ -54,6 +51,7 @@ from epctx_core.ext import (
 )
 
 if TYPE_CHECKING:
+    from epctx_cache.results import CollectionResult
     from epctx_core.plugin import Cancellation
 
 RECORD = "entry.json"
@@ -198,7 +196,7 @@ def check_head(folder: Path, record: EntryRecord) -> None:
     Raises:
         CorruptEntryError: a file is missing or different.
     """
-    try:
+    with _blaming_entry():
         for file in record.files:
             path = folder / file.path
             if path.is_symlink() or not path.is_file():
@@ -206,15 +204,9 @@ def check_head(folder: Path, record: EntryRecord) -> None:
             if path.stat().st_size != file.bytes:
                 raise CorruptEntryError(f"{file.path} has another length")
         model = record.files[-1]
-        if (
-            hashlib.sha256((folder / model.path).read_bytes()).hexdigest()
-            != model.digest
-        ):
+        data = (folder / model.path).read_bytes()
+        if hashlib.sha256(data).hexdigest() != model.digest:
             raise CorruptEntryError(f"{model.path} has another digest")
-    except OSError as error:
-        raise CorruptEntryError(
-            f"it cannot be read: {error.strerror or error}"
-        ) from error
 
 
 def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> None:
@@ -224,11 +216,26 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
     Raises:
         CorruptEntryError: as `check_head`, or a byte is different.
     """
+    # A hit checks the head alone; a load checks the rest.
+    from epctx_core.ext import check_required_files
+
     check_head(folder, record)
+    with _blaming_entry():
+        try:
+            check_required_files(folder / record.files[-1].path, once=once)
+        except EpctxError as error:
+            raise CorruptEntryError(error.message.rstrip(".")) from error
+
+
+@contextmanager
+def _blaming_entry() -> Iterator[None]:
+    """Attribute to an entry what the system refuses.
+
+    Raises:
+        CorruptEntryError: instead of OSError.
+    """
     try:
-        check_required_files(folder / record.files[-1].path, once=once)
-    except EpctxError as error:
-        raise CorruptEntryError(error.message.rstrip(".")) from error
+        yield
     except OSError as error:
         raise CorruptEntryError(
             f"it cannot be read: {error.strerror or error}"
@@ -238,9 +245,9 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
 USED = "used"
 PUSHED = "pushed"
 _STAMPED_EVERY = 60
+"""Seconds between two stamps of an entry's use."""
 _PUSHED_EVERY = 86_400
 """Seconds: a storage may remove what is old."""
-"""Seconds between two stamps of an entry's use."""
 _HIDING = "secret"
 _SECRET_BYTES = 32
 _OUTGOING = "removed-"
@@ -377,20 +384,13 @@ class EntryStore:
         """
         count_hit(lease.folder)
         stamp = lease.folder / USED
-        with suppress(OSError):  # not more than once a minute
-            if (
-                not stamp.exists()
-                or abs(time.time() - stamp.stat().st_mtime) > _STAMPED_EVERY
-            ):
+        if not _is_younger(stamp, _STAMPED_EVERY):
+            with suppress(OSError):
                 stamp.touch()
 
     def is_pushed(self, lease: Lease) -> bool:
         """Return whether an entry was put into a shared cache less than a day ago."""
-        try:
-            pushed = (lease.folder / PUSHED).stat().st_mtime
-        except OSError:
-            return False
-        return abs(time.time() - pushed) < _PUSHED_EVERY
+        return _is_younger(lease.folder / PUSHED, _PUSHED_EVERY)
 
     def note_push(self, lease: Lease) -> None:
         """Note that an entry was put into a shared cache; failures are ignored."""
@@ -527,10 +527,10 @@ class EntryStore:
                 return data
             make_private_folder(path.parent)
             path.unlink(missing_ok=True)  # damaged: entries that depend on it are lost
-            draft = path.with_suffix(f".{secrets.token_hex(4)}")
+            draft = path.with_suffix(f".{os.urandom(4).hex()}")
             try:
                 draft.touch(mode=0o600, exist_ok=False)
-                draft.write_bytes(secrets.token_bytes(_SECRET_BYTES))
+                draft.write_bytes(os.urandom(_SECRET_BYTES))
                 with suppress(FileExistsError):
                     # The first one of several processes counts.
                     os.link(draft, path)
@@ -572,7 +572,7 @@ class EntryStore:
 
     def _move_out(self, folder: Path) -> None:
         """Move an entry out of its folder in one step, then remove its files."""
-        outgoing = self._staging / f"{_OUTGOING}{secrets.token_hex(8)}"
+        outgoing = self._staging / f"{_OUTGOING}{os.urandom(8).hex()}"
         make_private_folder(self._staging)
         with suppress(FileNotFoundError):
             folder.rename(outgoing)
@@ -603,6 +603,14 @@ class EntryStore:
                 with lock:
                     remove_tree(staging / key)
                     (locks / key).unlink(missing_ok=True)
+
+
+def _is_younger(stamp: Path, seconds: float) -> bool:
+    """Return whether a file is there and was touched less than some seconds ago."""
+    try:
+        return abs(time.time() - stamp.stat().st_mtime) < seconds
+    except OSError:
+        return False
 
 
 def _sync(path: Path) -> None:
@@ -653,6 +661,9 @@ def collect(
     Raises:
         OSError: the cache cannot be written.
     """
+    # A hit removes nothing.
+    from epctx_cache.results import CollectionResult
+
     store.sweep()
     forget_older(store.index_folder, INDEX_KEPT)
     entries = sorted(store.entries(), key=lambda entry: (entry.last_use, entry.key))

@@ -25,7 +25,6 @@ from epctx_core.ext import (
     GraphPartition,
     GraphSlice,
     MappedFile,
-    Node,
     Weight,
     types_of,
 )
@@ -211,7 +210,7 @@ def find_node(root: GraphIndex, path: object, index: object) -> NodeView:
         raise ProtocolError(
             f"the model has no node {index!r:.80} in the graph {path!r:.80}"
         )
-    return Node(graph, index)
+    return graph.get_node(index)
 
 
 def find_weight(root: GraphIndex, path: object, name: object) -> TensorView:
@@ -271,7 +270,7 @@ class ReceivedModel:
         for index in description["taken"]:
             is_taken[index] = True
         parent = (
-            Node(_find_graph(self._root, graph.path[:-1]), graph.path[-1][0])
+            _find_graph(self._root, graph.path[:-1]).get_node(graph.path[-1][0])
             if graph.path
             else None
         )
@@ -310,7 +309,7 @@ class ReceivedModel:
         references: list[Any] = []
         for node in islice(nodes, len(graph.nodes) + 1):
             index = node if isinstance(node, int) else getattr(node, "index", None)
-            if isinstance(node, Node) and not node.is_in(graph):
+            if hasattr(node, "is_in") and not node.is_in(graph):
                 references.append(
                     next(
                         ([g.path, index] for g in self._root.walk() if node.is_in(g)),

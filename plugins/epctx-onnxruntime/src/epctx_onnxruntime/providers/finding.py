@@ -57,4 +57,5 @@ def find_infos(folders: Sequence[str], accepts: Callable[[str], bool]) -> list[P
 
 def _read_name(info: Path) -> str:
     name = info.name.removesuffix(_INFO).rpartition("-")[0]
+    # As the core does; each load comes here, and none needs `epctx_core.ext`.
     return re.sub("[-_.]+", "-", name).lower()
