@@ -41,7 +41,8 @@ others = set(sys.modules)
 import epctx_core as epctx
 with epctx.InferenceSession(sys.argv[1]) as session:
     shapes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in session.get_inputs()}
-    found = session.run(None, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+    types = {i.name: {"tensor(int64)": np.int64}.get(i.type, np.float32) for i in session.get_inputs()}
+    found = session.run(None, {name: np.ones(shape, types[name]) for name, shape in shapes.items()})
 loaded = sorted(sys.modules.keys() - others)
 names = [name for name in loaded if name.startswith("epctx")]
 nodes = [node for name in names for node in ast.walk(ast.parse(open(sys.modules[name].__file__).read()))]
