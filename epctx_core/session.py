@@ -83,7 +83,7 @@ class InferenceSession(Strict):
         )
         work = Work(model, self._options, registry, requested)
         exporter = None
-        if self._options.config().context_enable:
+        if work.config.context_enable:
             # Loading and running need nothing of compiling to files.
             from epctx_core.compiling.compile import prepare_export
 

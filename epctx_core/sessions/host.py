@@ -88,14 +88,14 @@ def read_request(
     providers: Sequence[str | ProviderRequest] | None,
     provider_options: Sequence[Mapping[str, object]] | None,
 ) -> tuple[SessionOptions, Sequence[ProviderRequest] | None]:
-    """Return a copy of a host's options, and its EPs with theirs; None if it named
-    none.
+    """Return a copy of a host's options, or new ones, and its EPs with theirs; None if
+    it named none.
 
     Raises:
         InvalidArgument: the options are not epctx's; or EPs are given twice, or not in
             a form that `InferenceSession` takes.
     """
-    session = copy_options(SessionOptions() if options is None else options)
+    session = SessionOptions() if options is None else copy_options(options)
     if providers is None and provider_options is None:
         return session, list(session.providers) or None
     if isinstance(providers, str):

@@ -394,9 +394,9 @@ class ProviderSession:
             # A host that names classes of its own may pass None.
             registered = registry.host_plugins if registry else ()
             plugins = session.host_plugins
-            named = {NAMES_VARIABLE, TRACE_VARIABLE}
+            named = map(os.environ.get, (NAMES_VARIABLE, TRACE_VARIABLE))
             host_plugins = ()
-            if registered or plugins or not named.isdisjoint(os.environ):
+            if registered or plugins or any(named):
                 # Few processes have any.
                 from epctx_core.registry.host_plugins import list_host_plugins
 
