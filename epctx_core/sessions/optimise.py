@@ -26,7 +26,7 @@ from epctx_core.errors import (
 )
 from epctx_core.graph.model_io import check_model, check_opsets
 from epctx_core.graph.tensor_bytes import detach_weights
-from epctx_core.graph.walks import copy_message, keep_messages
+from epctx_core.graph.walks import ONNX_DOMAINS, copy_message, keep_messages
 from epctx_core.graph.weights import INLINE_LIMIT, is_detached
 from epctx_core.installing import install_engine_command
 from epctx_core.options import GraphOptimizationLevel
@@ -37,6 +37,7 @@ from epctx_core.sessions.source import OpenModel, index_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.weights import Weights
     from epctx_core.plugin import TensorView
@@ -166,7 +167,6 @@ def _optimise_by_engine(model: OpenModel, level: GraphOptimizationLevel) -> Open
 def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
     """Return a model without what it computes from constants and static shapes."""
     # Every EP is asked here; few models have anything to fold.
-    from epctx_core.graph.inference import prove_wrong
     from epctx_core.sessions.folding import MOST_PASSES, fold_once
 
     for decide in (True, False):
@@ -180,13 +180,29 @@ def _fold(model: OpenModel, engine: CpuEngine) -> OpenModel:
             folded = _index_again(source, folded)
         # Without its If, a subgraph may prove more of a value than an operator that
         # reads it allows, such as the rank of Range's inputs: engines refuse it then.
-        if not (model.graph.subgraphs and prove_wrong(folded.source.proto)):
+        if not (model.graph.subgraphs and _find_fault(folded.graph)):
             break
 
     # A branch that gives weights becomes a node for each.
     folded.folded = max(0, model.node_count - folded.node_count)
     folded.folded_outside = len(model.graph.nodes) - len(folded.graph.nodes)
     return folded
+
+
+def _find_fault(graph: GraphIndex) -> str:
+    """Return what strict inference refuses of a graph in the form in which engines get
+    it, empty for nothing; without operators that onnx does not know, among which it
+    reports no fault.
+    """
+    from epctx_core.graph.extraction import NodeGroup
+    from epctx_core.graph.inference import prove_wrong
+
+    nodes = [
+        i
+        for i, domain in enumerate(graph.domains)
+        if domain in ONNX_DOMAINS and i not in graph.node_constants
+    ]
+    return prove_wrong(NodeGroup(graph, nodes).model()) if nodes else ""
 
 
 def _apply_host(host: HostPlugin, model: OpenModel, *, level: int) -> OpenModel:

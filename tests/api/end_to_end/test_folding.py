@@ -49,7 +49,10 @@ def seen():
 
 def parsed(text, **initializers):
     """Return a model of a graph as text, with initializers by name."""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    imports = '"": 17, "com.microsoft": 1'
+    model = onnx.parser.parse_model(
+        f"<ir_version: 8, opset_import: [{imports}]> {text}"
+    )
     model.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value), name)
         for name, value in initializers.items()
@@ -394,12 +397,14 @@ def test_an_if_with_a_constant_condition_becomes_the_branch_that_runs(
         assert np.array_equal(result, expected)
 
 
-def test_an_if_stays_where_its_branch_proves_a_rank_that_inference_refuses(seen):
+@pytest.mark.parametrize("last", ["Relu", "com.microsoft.Gelu"])
+def test_an_if_stays_where_its_branch_proves_a_rank_that_inference_refuses(seen, last):
     model = parsed(
-        "g (float[3] x) => (float[3] y) {"
+        "g (float[3] x) => (float[3] z) {"
         "n = If (c) <then_branch = t () => (int64[1] v) {v = Identity (one_element)},"
         "else_branch = e () => (int64 v) {v = Identity (scalar)}>"
-        "steps = Range (zero, n, one)  s = Cast <to = 1> (steps)  y = Add (x, s) }",
+        "steps = Range (zero, n, one)  s = Cast <to = 1> (steps)  y = Add (x, s)"
+        f"z = {last} (y) }}",
         c=np.array(True),
         one_element=np.array([3]),
         scalar=np.array(3),
@@ -411,7 +416,7 @@ def test_an_if_stays_where_its_branch_proves_a_rank_that_inference_refuses(seen)
     with session(model, Onlooker) as opened:
         (result,) = opened.run(None, {"x": x})
 
-    assert seen[-1] == ["If", "Range", "Cast", "Add"]
+    assert seen[-1] == ["If", "Range", "Cast", "Add", last.rpartition(".")[2]]
     assert np.array_equal(result, onnxruntime_result(model, {"x": x})[0])
 
 
