@@ -33,6 +33,7 @@ from epctx_core.context.weightless import (
     list_source_files,
 )
 from epctx_core.graph.splice import (
+    SOURCE_NODES,
     NodeDraft,
     Replacement,
     declare_shapes,
@@ -302,6 +303,7 @@ class ProviderPart:
                 embed_mode=self.descriptions.payloads.embedded,
                 cache=cache,
             )
+            template.metadata_props.add(key=SOURCE_NODES)
             names = [attribute.name for attribute in template.attribute]
             self._templates[key] = template, names.index("partition_name")
         return self._templates[key]

@@ -387,7 +387,7 @@ class GraphPartition(NodeGroup):
     def __repr__(self) -> str:
         return f"<partition {self.number} of {self.ep}: {len(self.node_indices)} nodes>"
 
-    @cached_property
+    @property
     def node_count(self) -> int:
         """Number of its nodes, those inside subgraphs and functions included."""
         return len(self.node_indices) + self.graph.count_inside(self.node_indices)

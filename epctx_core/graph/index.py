@@ -313,7 +313,7 @@ class GraphIndex:
         the functions that they call; it may be asked of each node.
         """
         inside = self._inside
-        return sum(inside[i] for i in inside.keys() & indices)
+        return sum(map(inside.__getitem__, inside.keys() & indices))
 
     def find_subgraph(self, path: SubgraphPath) -> GraphIndex | None:
         """Return the index of a subgraph inside, or None if it is in a node that a

@@ -75,6 +75,9 @@ declaration wrong, all of it or a part.
 """
 
 
+_MADE_UP = b"unk__"
+"""Beginning of the names that inference makes up for lengths."""
+
 _RESERVED = "epctx.reserved"
 """Value of a probe whose lengths have the names that inference is not to make up."""
 
@@ -337,9 +340,11 @@ def infer_types(
             target.type.CopyFrom(type_)
         typed[0] = _infer_completely(proven, resolve, operators).graph
 
-    actual_types = (actual for _, actual in refuted.values())
-    types = chain(_walk_types([proto.graph, *typed], operators), actual_types)
-    _forget_made_up_names(types, declared_names)
+    # Most models get none.
+    if any(_MADE_UP in graph.SerializeToString() for graph in typed):
+        actual_types = (actual for _, actual in refuted.values())
+        types = chain(_walk_types([proto.graph, *typed], operators), actual_types)
+        _forget_made_up_names(types, declared_names)
     proven_types = types_of(typed[-1])
     table = types_of(typed[0], proven_types) if additions else proven_types
     table.contradictions = {

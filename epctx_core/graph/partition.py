@@ -269,7 +269,9 @@ def find_idle(graph: GraphIndex, groups: NodeGroups, own: NodeGroups) -> list[in
     idle = {
         place: group
         for place, group in enumerate(groups)
-        if all(
+        # The first node of most groups computes.
+        if graph.op_types[group[0]] in MOVING
+        and all(
             graph.op_types[i] in MOVING and not shorten_domain(graph.domains[i])
             for i in group
         )

@@ -41,7 +41,7 @@ class NodeDraft:
     outputs; cheaper than a copy of its own.
 
     Args:
-        template: complete but for those.
+        template: complete but for those; its metadata begins with the number of nodes.
         text_at: index of the text among the template's attributes.
         partition: gives the rest.
     """
@@ -63,8 +63,7 @@ class NodeDraft:
         node.CopyFrom(self._template)
         node.name = partition.node_name
         node.attribute[self._text_at].s = partition.graph_name.encode()
-        count = str(partition.node_count)
-        node.metadata_props.add(key=SOURCE_NODES, value=count)
+        node.metadata_props[0].value = str(partition.node_count)
         if partition.node_name != partition.name:
             node.metadata_props.add(key=PARTITION, value=partition.name)
         node.input.extend(self.input)

@@ -333,11 +333,12 @@ def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:
     known = {*graph.constants}.difference(graph.special_tensors)
     shapes: dict[str, np.ndarray] = {}
     nodes = []
-    for i, inputs in enumerate(graph.inputs):
-        operator = graph.op_types[i]
+    for i, (operator, inputs) in enumerate(
+        zip(graph.op_types, graph.inputs, strict=True)
+    ):
         is_of_shape = operator in _OF_SHAPES
         # Most nodes read a value that is not known.
-        if not (is_of_shape or known.issuperset(inputs[:1])):
+        if not is_of_shape and not (inputs and inputs[0] in known):
             continue
         outputs = graph.outputs[i]
         if (
@@ -353,7 +354,7 @@ def _find_foldable(graph: GraphIndex, budget: int) -> tuple[_Foldable, int]:
                 shapes[outputs[0]] = shape
                 known.add(outputs[0])
             continue
-        if not known.issuperset(filter(None, inputs)) or not any(inputs):
+        if not known.issuperset(filter(None, inputs)):
             continue
         cost = _measure(graph, inputs, outputs)
         if cost is not None and cost <= budget:

@@ -202,11 +202,12 @@ def count_nodes(
         holders = [graph.nodes[i] for i in whole]
         # Calls are inlined unless an EP keeps them.
         inside += graph.count_called(holders)
-        found.update((graph.domains[i], graph.op_types[i]) for i in nodes)
+        domains = map(graph.domains.__getitem__, nodes)
+        found.update(zip(domains, map(graph.op_types.__getitem__, nodes), strict=True))
         found.update((n.domain, n.op_type) for n in walk_nodes(holders))
         found.subtract((n.domain, n.op_type) for n in holders)
-        read = chain.from_iterable(map(graph.explicit_inputs.__getitem__, nodes))
-        for name in graph.weights.keys() & {*read}:
+        read = map(graph.explicit_inputs.__getitem__, nodes if graph.weights else ())
+        for name in graph.weights.keys() & {*chain.from_iterable(read)}:
             weights[id(graph.weights[name])] = graph.weights[name].nbytes
 
     operators = Counter[str]()
