@@ -71,17 +71,45 @@ def test_inputs_and_outputs_are_those_that_onnxruntime_shows(model):
             "{h = Relu (x)  v = Shape (h)},"
             "else_branch = e () => (int64[1] v) {v = Shape (x)}> }"
         ),
+        (
+            "g (bool c, float[n] x) => (int64[1] y) {"
+            "h = If (c) <then_branch = t () => (float[3] v) {v = Relu (x)},"
+            "else_branch = e () => (float[3] v) {v = Neg (x)}>  y = Shape (h)}"
+        ),
+        (
+            "g (bool c, float[n] x) => (float[m] h, int64[1] y) {"
+            "h, y = If (c) <"
+            "then_branch = t () => (float[3] v, int64[1] s) {v = Relu (x)  s = Shape (v)},"
+            "else_branch = e () => (float[3] v, int64[1] s) {v = Neg (x)  s = Shape (v)}> }"
+        ),
+        (
+            "g (float[1, n] x) => (float[1, m] h, int64[1, 1] y) {"
+            "h, y = Scan <num_scan_inputs = 1, "
+            "body = b (float[3] a) => (float[3] v, int64[1] s) "
+            "{v = Relu (a)  s = Shape (a)}> (x)}"
+        ),
     ],
-    ids=["inner value", "output", "value in a subgraph"],
+    ids=[
+        "inner value",
+        "output",
+        "value in a subgraph",
+        "output of a subgraph",
+        "output of a subgraph that is read there",
+        "input of a subgraph",
+    ],
 )
 def test_a_wrong_declared_length_changes_no_result(text):
-    feeds = {"x": np.ones(5, np.float32), "c": np.array(True)}
-
     with epctx.InferenceSession(parsed(text)) as session:
-        names = {value.name for value in session.get_inputs()}
-        *_, result = session.run(None, {n: v for n, v in feeds.items() if n in names})
+        feeds = {
+            value.name: np.ones(
+                [5 if length == "n" else length for length in value.shape],
+                value.tensor_type.dtype,
+            )
+            for value in session.get_inputs()
+        }
+        *_, result = session.run(None, feeds)
 
-    assert result.tolist() == [5]
+    assert result.ravel().tolist() == [5]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
