@@ -46,6 +46,7 @@ def signature(session):
         parsed("g (float[n] x) => (float[] y) {y = Relu (x)}"),
         parsed("g (float[2] x) => (seq(float[2]) y) {y = SequenceConstruct (x, x)}"),
         parsed("g (float[2] x) => (float[3] y) {y = Relu (x)}"),
+        parsed("g (float[n] x) => (float[3, 1] y) {y = Relu (x)}"),
         parsed("g (string[n] x) => (string[n] y) {y = Identity (x)}"),
     ],
 )
@@ -110,6 +111,22 @@ def test_a_wrong_declared_length_changes_no_result(text):
         *_, result = session.run(None, feeds)
 
     assert result.ravel().tolist() == [5]
+
+
+def test_a_name_of_a_length_that_is_not_utf_8_is_no_fault_of_the_engine():
+    model = parsed("g (float[length] x) => (float[length] y) {y = Relu (x)}")
+
+    with epctx.InferenceSession(model.replace(b"length", b"lengt\xff")) as session:
+        (result,) = session.run(None, {"x": np.array([-1, 2], np.float32)})
+
+    assert result.tolist() == [0, 2]
+
+
+def test_an_output_that_is_not_utf_8_is_a_fault_of_the_model():
+    model = parsed("g (float[n] x) => (float[n] result) {result = Relu (x)}")
+
+    with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
+        epctx.InferenceSession(model.replace(b"result", b"resul\xff"))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
