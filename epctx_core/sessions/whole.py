@@ -82,13 +82,14 @@ def _needs_session(graph: GraphProto, operators: Operators) -> bool:
     """Return whether a session gives some values itself, as a default of an input and
     an output that no node computes, or guards one: an engine would trust the length
     that is declared of an output that a node reads, and those that subgraphs declare of
-    their inputs and outputs.
+    their inputs and outputs. An engine computes at least one output.
     """
     values = (*graph.input, *graph.initializer, *graph.output)
     names = {value.name for value in values}
     outputs = {value.name for value in graph.output}
     return (
-        len(names) < len(values)
+        not outputs
+        or len(names) < len(values)
         or len(graph.sparse_initializer) > 0
         or any(not outputs.isdisjoint(node.input) for node in graph.node)
         or any(path for path, _ in walk_graphs(graph, operators=operators))

@@ -113,6 +113,13 @@ def test_a_wrong_declared_length_changes_no_result(text):
     assert result.ravel().tolist() == [5]
 
 
+def test_a_model_without_outputs_runs():
+    with epctx.InferenceSession(
+        parsed("g (float[2] x) => () {y = Relu (x)}")
+    ) as session:
+        assert session.run(None, {"x": np.ones(2, np.float32)}) == []
+
+
 def test_a_name_of_a_length_that_is_not_utf_8_is_no_fault_of_the_engine():
     model = parsed("g (float[length] x) => (float[length] y) {y = Relu (x)}")
 
