@@ -120,6 +120,20 @@ def test_a_model_without_outputs_runs():
         assert session.run(None, {"x": np.ones(2, np.float32)}) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'g () => (float y) {y = Constant <value_string = "a"> ()}',
+        'g () => (float[2] y) {y = Constant <value_strings = ["a", "b"]> ()}',
+    ],
+)
+def test_a_constant_output_of_another_type_than_declared_is_a_fault_of_the_model(text):
+    model = parsed(text)
+
+    with pytest.raises(epctx.InvalidGraph, match="type inference refuses"):
+        epctx.InferenceSession(model)
+
+
 def test_a_name_of_a_length_that_is_not_utf_8_is_no_fault_of_the_engine():
     model = parsed("g (float[length] x) => (float[length] y) {y = Relu (x)}")
 

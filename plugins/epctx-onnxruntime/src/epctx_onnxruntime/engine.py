@@ -357,15 +357,26 @@ class OnnxRuntimeModel:
     def describe_outputs(
         self, declared: Sequence[ValueInfoProto]
     ) -> list[ValueInfoProto]:
-        """Return declared outputs with the types that onnxruntime knows of them."""
+        """Return declared outputs with the types that onnxruntime knows of them.
+
+        Raises:
+            NotImplementedByProvider: a constant is declared as another type, which
+                onnxruntime does not look at.
+        """
         _, session = self._state
         described = []
         for value, known in zip(declared, session.get_outputs(), strict=True):
             elem_type = _TENSORS.get(known.type)
+            declared = value.type.tensor_type
+            is_declared = value.HasField("type")
+            if elem_type not in {None, declared.elem_type} and is_declared:
+                raise NotImplementedByProvider(
+                    f"{value.name!r}, which is {known.type}, is declared otherwise"
+                )
             # One of unknown rank has no lengths, either: one that is declared with some
             # is declared wrongly.
-            has_lengths = bool(known.shape or value.type.tensor_type.shape.dim)
-            if elem_type is None or (value.HasField("type") and not has_lengths):
+            has_lengths = bool(known.shape or declared.shape.dim)
+            if elem_type is None or (is_declared and not has_lengths):
                 described.append(value)
                 continue
             made = make_tensor_value_info(value.name, elem_type, known.shape)
