@@ -12,7 +12,12 @@ from epctx_core.engines.cpu_engine import load_engine_class
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.preconditions import check_preconditions
 from epctx_core.graph.type_table import TypeTable
-from epctx_core.graph.walks import copy_message, list_operators, walk_graphs
+from epctx_core.graph.walks import (
+    Operators,
+    copy_message,
+    list_operators,
+    walk_graphs,
+)
 from epctx_core.options.choices import CPU_EP
 from epctx_core.sessions.placement import Placement, count_nodes
 from epctx_core.sessions.plan import Plan, StepSpec
@@ -43,7 +48,7 @@ def prepare_whole(
         not operators
         or (DOMAIN, OP_TYPE) in operators
         or not (policy.optimizes and load_engine_class(policy.engine).optimizes)
-        or _needs_session(graph)
+        or _needs_session(graph, operators)
     ):
         return None
 
@@ -51,8 +56,7 @@ def prepare_whole(
     # The engine would compute with lengths that a model declares of inner values, and
     # they may be wrong.
     model: ModelProto = copy_message(source.proto)
-    for _, each in walk_graphs(model.graph, operators=operators):
-        del each.value_info[:]
+    del model.graph.value_info[:]
     prepared = engine.prepare_whole(model, source.weights)
     if prepared is None:
         return None
@@ -74,18 +78,21 @@ def prepare_whole(
     return plan, TypeTable([*graph.input, *results])
 
 
-def _needs_session(graph: GraphProto) -> bool:
+def _needs_session(graph: GraphProto, operators: Operators) -> bool:
     """Return whether a session gives some values itself, as a default of an input and
     an output that no node computes, or guards one: an engine would trust the length
-    that is declared of an output that a node reads.
+    that is declared of an output that a node reads, and those that subgraphs declare of
+    their inputs and outputs. An engine computes at least one output.
     """
     values = (*graph.input, *graph.initializer, *graph.output)
     names = {value.name for value in values}
     outputs = {value.name for value in graph.output}
     return (
-        len(names) < len(values)
+        not outputs
+        or len(names) < len(values)
         or len(graph.sparse_initializer) > 0
         or any(not outputs.isdisjoint(node.input) for node in graph.node)
+        or any(path for path, _ in walk_graphs(graph, operators=operators))
     )
 
 
@@ -97,11 +104,11 @@ def describe_whole(source: SourceModel) -> Placement:
         weights=source.weights,
         owner=source.proto,
     )
-    counts = count_nodes({graph: range(len(graph.nodes)) for graph in index.walk()})
+    counts = count_nodes({index: range(len(index.nodes))})
     return Placement(
         nodes=counts["nodes"],
         folded_nodes=0,
-        inside_nodes=counts["nodes"] - len(index.nodes),
+        inside_nodes=0,
         eps=[{"ep": CPU_EP, "provided_by": "engine", "simulated": False, **counts}],
         left=[],
     )

@@ -46,6 +46,7 @@ def signature(session):
         parsed("g (float[n] x) => (float[] y) {y = Relu (x)}"),
         parsed("g (float[2] x) => (seq(float[2]) y) {y = SequenceConstruct (x, x)}"),
         parsed("g (float[2] x) => (float[3] y) {y = Relu (x)}"),
+        parsed("g (float[n] x) => (float[3, 1] y) {y = Relu (x)}"),
         parsed("g (string[n] x) => (string[n] y) {y = Identity (x)}"),
     ],
 )
@@ -71,17 +72,82 @@ def test_inputs_and_outputs_are_those_that_onnxruntime_shows(model):
             "{h = Relu (x)  v = Shape (h)},"
             "else_branch = e () => (int64[1] v) {v = Shape (x)}> }"
         ),
+        (
+            "g (bool c, float[n] x) => (int64[1] y) {"
+            "h = If (c) <then_branch = t () => (float[3] v) {v = Relu (x)},"
+            "else_branch = e () => (float[3] v) {v = Neg (x)}>  y = Shape (h)}"
+        ),
+        (
+            "g (bool c, float[n] x) => (float[m] h, int64[1] y) {"
+            "h, y = If (c) <"
+            "then_branch = t () => (float[3] v, int64[1] s) {v = Relu (x)  s = Shape (v)},"
+            "else_branch = e () => (float[3] v, int64[1] s) {v = Neg (x)  s = Shape (v)}> }"
+        ),
+        (
+            "g (float[1, n] x) => (float[1, m] h, int64[1, 1] y) {"
+            "h, y = Scan <num_scan_inputs = 1, "
+            "body = b (float[3] a) => (float[3] v, int64[1] s) "
+            "{v = Relu (a)  s = Shape (a)}> (x)}"
+        ),
     ],
-    ids=["inner value", "output", "value in a subgraph"],
+    ids=[
+        "inner value",
+        "output",
+        "value in a subgraph",
+        "output of a subgraph",
+        "output of a subgraph that is read there",
+        "input of a subgraph",
+    ],
 )
 def test_a_wrong_declared_length_changes_no_result(text):
-    feeds = {"x": np.ones(5, np.float32), "c": np.array(True)}
-
     with epctx.InferenceSession(parsed(text)) as session:
-        names = {value.name for value in session.get_inputs()}
-        *_, result = session.run(None, {n: v for n, v in feeds.items() if n in names})
+        feeds = {
+            value.name: np.ones(
+                [5 if length == "n" else length for length in value.shape],
+                value.tensor_type.dtype,
+            )
+            for value in session.get_inputs()
+        }
+        *_, result = session.run(None, feeds)
 
-    assert result.tolist() == [5]
+    assert result.ravel().tolist() == [5]
+
+
+def test_a_model_without_outputs_runs():
+    with epctx.InferenceSession(
+        parsed("g (float[2] x) => () {y = Relu (x)}")
+    ) as session:
+        assert session.run(None, {"x": np.ones(2, np.float32)}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'g () => (float y) {y = Constant <value_string = "a"> ()}',
+        'g () => (float[2] y) {y = Constant <value_strings = ["a", "b"]> ()}',
+    ],
+)
+def test_a_constant_output_of_another_type_than_declared_is_a_fault_of_the_model(text):
+    model = parsed(text)
+
+    with pytest.raises(epctx.InvalidGraph, match="type inference refuses"):
+        epctx.InferenceSession(model)
+
+
+def test_a_name_of_a_length_that_is_not_utf_8_is_no_fault_of_the_engine():
+    model = parsed("g (float[length] x) => (float[length] y) {y = Relu (x)}")
+
+    with epctx.InferenceSession(model.replace(b"length", b"lengt\xff")) as session:
+        (result,) = session.run(None, {"x": np.array([-1, 2], np.float32)})
+
+    assert result.tolist() == [0, 2]
+
+
+def test_an_output_that_is_not_utf_8_is_a_fault_of_the_model():
+    model = parsed("g (float[n] x) => (float[n] result) {result = Relu (x)}")
+
+    with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
+        epctx.InferenceSession(model.replace(b"result", b"resul\xff"))
 
 
 @pytest.mark.parametrize("network", NETWORKS)

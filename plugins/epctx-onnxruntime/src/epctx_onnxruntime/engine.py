@@ -136,8 +136,12 @@ class OnnxRuntimeEngine(BaseEngine):
         self, model: ModelProto, weights: Mapping[str, TensorView]
     ) -> tuple[OnnxRuntimeModel, Sequence[ValueInfoProto]]:
         """Prepare the whole model of a session; see `BaseEngine.prepare_whole`."""
-        prepared = self.prepare_optimized(model, weights)
-        return prepared, prepared.describe_outputs(model.graph.output)
+        try:
+            prepared = self.prepare_optimized(model, weights)
+            return prepared, prepared.describe_outputs(model.graph.output)
+        except UnicodeDecodeError as error:
+            # The core says which name it is.
+            raise NotImplementedByProvider(f"a name is not UTF-8: {error}") from error
 
     def prepare_optimized(
         self, model: ModelProto, weights: Mapping[str, TensorView]
@@ -353,18 +357,32 @@ class OnnxRuntimeModel:
     def describe_outputs(
         self, declared: Sequence[ValueInfoProto]
     ) -> list[ValueInfoProto]:
-        """Return declared outputs with the types that onnxruntime knows of them."""
+        """Return declared outputs with the types that onnxruntime knows of them.
+
+        Raises:
+            NotImplementedByProvider: a constant is declared as another type, which
+                onnxruntime does not look at.
+        """
         _, session = self._state
         described = []
         for value, known in zip(declared, session.get_outputs(), strict=True):
             elem_type = _TENSORS.get(known.type)
-            # One of unknown rank has no lengths, either.
-            is_declared = value.HasField("type") and not known.shape
-            described.append(
-                value
-                if elem_type is None or is_declared
-                else make_tensor_value_info(value.name, elem_type, known.shape)
-            )
+            declared = value.type.tensor_type
+            is_declared = value.HasField("type")
+            if elem_type not in {None, declared.elem_type} and is_declared:
+                raise NotImplementedByProvider(
+                    f"{value.name!r}, which is {known.type}, is declared otherwise"
+                )
+            # One of unknown rank has no lengths, either: one that is declared with some
+            # is declared wrongly.
+            has_lengths = bool(known.shape or declared.shape.dim)
+            if elem_type is None or (is_declared and not has_lengths):
+                described.append(value)
+                continue
+            made = make_tensor_value_info(value.name, elem_type, known.shape)
+            if not known.shape:
+                made.type.tensor_type.ClearField("shape")
+            described.append(made)
         return described
 
     def run(
