@@ -90,7 +90,8 @@ def test_where_no_ep_is_installed_none_is_checked_and_the_line_to_install_is_sai
     (finding,) = [f for f in report.findings if f.code == "not-checked"]
     assert (report.ok, report.verdict) == (True, "not-checked")
     assert "pip install" in finding.hint
-    assert "over" in finding.hint
+    assert "ExecutionProvider; " in finding.hint
+    assert "does not read payloads made for hardware" in finding.hint
 
 
 def test_a_payload_of_the_kind_dlc_is_named(real):
