@@ -542,7 +542,9 @@ class Registry:
             raised = mark_broken(
                 record, error.__cause__ or error, "its availability failed"
             )
-            failed = Availability(False, reason=raised.reason)
+            # Users of a record put its label before the reason, and a full stop after.
+            reason = raised.reason.splitlines()[0].replace(f"{record.label} ", "")
+            failed = Availability(False, reason=reason.rstrip("."))
             self._store_availability(record, purpose, failed, raised.traceback)
             raise
         self._store_availability(record, purpose, answer)
