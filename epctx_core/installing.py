@@ -57,8 +57,10 @@ OVER_ONNXRUNTIME = "epctx-onnxruntime"
 """Package for any build of onnxruntime."""
 _EXTRAS = {"ort": "epctx-onnxruntime[cpu]"}
 """Packages that extras of epctx-core install, where they have another name."""
+ENGINE = ("epctx.engines", "onnxruntime")
+"""The engine of epctx-onnxruntime, by group and name."""
 PROVIDED_BY: Mapping[tuple[str, str], str] = {
-    ("epctx.engines", "onnxruntime"): "epctx-core[ort]",
+    ENGINE: "epctx-core[ort]",
     ("epctx.host_plugins", "profile"): "epctx-bench",
     ("epctx.host_plugins", "trace"): "epctx-conformance",
     ("epctx.isolation", "process"): "epctx-isolation",
@@ -175,7 +177,7 @@ def install_engine_command() -> str:
     # A folder that pip left, as there are strange files in it, has no origin.
     if spec is not None and spec.origin is not None:
         return install_command(OVER_ONNXRUNTIME)
-    return install_command(PROVIDED_BY["epctx.engines", "onnxruntime"])
+    return install_command(PROVIDED_BY[ENGINE])
 
 
 def _find_origin() -> Path | None:

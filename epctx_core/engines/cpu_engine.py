@@ -19,9 +19,7 @@ from epctx_core.errors import (
     InvalidArgument,
     InvalidGraph,
     NotImplementedByProvider,
-    PackageMissing,
     RuntimeException,
-    suggestion,
 )
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
@@ -77,43 +75,18 @@ def find_engine(named: str | None) -> EntryPoint | None:
 
     Raises:
         PackageMissing: the named engine is not installed.
+        InvalidArgument: several packages have it.
     """
     chosen = named or read_environment()
     if chosen == BUILT_IN:
         return None
-    name = chosen or ONNXRUNTIME
-    entries = list_entries(GROUP)
-    candidates = {
-        entry.package.name: entry for entry in reversed(entries) if entry.name == name
-    }
-    if not candidates and not chosen:
-        return None
-    if not candidates:
-        # A load needs no hint.
-        from epctx_core.installing import install_engine_command
+    if not chosen:
+        return next((e for e in list_entries(GROUP) if e.name == ONNXRUNTIME), None)
+    # Few loads name one.
+    from epctx_core.registry.entries import find_entry
 
-        names = sorted({*(entry.name for entry in entries), BUILT_IN})
-        others = f"Install the package that has it, or use one of: {', '.join(names)}."
-        raise PackageMissing(
-            f"the engine {name!r}, named by "
-            f"{'session.engine' if named else _VARIABLE}, is not installed."
-            f"{suggestion(name, names)}",
-            hint=install_engine_command() if name == ONNXRUNTIME else others,
-        )
-
-    *others_too, first = candidates
-    if others_too:
-        _log.warning(
-            (
-                "the engine %r is in several packages: %s is used and not %s. "
-                "Uninstall all but one of them."
-            ),
-            name,
-            first,
-            " or ".join(others_too),
-        )
-
-    return candidates[first]
+    named_by = "session.engine" if named else _VARIABLE
+    return find_entry(GROUP, chosen, "engine", named_by=named_by)
 
 
 @cache
@@ -219,8 +192,8 @@ class CpuEngine:
     Chosen on first use.
 
     Raises:
-        PackageMissing: the host or the environment names an engine that is not
-            installed.
+        PackageMissing, InvalidArgument: the engine that the host or the environment
+            names is not installed, or is in several packages.
     """
 
     def __init__(self, policy: EnginePolicy) -> None:

@@ -16,18 +16,24 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.forwarding import import_installed, missing_package
-from epctx_core.installing import PROVIDED_BY, install_command
+from epctx_core.installing import (
+    ENGINE,
+    PROVIDED_BY,
+    install_command,
+    install_engine_command,
+)
 from epctx_core.registry.guard import describe
 from epctx_core.registry.installed import EntryPoint, list_entries
 
 
-def find_entry(group: str, name: str, kind: str) -> EntryPoint:
+def find_entry(group: str, name: str, kind: str, *, named_by: str = "") -> EntryPoint:
     """Return the one entry of a group that has a name.
 
     Args:
         group: the group.
         name: the entry's, or `<distribution>:<name>`.
         kind: a noun for what the group has, for messages.
+        named_by: the option or variable that has the name, for messages.
 
     Raises:
         PackageMissing: no installed package has it.
@@ -41,13 +47,18 @@ def find_entry(group: str, name: str, kind: str) -> EntryPoint:
     }
     if not candidates:
         names = sorted({entry.name for entry in entries})
-        package = PROVIDED_BY.get((group, name))
+        hint = (
+            "Install the package that has it. Installed are: "
+            f"{', '.join(names) or 'none'}."
+        )
+        if (group, name) == ENGINE:
+            hint = install_engine_command()
+        elif package := PROVIDED_BY.get((group, name)):
+            hint = install_command(package)
+        named = f", named by {named_by}," if named_by else ""
         raise PackageMissing(
-            f"the {kind} {name!r} is not installed.{suggestion(name, names)}",
-            hint=install_command(package)
-            if package
-            else "Install the package that has it. Installed are: "
-            f"{', '.join(names) or 'none'}.",
+            f"the {kind} {name!r}{named} is not installed.{suggestion(name, names)}",
+            hint=hint,
         )
 
     if len(candidates) > 1:

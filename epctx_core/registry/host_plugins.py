@@ -15,15 +15,10 @@ from typing import Any
 
 import pluggy
 
-from epctx_core.errors import EpctxError, Fail, InvalidArgument
+from epctx_core.errors import EpctxError, InvalidArgument
 from epctx_core.options.table import split_names
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs, HostHookSpecs
-from epctx_core.registry.entries import (
-    describe_entry,
-    describe_package,
-    find_entry,
-    import_entry,
-)
+from epctx_core.registry.entries import blame_entry, describe_package, import_entry
 from epctx_core.registry.guard import describe
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 
@@ -32,6 +27,7 @@ GROUP = "epctx.host_plugins"
 """One entry for each plugin: its value is the object, or a class to call without
 arguments.
 """
+_KIND = "host plugin"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -180,32 +176,25 @@ def _load_named_plugins() -> Iterator[HostPlugin]:
         EpctxError: see `load_host_plugin`.
     """
     if os.environ.get(TRACE_VARIABLE, "").strip() not in ("", "0"):
-        entry, tracer = import_entry(
-            GROUP, "trace", "host plugin", needed_by=TRACE_VARIABLE
-        )
-        yield check_host_plugin(tracer(), "trace", describe_package(entry))
+        yield load_host_plugin("trace", needed_by=TRACE_VARIABLE)
     yield from map(load_host_plugin, split_names(os.environ.get(NAMES_VARIABLE, "")))
 
 
-def load_host_plugin(name: str) -> HostPlugin:
+def load_host_plugin(name: str, needed_by: str = "") -> HostPlugin:
     """Return the plugin of an entry point of an installed package.
+
+    Args:
+        name: the entry's.
+        needed_by: what needs it; empty for the host, which named it.
 
     Raises:
         PackageMissing: no package has one of that name.
-        Fail: it could not be imported or made.
+        PluginError: it could not be imported or made.
         InvalidArgument: several packages have one of that name; or see
             `check_host_plugin`.
     """
-    entry = find_entry(GROUP, name, "host plugin")
-    try:
-        target = entry.load()
+    needed_by = needed_by or f"the {_KIND} {name!r}"
+    entry, target = import_entry(GROUP, name, _KIND, needed_by=needed_by)
+    with blame_entry(entry, _KIND):
         plugin = target() if inspect.isclass(target) else target
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise Fail(
-            f"{describe_entry(entry, 'host plugin')}, {entry.value}, could not be "
-            f"made: {describe(error)}.",
-            hint="This is a fault of that package; its own exception is the cause.",
-        ) from error
     return check_host_plugin(plugin, name, describe_package(entry))

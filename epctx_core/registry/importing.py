@@ -14,9 +14,9 @@ from epctx_core.plugin import (
     ExecutionProvider,
     ProviderOption,
 )
-from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT
+from epctx_core.plugin.hookspecs import HOOKS, PROJECT
 from epctx_core.registry.discovery import EP_NAME
-from epctx_core.registry.guard import describe_type, mark_broken
+from epctx_core.registry.guard import mark_broken
 from epctx_core.registry.installed import load_object
 from epctx_core.registry.records import PluginRecord, PluginState
 
@@ -48,16 +48,6 @@ class MarkedMethod:
     static: Any
     function: Callable[..., Any]
     marks: tuple[str, ...]
-
-    @property
-    def parameters(self) -> list[inspect.Parameter]:
-        """Parameters that the core has to pass: all but `self`.
-
-        Raises:
-            ValueError, TypeError: the function has no signature.
-        """
-        parameters = list(inspect.signature(self.function).parameters.values())
-        return parameters if isinstance(self.static, staticmethod) else parameters[1:]
 
 
 def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
@@ -113,9 +103,9 @@ Problem: TypeAlias = tuple[str, str]
 """One way in which a class breaks the contract, and what its author is to do."""
 
 
-def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
-    """Return the ways in which a class could not be used, or would harm the process;
-    empty for a valid one.
+def describe_problems(cls: object, *, name: str | None = None) -> Problem | None:
+    """Return all ways in which a class could not be used, or would harm the process, as
+    one; None for a valid class.
 
     epctx-conformance checks the rest of the contract.
 
@@ -123,42 +113,41 @@ def find_problems(cls: object, *, name: str | None = None) -> list[Problem]:
         cls: the value that a plugin or a host gave.
         name: the name of its entry point, if it has one.
     """
+    problems = list(_find_problems(cls, name))
+    if not problems:
+        return None
+    faults, hints = zip(*problems, strict=True)
+    return "; ".join(faults), " ".join(dict.fromkeys(hints))
+
+
+def _find_problems(cls: Any, name: str | None) -> Iterator[Problem]:
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
-        but = "" if inspect.isclass(cls) else f", but {describe_type(cls)}"
-        hint = (
-            "Derive it from ExecutionProvider, and let the entry point name the class "
-            "itself."
-        )
-        return [
-            (f"it is not a subclass of epctx_core.plugin.ExecutionProvider{but}", hint)
-        ]
+        hint = "Derive it from ExecutionProvider; the entry point names the class."
+        yield "it is not a subclass of epctx_core.plugin.ExecutionProvider", hint
+        return
 
     version: object = cls.api_version
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
-        return [(f"api_version is {version!r}, not a whole number from 1", hint)]
-    if version > PLUGIN_API:
+        yield f"api_version is {version!r}, not a whole number from 1", hint
+    elif version > PLUGIN_API:
         # It may have other hooks and rules, so nothing else would be true.
         fault = (
             f"it was written for plugin API {version}, and this epctx-core has "
             f"{PLUGIN_API}"
         )
-        return [
-            (fault, "Upgrade epctx-core, or install an older version of the plugin.")
-        ]
-
-    return [
-        *_find_wrong_attributes(cls, name),
-        *_find_wrong_options("options", cls.options),
-        *_find_wrong_options("dynamic_options", cls.dynamic_options),
-        *_find_wrong_hooks(cls),
-    ]
+        yield fault, "Upgrade epctx-core, or install an older version of the plugin."
+    else:
+        yield from _find_wrong_attributes(cls, name)
+        yield from _find_wrong_hooks(cls)
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
     "vendor": (str,),
     "binary_suffix": (str,),
+    "options": (tuple, list),
+    "dynamic_options": (tuple, list),
     "keeps_functions": (tuple, list, set, frozenset),
     "weightless_modes": (type(None), tuple, list, set, frozenset),
     "environment": (tuple, list, set, frozenset),
@@ -169,6 +158,13 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "simulated": (bool,),
 }
 """Types that attributes of a class may have: the core reads them without a check."""
+_OPTION_TYPES: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "default": (type(None), bool, int, float, str),
+    "choices": (tuple, list),
+    "doc": (str,),
+}
+"""Likewise of an option."""
 
 
 def _find_wrong_attributes(
@@ -188,6 +184,12 @@ def _find_wrong_attributes(
         ):
             # Sessions make a set of them.
             yield f"{attribute} is {value!r:.80}", 'Write {("domain", "Name")}.'
+        elif attribute.endswith("options"):
+            for option in getattr(cls, attribute):
+                if not _is_settable(option):
+                    fault = f"{attribute} holds {option!r:.160}, which is not a "
+                    hint = 'Write ProviderOption("name", int, default=…, doc="…").'
+                    yield fault + "ProviderOption that a host can set", hint
         elif in_files and not EP_NAME.fullmatch(str(value)):
             fault = f"{attribute} is {value!r:.80}"
             yield fault, "Use letters, digits, '_', '.' and '-'."
@@ -199,56 +201,20 @@ def _find_wrong_attributes(
             )
 
 
-def _find_wrong_options(attribute: str, options: object) -> Iterator[Problem]:
-    if not isinstance(options, (list, tuple)):
-        hint = (
-            f"Write {attribute} = (ProviderOption(...),), with a comma after a single "
-            "one."
+def _is_settable(option: object) -> bool:
+    """Return whether an option can parse a host's text, whatever that is."""
+    return (
+        isinstance(option, ProviderOption)
+        and option.type in (bool, int, float, str)
+        and all(
+            isinstance(getattr(option, part), types)
+            for part, types in _OPTION_TYPES.items()
         )
-        yield f"{attribute} is of type {type(options).__name__}, not a tuple", hint
-        return
-    seen: set[str] = set()
-    for option in options:
-        if not isinstance(option, ProviderOption):
-            fault = f"{attribute} holds {option!r}, which is not a ProviderOption"
-            hint = 'Write ProviderOption("name", int, default=…, doc="…").'
-            yield fault, hint
-        elif not isinstance(option.name, str) or not option.name or option.name in seen:
-            fault = f"option name {option.name!r} is empty or used twice"
-            yield fault, "Name each option once."
-        elif fault := _find_wrong_value(option):
-            hint = "Give values of its type; a default that is not None is one of them."
-            yield f"option {option.name!r} {fault}", hint
-        else:
-            seen.add(option.name)
-
-
-def _find_wrong_value(option: ProviderOption) -> str:
-    """Return what is wrong with the values of an option; empty if nothing is."""
-    if option.type not in (bool, int, float, str):
-        return f"has the type {option.type!r}, not bool, int, float or str"
-    if not isinstance(option.choices, (tuple, list)):
-        return f"has the choices {option.choices!r:.80}, not a tuple"
-    default = () if option.default is None else (option.default,)
-    types = (int, float) if option.type is float else (option.type,)
-    for value in (*option.choices, *default):
-        is_flag = isinstance(value, bool)
-        if not isinstance(value, types) or is_flag is not (option.type is bool):
-            return f"is of type {option.type.__name__}, and has the value {value!r:.80}"
-    if option.choices and not {*default} <= {*option.choices}:
-        return f"has the default {option.default!r:.80}, which is no choice"
-    return ""
+    )
 
 
 def _find_wrong_hooks(cls: type[ExecutionProvider]) -> Iterator[Problem]:
-    """Yield hooks that are missing, unknown or implemented twice, and class methods
-    that are not.
-    """
-    for name in CLASS_METHODS:
-        method = inspect.getattr_static(cls, name)
-        if not isinstance(method, (classmethod, staticmethod)):
-            hint = f"Write @classmethod above {name}: it is called on the class."
-            yield f"{name} is not a class method", hint
+    """Yield hooks that are missing, unknown or implemented twice."""
     marked = list(find_marked_methods(cls))
     implemented = [method.hook for method in marked]
     for method in marked:
@@ -263,12 +229,7 @@ def _find_wrong_hooks(cls: type[ExecutionProvider]) -> Iterator[Problem]:
             fault = f"{method.attribute} is not the only implementation of "
             yield fault + method.hook, "Implement each hook once."
     for hook, row in HOOKS.items():
-        if hook in implemented:
-            continue
-        if inspect.getattr_static(cls, hook, None) is not None:
-            fault = f"{hook} has a hook's name but no @hookimpl: it is never called"
-            yield fault, "Write @hookimpl above it, also above an override."
-        elif row.needed_for == "run":
+        if row.needed_for == "run" and hook not in implemented:
             fault = f"the required hook {hook} is missing"
             yield fault, f"Implement {hook}, marked with @hookimpl."
 
@@ -287,17 +248,16 @@ def import_provider(
     """
     try:
         cls = load_object(record.entry_point)
-        problems = find_problems(cls, name=record.name)
+        problem = describe_problems(cls, name=record.name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
         broken = mark_broken(record, error, f"{record.entry_point} failed to import")
         return broken, None, error
-    if problems:
+    if problem is not None:
         # The plugin's author reads this, too, and can follow the hints.
-        hints = " ".join(dict.fromkeys(hint for _, hint in problems)).rstrip(".")
-        faults = "; ".join(fault for fault, _ in problems)
-        reason = f"{record.entry_point} breaks the contract: {faults}. {hints}"
+        reason = f"{record.entry_point} breaks the contract: {'. '.join(problem)}"
+        reason = reason.rstrip(".")
         return replace(record, state=PluginState.BROKEN, reason=reason), None, None
     loaded = replace(
         record,

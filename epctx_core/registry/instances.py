@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import partial
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -35,7 +35,7 @@ from epctx_core.registry.guard import (
     describe_type,
     plugin_error,
 )
-from epctx_core.registry.importing import MarkedMethod, implemented_hooks
+from epctx_core.registry.importing import implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
@@ -103,7 +103,10 @@ class ProviderHooks(pluggy.PluginManager):
         # A class of them would be a cycle.
         self.add_hookspecs(_Methods(specifications))  # type: ignore[arg-type]
 
-        bound = {hook: _bind(method, provider) for hook, method in methods.items()}
+        bound = {
+            hook: method.static.__get__(provider, type(provider))
+            for hook, method in methods.items()
+        }
         self.register(_Methods(bound), record.name)
 
         # pluggy calls first what was registered last.
@@ -218,24 +221,6 @@ def _take_state(value: Any, levels: int = _OF_RESULT) -> Any:
     if hasattr(value, "SerializeToString"):
         return value.SerializeToString(deterministic=True)
     return getattr(value, "__array_interface__", value)
-
-
-def _bind(method: MarkedMethod, provider: ExecutionProvider) -> Callable[..., Any]:
-    """Return a hook of an instance as a function that pluggy takes."""
-    bound = method.static.__get__(provider, type(provider))
-    if isinstance(bound, (FunctionType, MethodType)):
-        return bound
-
-    names = list(HOOKS[method.hook].arguments)
-    parameters = method.parameters
-
-    # pluggy passes the arguments of the function that is wrapped: all of them.
-    @functools.wraps(vars(HookSpecs)[method.hook])
-    def call(*values: Any) -> Any:
-        arguments = dict(zip(names, values, strict=True))
-        return bound(*(arguments[parameter.name] for parameter in parameters))
-
-    return call
 
 
 def _release_frames(error: BaseException) -> None:

@@ -32,7 +32,7 @@ from epctx_core.registry.guard import (
     mark_broken,
     plugin_error,
 )
-from epctx_core.registry.importing import find_problems, import_provider
+from epctx_core.registry.importing import describe_problems, import_provider
 from epctx_core.registry.lookup import (
     Selection,
     find_by_name,
@@ -225,11 +225,10 @@ class Registry:
             PluginError: the class breaks the contract.
             InvalidArgument: the name is taken, or `sources` is not a sequence of texts.
         """
-        if problems := find_problems(cls):
+        if problem := describe_problems(cls):
+            faults, hint = problem
             raise PluginError(
-                f"{cls!r:.160} is not a valid Execution Provider: "
-                f"{'; '.join(fault for fault, _ in problems)}.",
-                hint=" ".join(dict.fromkeys(hint for _, hint in problems)),
+                f"{cls!r:.160} is not a valid Execution Provider: {faults}.", hint=hint
             )
         if isinstance(sources, str) or not all(
             isinstance(s, str) and s for s in sources
@@ -543,7 +542,9 @@ class Registry:
             raised = mark_broken(
                 record, error.__cause__ or error, "its availability failed"
             )
-            failed = Availability(False, reason=raised.reason)
+            # Users of a record put its label before the reason, and a full stop after.
+            reason = raised.reason.splitlines()[0].replace(f"{record.label} ", "")
+            failed = Availability(False, reason=reason.rstrip("."))
             self._store_availability(record, purpose, failed, raised.traceback)
             raise
         self._store_availability(record, purpose, answer)

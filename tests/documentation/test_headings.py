@@ -13,11 +13,12 @@ import pytest
 from documentation import command_line
 from documentation.blocks import DOCS, sections
 from documentation.tables import with_tables
+from epctx_conformance.class_rules import find_mistakes
 
 from epctx_core import PluginState, errors, plugin
 from epctx_core.plugin import ExecutionProvider
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
-from epctx_core.registry.importing import find_problems
+from epctx_core.registry.importing import describe_problems
 from epctx_core.testing import GROUPS
 
 PAGES_OF_HOOKS = ("hooks.md", "context-hooks.md", "optional-hooks.md")
@@ -143,9 +144,10 @@ def test_an_example_of_the_reference_keeps_the_contract(name):
     missing = [
         f"the required hook {hook} is missing" for hook in ("get_capability", "compile")
     ]
-    problems = [what for what, _ in find_problems(names["Example"])]
+    faults, _ = describe_problems(names["Example"]) or ("", "")
     assert name in vars(names["Example"])
-    assert [what for what in problems if what not in missing] == []
+    assert [what for what in faults.split("; ") if what not in ("", *missing)] == []
+    assert list(find_mistakes(names["Example"])) == []
 
 
 def test_each_member_of_what_hooks_are_given_and_give_is_described():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from epctx_conformance.class_rules import find_mistakes
 
-from epctx_core.plugin import ExecutionProvider, hookimpl
+from epctx_core.plugin import ExecutionProvider, ProviderOption, hookimpl
 
 
 class Valid(ExecutionProvider):
@@ -28,6 +28,31 @@ def mistake(**attributes):
 
 def test_a_valid_class_has_none():
     assert list(find_mistakes(Valid)) == []
+
+
+def test_a_hook_and_an_override_without_their_marks_are_named():
+    def compile_(self, partitions):
+        return []
+
+    def shutdown(self):
+        pass
+
+    fault, hint = mistake(compile=compile_)
+
+    assert fault.startswith("compile has a hook's name but no @hookimpl")
+    assert "@hookimpl" in hint
+    assert "no @hookimpl" in mistake(shutdown=shutdown)[0]
+    assert "no @hookimpl" in mistake(shutdown=property(hookimpl(shutdown)))[0]
+
+
+def test_a_hook_set_to_none_is_a_hook_left_out():
+    assert list(find_mistakes(type("Changed", (Valid,), {"shutdown": None}))) == []
+
+
+def test_an_option_of_another_ones_name_is_named():
+    option = ProviderOption("level", int, default=1, doc="How hard to try.")
+
+    assert mistake(options=(option, option))[0] == "option name 'level' is used twice"
 
 
 @pytest.mark.parametrize("options", [{"wrapper": True}, {"hookwrapper": True}])

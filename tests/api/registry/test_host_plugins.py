@@ -597,7 +597,10 @@ def test_a_plugin_that_is_merely_installed_wraps_nothing(installed, monkeypatch)
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
-    [("count", NotFound, "Did you mean 'counts'"), ("bad", Fail, "could not be made")],
+    [
+        ("count", NotFound, "Did you mean 'counts'"),
+        ("bad", PluginError, "the host plugin 'bad' of host-counts .* failed"),
+    ],
 )
 def test_a_plugin_that_cannot_be_had_is_an_error(
     installed, monkeypatch, name, kind, words

@@ -100,10 +100,7 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
     [
         (
             "Provider = 7",
-            (
-                "not a subclass of epctx_core.plugin.ExecutionProvider, but an object "
-                "of type int"
-            ),
+            "not a subclass of epctx_core.plugin.ExecutionProvider",
         ),
         ("class Provider: name = 'A'", "not a subclass"),
         ("class Provider: api_version = 99", "not a subclass"),
@@ -112,10 +109,7 @@ def test_one_broken_plugin_leaves_the_others_usable(packages):
                 "class Odd:\n    def __getattr__(self, name): raise "
                 "OSError(name)\nProvider = Odd()"
             ),
-            (
-                "not a subclass of epctx_core.plugin.ExecutionProvider, but an object "
-                "of type Odd"
-            ),
+            "not a subclass of epctx_core.plugin.ExecutionProvider",
         ),
         (
             (

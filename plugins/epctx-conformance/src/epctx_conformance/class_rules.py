@@ -5,6 +5,7 @@ shows late, at a call, or never.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
         for item in getattr(cls, attribute) or ():
             if not is_right(item):
                 yield f"{attribute} holds {item!r:.80}", f"Write {example}."
+
     match cls.factory:
         case None:
             pass
@@ -40,8 +42,22 @@ def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
         case other:
             hint = 'Write ("module:function", {"argument": value}), or leave it out.'
             yield f"factory is {other!r:.80}", hint
+
+    yield from _find_unused(cls)
     for method in implemented_hooks(cls).values():
         yield from _find_method_mistakes(method)
+
+
+def _find_unused(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
+    """Yield options and hooks that the core would not find."""
+    for option, count in Counter(option.name for option in cls.options).items():
+        if count > 1:
+            yield f"option name {option!r} is used twice", "Name each option once."
+
+    for hook in HOOKS.keys() - implemented_hooks(cls):
+        if inspect.getattr_static(cls, hook, None) is not None:
+            fault = f"{hook} has a hook's name but no @hookimpl: it is never called"
+            yield fault, "Write @hookimpl above it, also above an override."
 
 
 def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
@@ -63,11 +79,13 @@ def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
         yield fault, "Return a list instead."
 
     try:
-        parameters = method.parameters
+        parameters = list(inspect.signature(method.function).parameters.values())
     except (ValueError, TypeError) as error:
         fault = f"the arguments of {name} can't be read: {error}"
         yield fault, "Wrap it in a Python function."
         return
+    if not isinstance(method.static, staticmethod):
+        parameters = parameters[1:]  # all but self
     yield from _find_parameter_mistakes(name, method.hook, parameters)
 
 

@@ -727,8 +727,8 @@ def _check_variables(
                 f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
     engine = variables.get("EPCTX_ENGINE")
-    engines = {"onnx.reference", *(name for name, _ in _engines())}
-    if engine and engine not in engines:
+    engines = {"onnx.reference", *dict(_engines())}
+    if engine and engine.rpartition(":")[2] not in engines:
         yield _problem(
             f"EPCTX_ENGINE names {engine!r}, an engine that is not "
             f"installed.{suggestion(engine, engines)}",
