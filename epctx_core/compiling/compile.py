@@ -28,7 +28,6 @@ from epctx_core.compiling.report import (
     OutputFile,
     describe_partition,
     describe_refusal,
-    describe_shares,
 )
 from epctx_core.context.callbacks import WriteCallback, deliver
 from epctx_core.context.receipts import make_model_receipt, note, note_published
@@ -285,17 +284,12 @@ class Compile:
             not assignment.partitions
             and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
         ):
-            refusal = next((r for r in assignment.refusals if not r.follows), None)
-            hint = (
-                f"{refusal.ep} says: {refusal.reason}."
-                if refusal
-                else "Add an EP to the session options."
-            )
+            why = explain_unused_eps(assignment, model, providers.choices)
             raise Fail(
                 f"no node of {model.source.where} could be compiled by "
                 f"{', '.join(providers.choices) or 'any EP'}.",
                 path=model.source.path,
-                hint=hint,
+                hint=why.strip() or "Add an EP to the session options.",
             )
 
         check_names(model, assignment)
@@ -412,7 +406,7 @@ class Compile:
                 writes.
             ModelLoadCanceled: the host asked to stop.
         """
-        model = context.serialize(embedded=self.embedded)
+        model = context.serialize()
         for name in context.named_files:
             if name in {*outputs.files, outputs.destination.model}:
                 raise InvalidArgument(
@@ -432,11 +426,8 @@ class Compile:
             for each in context.payloads
             if not each.embedded
         )
-        self.files = (
-            ()
-            if context.initializers is None
-            else (OutputFile.from_entry(context.initializers),)
-        )
+        placed = filter(None, [context.initializers])
+        self.files = tuple(map(OutputFile.from_entry, placed))
         path = outputs.destination.model
         if outputs.publication is not None and path is not None:
             digest = hashlib.sha256()
@@ -468,7 +459,11 @@ class Compile:
         # Of a context model what was compiled before counts for nothing.
         is_new = work.assignment.partitions and not work.model.context_nodes
         placement = work.describe_placement()
-        warnings = describe_shares(work, placement) if is_new else []
+        warnings = [
+            f"{sentence}{explain_unused_eps(work.assignment, work.model, [ep])}"
+            for ep, sentence in placement.find_small_shares().items()
+            if is_new
+        ]
         for warning in warnings:
             _log.warning("%s", warning)
         report = CompileReport(
@@ -492,12 +487,10 @@ class Compile:
             warnings=tuple(warnings),
         )
         if not report.compiled:
-            eps = " or ".join(work.providers.choices)
-            why = "every EP was skipped" if work.skipped else "no EP was asked for"
             _log.warning(
-                "nothing was compiled of %s%s, so %s is a plain model.%s",
+                "nothing was compiled of %s by %s, so %s is a plain model.%s",
                 work.model.source.where,
-                f" by {eps}" if eps else f", as {why}",
+                " or ".join(work.providers.choices) or "any EP",
                 "the model" if report.output is None else repr(report.output.name),
                 explain_unused_eps(work.assignment, work.model, work.providers.choices),
             )

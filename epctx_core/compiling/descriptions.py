@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnx
 
+from epctx_core.context.metadata import get_metadata
 from epctx_core.context.node import check_attribute
 from epctx_core.errors import InvalidGraph, PluginError
 from epctx_core.graph.extraction import GraphPartition
@@ -95,10 +96,9 @@ class Descriptions:
             for node in ordered
         }
         if len(texts) > 1:
-            shown = " and ".join(sorted(f"{text!r:.80}" for text in texts)[:2])
             raise self._error(
                 "gave nodes of one model different texts as compatibility_info: "
-                f"{shown}"
+                f"{sorted(map(repr, texts))}"
             )
 
         (self.compatibility_info,) = texts
@@ -306,11 +306,8 @@ def check_graph_names(
                     "partition has",
                 )
     for record in model.context_nodes:
-        metadata = {
-            e.key: e.value
-            for e in model.graph_of(record).nodes[record.index].metadata_props
-        }
-        form = strip_number(metadata.get(PARTITION, record.name))
+        node = model.graph_of(record).nodes[record.index]
+        form = strip_number(str(get_metadata(node, PARTITION) or record.name))
         if (
             record.source in choice.record.sources
             and forms.get(record.partition_name, form) != form

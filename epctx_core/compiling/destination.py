@@ -15,7 +15,6 @@ from unicodedata import normalize
 
 from epctx_core.context.callbacks import MemorySink
 from epctx_core.context.dependencies import find_models_naming
-from epctx_core.context.paths import resolve_without_links
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import (
     find_free_name,
@@ -163,9 +162,9 @@ class Destination:
         self.check_path(binaries)
         self.check_model()
         for binary in (*binaries.values(), *self.copied):
-            self.check_file(binary, "the context binary")
+            self.check_file(binary)
         if self.placement.file is not None:
-            self.check_file(self.placement.file, "the file for initializers")
+            self.check_file(self.placement.file)
 
     def check_model(self) -> None:
         """Raise if the model's path is a file of another model; see `check`."""
@@ -175,16 +174,16 @@ class Destination:
             # A file that another model names holds weights or payloads: it is not a
             # model.
             if path.suffix != ".onnx" and path.exists():
-                self._refuse_owned(path, "the file")
+                self._refuse_owned(path)
 
-    def check_file(self, name: str, called: str) -> None:
+    def check_file(self, name: str) -> None:
         """Raise if a file of that name is there and belongs to another model, or to the
         source.
         """
         target = (self.folder or Path()) / name
         if target.exists():
             self._refuse_source(target)
-            self._refuse_owned(target, called)
+            self._refuse_owned(target)
 
     def check_path(self, binaries: Mapping[str, str] = MappingProxyType({})) -> None:
         """Raise for a mistake in the output that does not depend on the source; see
@@ -198,13 +197,7 @@ class Destination:
         self._check_names(folder, binaries)
         if path is None:
             return
-        if is_one_file(path, self.source):
-            raise InvalidArgument(
-                f"the context model's path {str(path)!r} is the source model itself.",
-                path=path,
-                hint="Choose another path: the source would be lost.",
-            )
-
+        self._refuse_source(path)
         if not self.replace and path.exists():
             raise Fail(
                 f"the context model {str(path)!r} exists already.",
@@ -226,36 +219,26 @@ class Destination:
         for owner, name in names:
             if name is None:
                 continue
-            normal = parse_name(name, self.path or folder / name)
+            normal = parse_name(name, folder, self.path or folder / name)
             # Folders that do not tell apart cases, or two spellings of one letter, are
             # common enough.
             other = owners.setdefault(normalize("NFC", normal).casefold(), owner)
+            problem = "" if other == owner else f"{other} and {owner} would both write"
             if not is_utf8(name) and name != self.model:
-                problem = (
-                    f"the file for {owner} would be {name!r}, which no model can "
-                    "name: it is not UTF-8"
+                problem = f"{owner} needs a name that is UTF-8, not that of"
+            if problem:
+                raise InvalidArgument(
+                    f"{problem} the file {name!r}.",
+                    path=folder / name,
+                    ep=owner if owner in binaries else None,
+                    hint=(
+                        "Choose other names, or set ep.context_embed_mode=1, which "
+                        "writes no binaries."
+                    ),
                 )
-            elif other != owner:
-                problem = f"{other} and {owner} would both write the file {name!r}"
-            elif resolve_without_links(folder, normal) is None:
-                problem = (
-                    f"the file {name!r} cannot be written: a folder on its way is a "
-                    "link or no folder"
-                )
-            else:
-                for sub in list_parents(normal):
-                    if (folder / sub).exists():
-                        Publication.check_folder(folder / sub)
-                continue
-            raise InvalidArgument(
-                f"{problem}.",
-                path=folder / name,
-                ep=owner if owner in binaries else None,
-                hint=(
-                    "Choose other names, or set ep.context_embed_mode=1, which writes "
-                    "no binaries."
-                ),
-            )
+            for sub in list_parents(normal):
+                if (folder / sub).exists():
+                    Publication.check_folder(folder / sub)
 
     def _refuse_source(self, target: Path) -> None:
         """Raise InvalidArgument if a target is a file of the model that is being
@@ -273,7 +256,7 @@ class Destination:
                 ),
             )
 
-    def _refuse_owned(self, target: Path, called: str) -> None:
+    def _refuse_owned(self, target: Path) -> None:
         """Raise Fail if a model in the target's folder, or in a folder between that and
         ours, names the target.
         """
@@ -288,15 +271,13 @@ class Destination:
             )
             if owner is not None:
                 raise Fail(
-                    f"{called} {target.name!r} in {str(target.parent)!r} belongs to "
+                    f"the file {target.name!r} in {str(target.parent)!r} belongs to "
                     f"{owner.name!r}.",
                     path=target,
-                    hint=f"Compile the source of {owner.name!r} into the share group, "
-                    "too, or use another folder."
-                    if self.group_models
-                    else (
-                        "Choose an output path with another name, so that the binary "
-                        "gets another name too."
+                    hint=(
+                        "Choose an output path with another name or folder. Compile "
+                        f"the source of {owner.name!r} into the share group, too, if "
+                        "they are to share the file."
                     ),
                 )
             if above == self.folder:
@@ -341,26 +322,23 @@ class Outputs:
             Fail: a file of that name belongs to another model.
         """
         if self.in_files:
-            return self.create(name, "the context binary")
+            return self.create(name)
         sink = MemorySink()
         if not self.embedded:
             self.in_memory[name] = sink
         return sink
 
-    def create(self, name: str, called: str = "the file for initializers") -> BinaryIO:
+    def create(self, name: str) -> BinaryIO:
         """Open a file that the model names.
 
         Raises:
             Fail: a file of that name belongs to another model.
         """
-        if self.publication is None:
-            raise InvalidArgument(
-                f"the file {name!r} cannot be written: the output has no folder."
-            )
+        assert self.publication is not None  # noqa: S101 - see `Destination.resolve`
         file = self.publication.create(name)
         # Checked once the publication knows whether the name is free: a file that comes
         # later stays.
-        self.destination.check_file(name, called)
+        self.destination.check_file(name)
         self.files.append(name)
         return file
 

@@ -19,12 +19,14 @@ from epctx_core.compiling.descriptions import (
 from epctx_core.compiling.initializers import check_size, place_initializers
 from epctx_core.compiling.provenance import add_manifest, describe_providers
 from epctx_core.context.dependencies import (
+    CONTEXT_BINARY,
+    EXTERNAL_WEIGHTS,
     SOURCE_MODEL,
     read_dependencies,
     write_dependencies,
 )
 from epctx_core.context.embedding import Embeddable, SerializedModel, embed
-from epctx_core.context.manifest import Manifest, SourceReference
+from epctx_core.context.manifest import NO_MANIFEST, Manifest, SourceReference
 from epctx_core.context.node import make_context_node
 from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
 from epctx_core.context.weightless import (
@@ -96,18 +98,15 @@ class ContextModel:
     pending: tuple[str, ...]
     to_read: frozenset[str]
 
-    def serialize(self, *, embedded: bool) -> SerializedModel:
+    def serialize(self) -> SerializedModel:
         """Return the bytes; the same model gives the same bytes.
-
-        Args:
-            embedded: whether payloads are stored in the model.
 
         Raises:
             Fail: it is larger than a protobuf can be.
         """
         # To ask for the size alone would serialise it once more.
         data = embed(self.proto.SerializeToString(deterministic=True), self.contents)
-        check_size(data.size, embedded=embedded)
+        check_size(data.size)
         return data
 
 
@@ -158,12 +157,15 @@ def make_context_model(
     )
 
     if parts or existing.records:
-        write_dependencies(
-            proto,
-            source_model=bool(used) or _depends_on_source(existing, proto),
-            external_weights=bool(initializers or named_files),
-            context_binary=not outputs.embedded,
-        )
+        # Of other compilers' payloads only the model itself says what they left there.
+        stated = read_dependencies(proto) if existing.records else None
+        earlier_weights = (existing.manifest or NO_MANIFEST).source_weights
+        needed = {
+            SOURCE_MODEL: used or earlier_weights or SOURCE_MODEL in (stated or ()),
+            EXTERNAL_WEIGHTS: initializers or named_files,
+            CONTEXT_BINARY: not outputs.embedded,
+        }
+        write_dependencies(proto, filter(needed.get, needed))
         texts = {part.ep: part.descriptions.compatibility_info for part in parts}
         new = Manifest(
             source_digest=source.digest,
@@ -209,14 +211,6 @@ def _place_nodes(
     for part in parts:
         declare_shapes(proto.graph, part.descriptions.shapes)
     return proto
-
-
-def _depends_on_source(existing: PassThrough, proto: ModelProto) -> bool:
-    """Return whether payloads of an earlier compile left weights in a source model."""
-    if existing.manifest and existing.manifest.source_weights:
-        return True
-    # Of other compilers' payloads only the model itself says so.
-    return bool(existing.records) and SOURCE_MODEL in (read_dependencies(proto) or ())
 
 
 class ProviderPart:

@@ -19,7 +19,7 @@ from epctx_core.context.embedding import Embeddable, make_marker
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.weights_folder import make_checksum_line, write_checksum
 from epctx_core.errors import Fail, InvalidArgument
-from epctx_core.file_names import is_utf8, normalise_path
+from epctx_core.file_names import find_unwritable, is_utf8, normalise_path
 from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.graph.tensor_bytes import read_initializers
 from epctx_core.graph.walks import walk_graphs
@@ -31,6 +31,7 @@ from epctx_core.graph.weights import (
     set_external_location,
 )
 from epctx_core.options import WeightlessMode
+from epctx_core.options.choices import is_whole
 from epctx_core.plugin.protos import ELEMENT_TYPES, ModelProto, TensorProto
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
@@ -177,7 +178,7 @@ def make_placement(
             ),
         )
 
-    if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 0:
+    if not is_whole(threshold) or threshold < 0:
         raise InvalidArgument(
             "external_initializers_size_threshold must be a number of bytes from 0 "
             f"on, not {threshold!r:.80}."
@@ -302,17 +303,14 @@ def _ask(
         if name.startswith(".."):
             name = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
 
-    try:
-        name = normalise_path(name.replace(os.sep, "/"))
-    except InvalidArgument:
-        name = ""
-    if not name or not is_utf8(name):
+    name = name.replace(os.sep, "/")
+    if find_unwritable(name) or not is_utf8(name):
         raise _location_error(
             weight.name,
             f"gave {path!r:.200}, which is not a file in the context model's folder",
         )
 
-    return name, offset
+    return normalise_path(name), offset
 
 
 def _location_error(tensor: str, problem: str) -> InvalidArgument:
@@ -371,35 +369,27 @@ def check_weights_fit(
     # only where the first ones do not tell enough weights apart.
     for identify in (_read_beginning, lambda weight: weight.digest):
         sizes = {(weight.nbytes, identify(weight)): weight.nbytes for weight in once}
-        check_size(
-            sum(sizes.values()),
-            embedded=embedded and bool(embedded_weights),
-            at_least=True,
-        )
+        check_size(sum(sizes.values()))
 
 
 def _read_beginning(weight: Weight) -> bytes:
     return bytes(next(weight.chunks(), b"")[:64])
 
 
-def check_size(size: int, *, embedded: bool, at_least: bool = False) -> None:
-    """Raise if a context model of that many bytes is more than a protobuf can hold.
+def check_size(size: int) -> None:
+    """Raise if a context model of that many bytes, or of more, is more than a protobuf
+    can hold.
 
     Raises:
         Fail: it is.
     """
     if size > MOST_BYTES:
         raise Fail(
-            f"the context model would have {'at least ' if at_least else ''}{size:,} "
-            f"bytes; a protobuf holds at most {MOST_BYTES:,}.",
+            f"the context model would have at least {size:,} bytes; a protobuf holds "
+            f"at most {MOST_BYTES:,}.",
             hint=(
-                "Set ep.context_embed_mode=0, so that payloads go into a file of "
-                "their own."
-            )
-            if embedded
-            else (
-                "Set ep.context_model_external_initializers_file_name "
-                "(external_initializers_file_path of ModelCompiler), so that they go "
-                "into a file of their own; or have an EP take more of the model."
+                "Set ep.context_embed_mode=0 and "
+                "ep.context_model_external_initializers_file_name, so that payloads "
+                "and initializers go into files of their own."
             ),
         )

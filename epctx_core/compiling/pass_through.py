@@ -21,9 +21,9 @@ from epctx_core.context.embedding import make_marker
 from epctx_core.context.manifest import Manifest, find_manifest
 from epctx_core.context.node import ContextNodeRecord, find_wrong_types
 from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payload_reader import PayloadReader
+from epctx_core.context.payload_reader import PayloadReader, get_payload_key
 from epctx_core.errors import Fail, InvalidGraph
-from epctx_core.file_names import check_file_name, find_free_name, is_payload_name
+from epctx_core.file_names import find_free_name, is_payload_name
 from epctx_core.options import SessionConfig
 from epctx_core.plugin.protos import NodeProto
 from epctx_core.sessions.load import find_context_folder, make_reading
@@ -222,9 +222,7 @@ class PassThrough:
         as they are known.
         """
         source = carried.nodes[0].source
-        references = (
-            set(carried.entry.references) if carried.entry is not None else set()
-        )
+        references = set(entry.references)
         only = sum(c.nodes[0].source == source for c in self._payloads) == 1
         names = [
             record.name
@@ -232,11 +230,7 @@ class PassThrough:
             if record.name in references
             or (only and record.source == source and record.cache is None)
         ]
-        shared = (
-            []
-            if carried.target is not None
-            else [node.name for node in carried.nodes[1:]]
-        )
+        shared = [node.name for node in carried.nodes[1:] if carried.target is None]
         return replace(entry, references=tuple(dict.fromkeys((*names, *shared))))
 
 
@@ -282,8 +276,7 @@ def find_existing(
 
     folder = None if delivered else destination.folder
     if embedded:
-        nbytes = sum(each.payload.nbytes for each in payloads)
-        check_size(nbytes, embedded=True, at_least=True)
+        check_size(sum(each.payload.nbytes for each in payloads))
     else:
         _place_files(payloads, destination, folder)
 
@@ -325,14 +318,13 @@ def _find_payloads(
     for record in sorted(model.context_nodes, key=lambda r: not r.main_context):
         if not record.cache and not record.main_context:
             continue
-        name = record.file_name
         payload = reader.load(record)
-        file = None if name is None else check_file_name(name, record.name)
-        key = (record.name, True) if file is None else (file, False)
+        key = name, is_embedded = get_payload_key(record)
         if key in by_key:
             by_key[key].nodes.append(record)
             continue
         entry = reader.find_entry(record)
+        file = None if is_embedded else name
         by_key[key] = _KeptPayload(
             nodes=[record], file=file, payload=payload, entry=entry
         )
@@ -368,13 +360,7 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
     copy = NodeProto(
         **{f.name: value for f, value in node.ListFields() if f.name != "attribute"}
     )
-    for attribute in node.attribute:
-        name = attribute.name
-        if name not in values:
-            copy.attribute.append(attribute)
-        elif (value := values.pop(name)) is not None:
-            copy.attribute.append(make_attribute(name, value))
-    copy.attribute.extend(
-        make_attribute(n, value) for n, value in values.items() if value is not None
-    )
+    made = {n: make_attribute(n, v) for n, v in values.items() if v is not None}
+    kept = {a.name: a for a in node.attribute if a.name in made or a.name not in values}
+    copy.attribute.extend((kept | made).values())
     return copy

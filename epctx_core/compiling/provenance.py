@@ -60,29 +60,24 @@ def check_mix(work: Work, existing: PassThrough) -> None:
     made = (manifest or NO_MANIFEST).providers
     for ep in dict.fromkeys(partition.ep for partition in work.assignment.partitions):
         choice = work.providers.choices[ep]
+        own = choice.record.distribution
         maker = made.get(ep, {}).get("distribution")
-        unsupported = (
-            i
-            for i in infos.get(ep, ())
-            if choice.validate(i) == Compatibility.EP_UNSUPPORTED
-        )
-        if isinstance(maker, str) and not is_same_distribution(
-            choice.record.distribution, maker
-        ):
-            problem = (
-                f"{model.source.where} has EPContext nodes that {ep} of {maker} made; "
-                f"{choice.record.distribution} cannot add to them: one of the two "
-                "would have to load all."
-            )
-        elif (info := next(unsupported, None)) is not None:
-            problem = (
-                f"{ep} would add to {model.source.where}, whose EPContext nodes it "
-                f"does not support: they were compiled for {info!r}."
-            )
+        if isinstance(maker, str) and not is_same_distribution(own, maker):
+            faults = [f"{ep} of {maker} made them, and one would have to load all"]
         else:
-            continue
-        hint = "Compile the model that it was made from, or leave the EP out."
-        raise InvalidGraph(problem, ep=ep, path=model.source.path, hint=hint)
+            faults = [
+                f"it does not support what was compiled for {info!r}"
+                for info in infos.get(ep, ())
+                if choice.validate(info) == Compatibility.EP_UNSUPPORTED
+            ]
+        if faults:
+            raise InvalidGraph(
+                f"{ep} cannot add to the EPContext nodes of "
+                f"{model.source.where}: {faults[0]}.",
+                ep=ep,
+                path=model.source.path,
+                hint="Compile the model that it was made from, or leave the EP out.",
+            )
 
 
 def describe_providers(

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.registry.records import get_facts
 from epctx_core.rendering import render
-from epctx_core.sessions.claims import explain_unused_eps
 
 if TYPE_CHECKING:
     from epctx_core.context.digests import PayloadEntry
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import RefusalRecord
-    from epctx_core.sessions.placement import Placement
     from epctx_core.sessions.providers import SkippedProvider
-    from epctx_core.sessions.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +190,6 @@ class CompileReport:
         )
 
 
-def describe_shares(work: Work, placement: Placement) -> list[str]:
-    """Return a sentence for each EP that gets a small share, with what it says of the
-    rest.
-    """
-    return [
-        f"{sentence}{explain_unused_eps(work.assignment, work.model, [ep])}"
-        for ep, sentence in placement.find_small_shares().items()
-    ]
-
-
 def describe_partition(partition: GraphPartition) -> PartitionReport:
     """Return the report of a partition."""
     graph = partition.graph
@@ -222,10 +209,11 @@ def describe_refusal(refusal: RefusalRecord) -> RefusalReport:
     graph = refusal.graph
     name = graph.get_node_name
     # Nodes in the subgraphs of a node within a subgraph are refused themselves.
-    counts = {
-        name(i): graph.count_inside([i])
+    inside = {
+        name(i): count
         for i in refusal.nodes
-        if not graph.path or i not in graph.subgraphs
+        if (not graph.path or i not in graph.subgraphs)
+        and (count := graph.count_inside([i]))
     }
     return RefusalReport(
         ep=refusal.ep,
@@ -233,5 +221,5 @@ def describe_refusal(refusal: RefusalRecord) -> RefusalReport:
         nodes=tuple(map(name, refusal.nodes)),
         operators=tuple(map(graph.op_types.__getitem__, refusal.nodes)),
         follows={name(node): name(cause) for node, cause in refusal.follows.items()},
-        inside={node: count for node, count in counts.items() if count},
+        inside=inside,
     )

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from epctx_core.context.metadata import get_text, set_metadata
+from epctx_core.context.metadata import get_metadata, set_metadata
 from epctx_core.context.model_formats import decode_model, find_format
 from epctx_core.context.node import is_context_node
 from epctx_core.context.weights_folder import WeightsFolder
@@ -45,33 +45,21 @@ CONTEXT_BINARY = "ep_context_binary"
 """The words for it, in the order in which ONNX Runtime writes them."""
 
 
-def write_dependencies(
-    model: ModelProto,
-    *,
-    source_model: bool,
-    external_weights: bool,
-    context_binary: bool,
-) -> None:
-    """Write the dependencies of a context model besides its file, in ONNX Runtime's
-    words joined by `;`.
+def write_dependencies(model: ModelProto, words: Iterable[str]) -> None:
+    """Write the dependencies of a context model besides its file: ONNX Runtime's words,
+    joined by `;`.
     """
-    words = {
-        SOURCE_MODEL: source_model,
-        EXTERNAL_WEIGHTS: external_weights,
-        CONTEXT_BINARY: context_binary,
-    }
-    set_metadata(
-        model,
-        DEPENDENCIES_KEY,
-        ";".join(word for word, needed in words.items() if needed),
-    )
+    set_metadata(model, DEPENDENCIES_KEY, ";".join(words))
 
 
 def read_dependencies(model: ModelProto) -> tuple[str, ...] | None:
     """Return the stated dependencies of a model besides its file, None if it states
     none.
     """
-    text = get_text(model, DEPENDENCIES_KEY)
+    text = get_metadata(model, DEPENDENCIES_KEY)
+    # protobuf gives bytes for one that is not UTF-8.
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
     return None if text is None else tuple(filter(None, text.split(";")))
 
 

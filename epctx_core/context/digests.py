@@ -94,36 +94,6 @@ def compute_digest(
     return sha.hexdigest()
 
 
-def find_damage(
-    view: memoryview, segments: Sequence[Segment], forget: Forget | None = None
-) -> Iterator[Segment]:
-    """Digest segments, several at once, and yield those that differ."""
-
-    def find_differing(batch: Sequence[Segment]) -> list[Segment]:
-        return [
-            segment
-            for segment in batch
-            if compute_digest(view, segment, forget) != segment.digest
-        ]
-
-    batches = list(_group_segments(segments))
-    if len(batches) <= 1:
-        for batch in batches:
-            yield from find_differing(batch)
-        return
-    # Imported where there is something to share: that takes milliseconds.
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(
-        max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
-    )
-    try:
-        for damaged in pool.map(find_differing, batches):
-            yield from damaged
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def _group_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Yield segments in groups large enough that handing one to a thread costs nothing
     beside digesting it.
@@ -266,29 +236,46 @@ class PayloadEntry:
         self, view: memoryview, forget: Forget | None = None
     ) -> Segment | None:
         """Return the first segment that differs, None for none; see `check_whole`."""
-        return next(find_damage(view, self.segments, forget), None)
+
+        def find_first(batch: Sequence[Segment]) -> Segment | None:
+            differing = (
+                s for s in batch if compute_digest(view, s, forget) != s.digest
+            )
+            return next(differing, None)
+
+        batches = list(_group_segments(self.segments))
+        if len(batches) <= 1:
+            return next(map(find_first, batches), None)
+        # Imported where there is something to share: that takes milliseconds.
+        from concurrent.futures import ThreadPoolExecutor
+
+        pool = ThreadPoolExecutor(
+            max_workers=os.cpu_count(), thread_name_prefix="epctx-digest"
+        )
+        try:
+            return next(filter(None, pool.map(find_first, batches)), None)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def check_size(self, view: memoryview) -> None:
         """Raise ReplacedBinaryError if a payload has another size."""
         if len(view) != self.size:
-            raise ReplacedBinaryError(
-                f"{self._role} {self.name!r} has {len(view):,} bytes; the model was "
-                f"written with one of {self.size:,}.",
-                hint=_OTHER_FILE,
-            )
+            raise self._make_error(f"it has {len(view):,} bytes, not {self.size:,}")
 
     def mismatch_error(self, segment: Segment) -> ReplacedBinaryError:
         """Return the error for a range that is another one."""
-        return ReplacedBinaryError(
-            f"{self._role} {self.name!r} is not the one that the model was written "
-            f"with: its bytes {segment.offset:,} to "
-            f"{segment.offset + segment.length:,} have another digest.",
-            hint=_OTHER_FILE,
+        end = segment.offset + segment.length
+        return self._make_error(
+            f"its bytes {segment.offset:,} to {end:,} have another digest"
         )
 
-    @property
-    def _role(self) -> str:
-        return "the weights file" if self.is_weights_file else "the context binary"
+    def _make_error(self, difference: str) -> ReplacedBinaryError:
+        role = "weights file" if self.is_weights_file else "context binary"
+        return ReplacedBinaryError(
+            f"the {role} {self.name!r} is not the one that the model was written with: "
+            f"{difference}.",
+            hint=_OTHER_FILE,
+        )
 
 
 def get_view(content: Content) -> memoryview:
@@ -409,12 +396,12 @@ class DigestChecks:
             ReplacedBinaryError: it is another one.
         """
         view = get_view(content)
+        file = content if isinstance(content, MappedFile) else None
         if mode is Verification.HEAD:
             with blame():
                 entry.check_head(view)
             return False
 
-        file = content if isinstance(content, MappedFile) else None
         if mode is not Verification.ONCE:
             with blame():
                 entry.check_whole(view, None if file is None else file.forget)
@@ -431,7 +418,7 @@ class DigestChecks:
         )
         with blame():
             (entry.check_head if is_concurrent else entry.check_size)(view)
-        self._check_once(entry, content, blame, is_concurrent=is_concurrent)
+        self._check_once(entry, view, file, blame, is_concurrent=is_concurrent)
         if file is None and name and self._cancellation is not None:
             self._receipts.add(name)
         return not is_concurrent
@@ -439,14 +426,14 @@ class DigestChecks:
     def _check_once(
         self,
         entry: PayloadEntry,
-        content: Content,
+        view: memoryview,
+        file: MappedFile | None,
         blame: Blame,
         *,
         is_concurrent: bool,
     ) -> None:
         """Check every byte, now or on a thread, and leave the receipt of a file."""
         begun = time.time_ns()
-        file = content if isinstance(content, MappedFile) else None
 
         def forget(offset: int, length: int) -> None:
             if is_concurrent and self._stopped.is_set():
@@ -464,7 +451,7 @@ class DigestChecks:
                     raise entry.mismatch_error(segment)
             return [] if file is None else _make_receipts_after(file, entry.root, begun)
 
-        find = partial(entry.find_damage, get_view(content), forget)
+        find = partial(entry.find_damage, view, forget)
         if not is_concurrent:
             note(settle(find()))
             return

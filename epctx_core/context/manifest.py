@@ -29,8 +29,8 @@ from epctx_core.context.metadata import (
     read_json,
     read_json_text,
 )
-from epctx_core.errors import InvalidArgument, InvalidGraph, NoSuchFile
-from epctx_core.graph.mapping import open_model_file
+from epctx_core.errors import InvalidGraph
+from epctx_core.graph.mapping import read_small_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,7 +171,7 @@ class Manifest:
             "version": VERSION,
             "core": __version__,
             "source_model": self.source_digest,
-            "providers": {ep: dict(facts) for ep, facts in self.providers.items()},
+            "providers": dict(self.providers),
             "payloads": [
                 {
                     "name": entry.name,
@@ -246,17 +246,10 @@ def find_manifest(
         return manifest
     name = f"{path.name}{SIDECAR}"
     try:
-        with open_model_file(beside) as (file, resolved):
-            if (size := os.fstat(file.fileno()).st_size) > _LONGEST:
-                raise InvalidGraph(
-                    f"the manifest {name!r} is damaged: it has {size:,} bytes.",
-                    path=resolved,
-                )
-            text = file.read(size)
-    except (InvalidArgument, NoSuchFile) as error:
-        # The host named the model: what lies beside it is a fault of the files.
+        text = read_small_file(beside, _LONGEST)
+    except OSError as error:
         raise InvalidGraph(
-            f"the manifest {name!r} cannot be read: {error.message}",
+            f"the manifest {name!r} cannot be read: {error.strerror}.",
             path=beside,
             hint="Fetch it again, or remove it if the model needs none.",
         ) from error
@@ -284,11 +277,9 @@ def _read_manifest(data: Any) -> Manifest | None:
     if type(data["version"]) is not int or data["version"] != VERSION:
         problem = (
             "the model's manifest has the version %.40r, and this epctx reads %d: "
-            "payloads are checked against no digests."
+            "payloads are checked against no digests. A later epctx-core reads it."
         )
-        _log.warning(
-            f"{problem} A later epctx-core reads it.", data["version"], VERSION
-        )
+        _log.warning(problem, data["version"], VERSION)
         return None
 
     seal = data.get("sealed")
@@ -297,14 +288,13 @@ def _read_manifest(data: Any) -> Manifest | None:
         if seal is None
         else Seal(str(seal["by"]), int(str(seal["bytes"])), str(seal["sha256"])),
         source_digest=str(data["source_model"]),
-        providers={str(ep): dict(facts) for ep, facts in data["providers"].items()},
+        providers={ep: dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),
         source_weights=read_references(data.get("source_weights", {})),
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
         keepers=tuple(map(str, data.get(_KEEPERS, ()))),
         custom_domains={
-            str(domain): str(name)
-            for domain, name in data.get("custom_domains", {}).items()
+            domain: str(name) for domain, name in data.get("custom_domains", {}).items()
         },
     )
 

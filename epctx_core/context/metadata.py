@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epctx_core.errors import InvalidGraph
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 INITIALIZERS = "epctx.initializers"
 COMPATIBILITY_PREFIX = "ep_compatibility_info."
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
 
 
-def get_metadata(model: ModelProto | Mapping[str, str], key: str) -> str | bytes | None:
-    """Return one metadata entry of a model, or of those read of one before; bytes if it
-    is not UTF-8, None if there is none; of several in a model, the first.
+def get_metadata(
+    model: ModelProto | NodeProto | Mapping[str, str], key: str
+) -> str | bytes | None:
+    """Return one metadata entry of a model or a node, or of those read of one before;
+    bytes if it is not UTF-8, None if there is none; of several in a model, the first.
     """
     if isinstance(model, Mapping):
         return model.get(key)
@@ -35,13 +37,6 @@ def set_metadata(model: ModelProto, key: str, value: str) -> None:
             entry.value = value
             return
     model.metadata_props.add(key=key, value=value)
-
-
-def get_text(model: ModelProto, key: str) -> str | None:
-    """Return one metadata entry as text, whatever its bytes; None if there is none."""
-    value = get_metadata(model, key)
-    # protobuf gives bytes for one that is not UTF-8.
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def remove_metadata(model: ModelProto, keys: Collection[str]) -> None:
@@ -72,9 +67,8 @@ def parse_json(text: str | bytes, limit: int = MOST_PARTS) -> Any:
         ValueError: no JSON, or too many entries.
         RecursionError: nested too deeply.
     """
-    marks: tuple[Any, ...] = (
-        (b",", b":", b"[", b"{") if isinstance(text, bytes) else (",", ":", "[", "{")
-    )
+    # `count` of bytes takes the numbers that bytes are.
+    marks: Any = b",:[{" if isinstance(text, bytes) else ",:[{"
     if len(text) > limit and sum(map(text.count, marks)) > limit:
         raise ValueError(f"it has more than {limit:,} entries")
     return json.loads(text)

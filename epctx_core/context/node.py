@@ -112,10 +112,9 @@ class ContextNodeRecord:
         try:
             return self.cache.decode()
         except UnicodeDecodeError:
-            raise InvalidGraph(
-                f"EPContext node {self.name!r} has embed_mode=0 and an "
-                "ep_cache_context that is not a file name.",
-                node=self.name,
+            raise make_node_error(
+                self.name,
+                "has embed_mode=0 and an ep_cache_context that is not a file name",
                 hint="Bytes in the model need embed_mode=1.",
             ) from None
 
@@ -204,15 +203,15 @@ def read_context_node(
         len(given) + (cache is not None) < written
         and len({attribute.name for attribute in node.attribute}) < written
     ):
-        refuse(_node_error(name, "has an attribute twice"))
+        refuse(make_node_error(name, "has an attribute twice"))
     values = _DEFAULTS | given
     inputs = tuple(node.input[:])
     outputs = tuple(node.output[:])
     if not outputs:
-        raise _node_error(name, "has no outputs")
+        raise make_node_error(name, "has no outputs")
     # Protobuf gives bytes for what is not UTF-8.
     if bytes in map(type, (name, *inputs, *outputs)):
-        raise _node_error(name, "has a name that is not UTF-8")
+        raise make_node_error(name, "has a name that is not UTF-8")
     return ContextNodeRecord(
         index=index,
         path=path,
@@ -248,35 +247,23 @@ def find_wrong_types(
         is_known = bool(element if which == "tensor_type" else which)
         if is_known and element not in BOUNDARY_TYPES:
             code = "type-not-allowed"
+            shown = ELEMENT_TYPES.get(element, element) if element else which
             problem = (
-                f"has the value {name!r} of type {_format_type(kind)}, which the "
-                "operator does not have."
+                f"has the value {name!r} of type {shown}, which the "
+                "operator does not have"
             )
             hint = "the EP has to leave such values to others."
         elif not is_known and name in record.outputs:
             code = "type-undeclared"
             problem = (
                 f"makes {name!r}, whose type the model does not declare; onnxruntime "
-                "refuses such a model."
+                "refuses such a model"
             )
             hint = "whatever changed the model dropped its value_info."
         else:
             continue
-        yield (
-            code,
-            InvalidGraph(
-                f"EPContext node {record.name!r} {problem}",
-                node=record.name,
-                hint=f"Compile the source model again; {hint}",
-            ),
-        )
-
-
-def _format_type(kind: TypeProto) -> str:
-    if not kind.HasField("tensor_type"):
-        return str(kind.WhichOneof("value")).removesuffix("_type")
-    elem_type = kind.tensor_type.elem_type
-    return ELEMENT_TYPES.get(elem_type, str(elem_type))
+        hint = f"Compile the source model again; {hint}"
+        yield code, make_node_error(record.name, problem, hint=hint)
 
 
 def _read_attributes(
@@ -298,13 +285,13 @@ def _read_attributes(
             elif kind == _INT:
                 values[key] = value = attribute.i
                 if key in _SWITCHES and value not in (0, 1):
-                    raise _node_error(
+                    raise make_node_error(
                         name, f"has {key}={value}; the operator has 0 and 1"
                     )
             elif kind == _STRING:
                 text = decode_text(attribute.s)
                 if key in _NAMES and isinstance(text, bytes):
-                    raise _node_error(name, f"has a {key!r} that is not UTF-8")
+                    raise make_node_error(name, f"has a {key!r} that is not UTF-8")
                 values[key] = text
             else:
                 values[key] = decode_attribute(attribute)
@@ -312,7 +299,7 @@ def _read_attributes(
             refuse(error)
         except (ValueError, TypeError) as error:
             problem = f"has the attribute {key!r}, which cannot be read: {error}"
-            refuse(_node_error(name, problem))
+            refuse(make_node_error(name, problem))
     return values, cache
 
 
@@ -322,23 +309,22 @@ def check_attribute(name: str, attribute: AttributeProto) -> None:
     """
     if isinstance(attribute.name, bytes):
         problem = f"has the attribute {attribute.name!r}, whose name is not UTF-8"
-        raise _node_error(name, problem)
+        raise make_node_error(name, problem)
     expected = _KINDS.get(attribute.name, attribute.type)
     if attribute.type != expected:
         kinds = AttributeProto.AttributeType
-        raise _node_error(
+        raise make_node_error(
             name,
             f"has the attribute {attribute.name!r} as {kinds.Name(attribute.type)}; "
             f"the operator has {kinds.Name(expected)}",
         )
 
 
-def _node_error(name: str, what: str) -> InvalidGraph:
-    return InvalidGraph(
-        f"EPContext node {name!r} {what}.",
-        node=name,
-        hint="Compile the source model again.",
-    )
+def make_node_error(
+    name: str, problem: str, *, hint: str = "Compile the source model again."
+) -> InvalidGraph:
+    """Return the error for an EPContext node; the problem follows its name."""
+    return InvalidGraph(f"EPContext node {name!r} {problem}.", node=name, hint=hint)
 
 
 def make_context_node(

@@ -29,7 +29,6 @@ OLD = "old"
 had them before.
 """
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-_HINT = "The file has to lie there as it was written. Fetch it again, or compile again."
 _UNREADABLE_HINT = (
     "Let this user read the file and search the folders on its way (chmod), or give "
     "them to this user (chown)."
@@ -90,59 +89,39 @@ class ModelFolder:
         """
         owner = f"{node!r} names {what}" if node else f"the model names {what}"
         relative = check_file_name(name, owner, node)
-        missing: OSError | None = None
+        fault = "is missing"
+        cause: Exception | None = None
         for root in self._roots:
             try:
-                return self._open_inside(root, relative, owner, node)
-            except FileNotFoundError as error:
-                missing = error.with_traceback(None)  # it holds this frame: a cycle
+                return self._open_inside(root / relative)
+            except (OSError, ValueError) as error:
+                cause = error.with_traceback(None)  # it holds this frame: a cycle
+                if not isinstance(error, FileNotFoundError):
+                    fault = f"cannot be opened: {error}"
+                    break
+        if isinstance(cause, PermissionError):
+            hint = _UNREADABLE_HINT
         raise InvalidGraph(
-            f"{owner} {name!r}, which is missing.",
+            f"{owner} {name!r}, which {fault}.",
             node=node,
             path=self.folder / relative,
             hint=hint
-            or f"It must be in {str(self.folder)!r}, beside the model. Copy both, "
-            "or compile again.",
-        ) from missing
+            or f"It must be in {str(self.folder)!r}, beside the model: copy both, or "
+            "compile again.",
+        ) from cause
 
-    def _open_inside(
-        self, root: Path, relative: str, owner: str, node: str | None
-    ) -> OpenedFile:
-        path: str | Path = root / relative
-        try:
-            real = path = os.path.realpath(path)
-            if not self._holds(real):
-                raise InvalidGraph(
-                    f"{owner} {relative!r}, a link that leaves the model's folder.",
-                    node=node,
-                    path=root / relative,
-                    hint=(
-                        "Only files inside the model's folder are opened. Copy the "
-                        "file there."
-                    ),
-                )
-            descriptor = os.open(real, READ_ONLY | getattr(os, "O_NOFOLLOW", 0))
-        except FileNotFoundError:
-            raise
-        except (OSError, ValueError) as error:
-            # A link on its way may be exchanged meanwhile, too.
-            raise InvalidGraph(
-                f"{owner} {relative!r}, which cannot be opened: {error}.",
-                node=node,
-                path=path,
-                hint=_UNREADABLE_HINT if isinstance(error, PermissionError) else _HINT,
-            ) from error
+    def _open_inside(self, path: Path) -> OpenedFile:
+        real = os.path.realpath(path)
+        if not self._holds(real):
+            raise OSError("it is a link that leaves the model's folder")
+        # A link on its way may be exchanged meanwhile, too.
+        descriptor = os.open(real, READ_ONLY | getattr(os, "O_NOFOLLOW", 0))
         with ExitStack() as stack:
             stack.callback(os.close, descriptor)
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not self._holds(
                 _locate(descriptor, real)
             ):
-                raise InvalidGraph(
-                    f"{owner} {relative!r}, which is not a regular file.",
-                    node=node,
-                    path=real,
-                    hint=_HINT,
-                )
+                raise OSError("it is not a regular file")
             stack.pop_all()
         return OpenedFile(descriptor, real)
 

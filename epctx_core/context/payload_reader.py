@@ -26,6 +26,7 @@ from epctx_core.context.digests import (
     find_matching,
 )
 from epctx_core.context.manifest import NO_MANIFEST
+from epctx_core.context.node import make_node_error
 from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.context.payload_files import LoadedPayload, read_privately
 from epctx_core.context.receipts import is_noted, make_file_receipt, make_model_receipt
@@ -164,10 +165,9 @@ class PayloadReader:
         """Return the payload that holds a node's graph; see `ContextReader.payload`."""
         owner = node if node.main_context else node.primary
         if owner is None:
-            raise InvalidGraph(
-                f"EPContext node {node.name!r} carries no payload, and more than one "
-                "primary could hold its graph.",
-                node=node.name,
+            raise make_node_error(
+                node.name,
+                "carries no payload, and more than one primary could hold its graph",
                 hint=(
                     "The EP has to look for the node's partition_name in the payloads "
                     "of the primaries."
@@ -182,12 +182,8 @@ class PayloadReader:
             mode = self._reading.verification
             if mode is not Verification.HEAD and self.find_entry(record) is None:
                 level = logging.INFO if mode is Verification.ONCE else logging.WARNING
-                why = (
-                    "the manifest does not list it"
-                    if self._manifest
-                    else "the model has no manifest"
-                )
-                _log.log(level, "the payload %r is not checked: %s.", key[0], why)
+                why = "the payload %r is not checked: no manifest lists it."
+                _log.log(level, why, key[0])
             self.read(record)
         return self.loaded[key]
 
@@ -215,28 +211,23 @@ class PayloadReader:
                 publication has that one.
             Fail: it cannot be brought into memory, or the host's callback raised.
         """
-        file_name = record.file_name
         node = record.name
         if not record.cache:
-            raise InvalidGraph(
-                f"EPContext node {node!r} has main_context=1 and "
-                f"embed_mode={int(record.embed_mode)} but no "
-                f"{'payload' if record.embed_mode else 'file name'} in "
-                "ep_cache_context.",
-                node=node,
-                hint="Compile the model again.",
+            missing = "payload" if record.embed_mode else "file name"
+            raise make_node_error(
+                node, f"has main_context=1 but no {missing} in ep_cache_context"
             )
 
         entry = self.find_entry(record)
         payload = self._find(record)
         if not payload.view:
-            raise InvalidGraph(
-                f"the context binary {file_name!r} of EPContext node {node!r} is "
-                "empty.",
-                node=node,
-                path=payload.mapped.path if payload.mapped else None,
+            error = make_node_error(
+                node,
+                f"names {BINARY} {record.file_name!r}, which is empty",
                 hint="Fetch it again, or compile the model again.",
             )
+            error.path = payload.mapped.path if payload.mapped else None
+            raise error
 
         if entry is not None:
             payload = find_matching(
@@ -258,17 +249,7 @@ class PayloadReader:
             from epctx_core.context.callbacks import receive
 
             return self._make_payload(record, receive(self._reading.data_reader, name))
-        if self._folder is None:
-            raise InvalidGraph(
-                f"EPContext node {record.name!r} names {name!r}, but the model has no "
-                "folder.",
-                node=record.name,
-                hint=(
-                    "Set the session option 'ep.context_file_path' to the path the "
-                    "model would have."
-                ),
-            )
-
+        assert self._folder is not None  # noqa: S101 - see `check_has_folder`
         with self._folder.open(name, what=BINARY, node=record.name) as file:
             if self.find_entry(record) is None:
                 look_up = partial(
@@ -317,9 +298,8 @@ class PayloadReader:
         ):
             mode = Verification.FULL
 
-        path = None if payload.mapped is None else payload.mapped.path
-        if path is None and self._binaries is not None and not entry.embedded:
-            path = str(self._binaries.folder / entry.name)
+        folder = None if entry.embedded else self._binaries
+        path = None if folder is None else str(folder.folder / entry.name)
         payload.verified = reading.checks.check(
             entry,
             payload.content,
@@ -417,10 +397,10 @@ def find_entry(
     stated = manifest or NO_MANIFEST
     name, embedded = get_payload_key(record)
     if name in stated.pending and not embedded:
-        raise InvalidGraph(
-            f"the context binary {name!r} of EPContext node {record.name!r} was not "
-            "written yet: its share group was never stopped.",
-            node=record.name,
+        raise make_node_error(
+            record.name,
+            f"names {BINARY} {name!r}, which was not written yet: its share group was "
+            "never stopped",
             hint=(
                 "Compile the group's last model with ep.stop_share_ep_contexts=1, or "
                 "use epctx.ShareGroup."

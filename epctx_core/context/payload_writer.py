@@ -189,12 +189,12 @@ class PayloadWriter:
         for chunk in view.chunks():
             sha.update(chunk)
             self._put(memoryview(chunk))
-        written = self.size - start
-        if (written, sha.hexdigest()) != (view.nbytes, view.digest):
+        stated = view.nbytes, view.digest
+        written = self.size - start, sha.hexdigest()
+        if written != stated:
             raise PluginError(
-                f"the weight {view.name!r} says that it has {view.nbytes:,} bytes of "
-                f"digest {view.digest}; written were {written:,} of digest "
-                f"{sha.hexdigest()}.",
+                f"the weight {view.name!r} states its size and digest as {stated}; "
+                f"written were {written}.",
                 hook=_HOOK,
                 hint=(
                     "The EP changed a weight and left its digest or its size as they "
@@ -327,23 +327,19 @@ class PayloadSet:
         """
         # Folders that do not tell cases apart are common enough.
         key = name.casefold() if name is not None and is_payload_name(name) else None
-        wrong = hint = ""
+        fault = "another payload of this call has" if key in self._names else ""
         if key is None and name is not None:
-            wrong = f"gave a payload the name {name!r:.100} in {_HOOK}"
-            hint = (
-                "A name is 1 to 64 letters, digits, '_', '.' and '-': it becomes part "
-                "of a file's name."
-            )
-        elif key in self._names:
-            called = "without a name" if name is None else f"named {name!r}"
-            wrong = f"started two payloads {called} in one call of {_HOOK}"
-            hint = (
-                "Put all graphs into one payload; a second one needs a name of its own."
-            )
-
-        if wrong:
+            fault = "is not 1 to 64 letters, digits, '_', '.' and '-'"
+        if fault:
             raise PluginError(
-                f"{self._ep} {wrong}.", ep=self._ep, hook=_HOOK, hint=hint
+                f"{self._ep} gave a payload the name {name!r:.100} in {_HOOK}, which "
+                f"{fault}.",
+                ep=self._ep,
+                hook=_HOOK,
+                hint=(
+                    "Put all graphs into one payload; the name of a second one becomes "
+                    "part of a file's name."
+                ),
             )
         self._names.add(key)
         file_name = self._file_name(name)

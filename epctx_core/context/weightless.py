@@ -30,7 +30,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
 )
 from epctx_core.graph.counting import check_budget
-from epctx_core.graph.mapping import READ_ONLY, MappedFile, OpenedFile
+from epctx_core.graph.mapping import MappedFile, OpenedFile, open_model_file
 from epctx_core.graph.tensor_bytes import read_initializers, read_weight
 from epctx_core.graph.weights import (
     ModelContent,
@@ -324,27 +324,24 @@ def _make_external_tensor(name: str, reference: SourceReference) -> TensorProto:
 
 def _open_named(path: str) -> OpenedFile:
     """Open the source that the host named."""
-    reason = "which is not a file"
-    if Path(path).is_file():
-        try:
-            return OpenedFile(os.open(path, READ_ONLY), path)
-        except OSError as error:
-            reason = f"which cannot be read: {error.strerror}"
-    raise NoSuchFile(f"{PATH_OPTION} names {path!r}, {reason}.", path=path, hint=_HINT)
+    try:
+        with open_model_file(path) as (file, _):
+            return OpenedFile(os.dup(file.fileno()), path)
+    except (InvalidArgument, NoSuchFile) as error:
+        raise NoSuchFile(
+            f"{PATH_OPTION}: {error.message}", path=path, hint=_HINT
+        ) from error
 
 
 def _check(weight: Weight, reference: SourceReference, where: str) -> None:
     """Raise InvalidGraph unless a weight is what it was when the model was compiled."""
     file = weight.mapping[0] if weight.mapping is not None else None
-    is_same_form = (weight.elem_type, weight.shape) == (
-        reference.elem_type,
-        reference.shape,
-    )
-    if not is_same_form or weight.digest != reference.digest:
+    found = weight.digest, weight.elem_type, weight.shape
+    if found != reference[:3]:
         raise InvalidGraph(
             f"the weight {weight.name!r} of the source model is not the one that was "
             f"compiled: in {repr(Path(file.path).name) if file else where} it has "
-            f"another {'digest' if is_same_form else 'type or shape'}.",
+            "another digest, type or shape.",
             path=file.path if file else None,
             hint=(
                 "Restore the source model that the context model was compiled from, "

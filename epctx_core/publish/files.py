@@ -85,7 +85,7 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
     except EpctxError:
         raise  # NoSuchFile is an OSError too, and already says what happened
     except OSError as error:
-        file = error.filename if error.filename2 is None else error.filename2
+        file = error.filename2 or error.filename
         staged = str(folder / STAGING_PREFIX)
         if (
             isinstance(error, FileExistsError)
@@ -97,35 +97,17 @@ def report_errors(doing: str, folder: Path) -> Iterator[None]:
                 path=Path(os.fsdecode(file)),
                 hint="Remove it, choose another output, or allow it to be replaced.",
             ) from error
+        remedy = "Check the disk and whether the folder exists and takes new files"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            remedy = "Free some space on that disk"
+        elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            remedy = "Make the folder writable for this user"
         raise Fail(
             f"Publishing into {folder} failed while {doing}: "
             f"{error.strerror or error}{f' ({file})' if file else ''}.",
             path=folder,
-            hint=_suggest_fix(error.errno, folder),
+            hint=f"{remedy}, or choose another output folder, then try again.",
         ) from error
-
-
-def _suggest_fix(code: int | None, folder: Path) -> str:
-    if code in {errno.ENOSPC, errno.EDQUOT}:
-        return (
-            "Free some space on that disk, or choose another output folder, then try "
-            "again."
-        )
-
-    if code in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return f"Make {folder} writable for this user, or choose another output folder."
-    if code == errno.ENOENT:
-        if folder.is_dir():
-            return (
-                f"{folder} takes no new files, or something removes them. Choose "
-                "another output folder."
-            )
-        return (
-            "Something removed the folder meanwhile. Check that the folder exists, "
-            "then try again."
-        )
-
-    return "Check the disk and the folder, then try again."
 
 
 def require_locks(folder: Path) -> None:
@@ -263,7 +245,7 @@ class StagedFile(io.FileIO):
         self,
         path: Path,
         folder: Path,
-        before_writing: BeforeWriting = lambda _size: None,
+        before_writing: BeforeWriting,
     ) -> None:
         super().__init__(
             path,

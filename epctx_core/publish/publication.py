@@ -54,17 +54,16 @@ replaced there.
 """
 
 
-def write_journal(folder: Path, staging: Path, journal: Journal) -> None:
+def write_journal(staging: Path, journal: Journal) -> None:
     """Write a journal durably.
 
     Once it has its final name, the publication is committed.
 
     Raises:
-        Fail, OSError: the disk is full or broken.
+        OSError: the disk is full or broken.
     """
     draft = staging / _DRAFT
-    with files.StagedFile(draft, folder) as file:
-        file.write(json.dumps(journal).encode("ascii"))
+    draft.write_text(json.dumps(journal), "ascii")
     files.sync(draft)
     draft.replace(staging / COMMITTED)
     files.sync(staging)
@@ -224,12 +223,12 @@ def settle_interrupted(folder: Path) -> None:
 
     if left:
         _log.warning(
-            "what interrupted compiles left in %s was not settled: %s%s. A "
-            "compile there by its own user settles it if nobody else can write into "
+            "of what interrupted compiles left in %s, %d folders were not settled: %s. "
+            "A compile there by its own user settles it if nobody else can write into "
             "it; else remove it.",
             folder,
+            len(left),
             left[0],
-            f", and {len(left) - 1} more" if left[1:] else "",
         )
 
 
@@ -252,12 +251,24 @@ def _find_distrust(staging: Path) -> str:
     )
 
 
-def parse_name(name: str, path: Path) -> str:
+def parse_name(name: str, folder: Path, path: Path) -> str:
     """Return a name in normal form; raise InvalidArgument for one that cannot be
-    published.
+    published into a folder.
+
+    Args:
+        name: relative to the folder.
+        folder: the folder.
+        path: that of the error.
     """
     try:
-        return normalise_path(name)
+        normal = normalise_path(name)
+        if resolve_without_links(folder, normal) is not None:
+            return normal
+        raise InvalidArgument(  # noqa: TRY301 - completed as the other one
+            f"no file can be published as {name!r}: a folder on its way is a link or "
+            "no folder.",
+            hint="Use sub-folders that really lie in the output folder.",
+        )
     except InvalidArgument as error:
         error.path = path
         raise
@@ -314,7 +325,7 @@ class Publication:
             nearest = folder
             reason = f"created: {error}"
         for part in folder.relative_to(nearest).parts:
-            parse_name(part, folder)
+            parse_name(part, nearest, folder)
         if reason:
             raise InvalidArgument(
                 f"the output folder {str(folder)!r} cannot be {reason}.",
@@ -409,14 +420,7 @@ class Publication:
         """Check a final name and make the folders for its staged file; return it as it
         is spelt in the journal.
         """
-        key = normalise_path(name)
-        if resolve_without_links(self.folder, key) is None:
-            raise InvalidArgument(
-                f"The file {name!r} can't be published: a folder on its way is a "
-                "link or no folder.",
-                path=self.folder,
-                hint="Use sub-folders that really lie in the output folder.",
-            )
+        key = parse_name(name, self.folder, self.folder)
         if not replace:
             files.require_free(self.folder / key)
         if get_mode(self.folder / key) is None:
@@ -462,7 +466,8 @@ class Publication:
 
         self._is_over = True  # from here on, leaving must not discard a journal
         try:
-            stamped = self._carry_out(journal)
+            with files.report_errors("bringing the files to their names", self.folder):
+                stamped = self._carry_out(journal)
         except BaseException as exc:
             self._take_back(journal, exc)
             raise
@@ -489,7 +494,7 @@ class Publication:
         `made`, and lock it.
         """
         for attempt in range(1, _LOCK_ATTEMPTS + 1):
-            with files.report_errors("creating the folder", self.folder):
+            with files.report_errors("creating and locking the folder", self.folder):
                 missing = [
                     each
                     for each in (self.folder, *self.folder.parents)
@@ -500,7 +505,6 @@ class Publication:
                         each.mkdir()
                         made.append(each)
                         files.sync(each.parent)
-            with files.report_errors("locking the folder", self.folder):
                 try:
                     stack.enter_context(files.folder_lock(self.folder))
                 except FileNotFoundError:
@@ -539,33 +543,28 @@ class Publication:
         """Perform all steps; return the status of the files when they were complete."""
         folder = self.folder
         staging = self._staging
-        with files.report_errors("writing the files to disk", folder):
-            for file in filter(None, self._files.values()):
-                file.close()
-            # A link shares its times with other names.
-            stamped = {
-                name: files.backdate(staging / NEW / name)
-                if self._files[name]
-                else None
-                for name in journal
-            }
-            for name in journal:
-                files.sync(staging / NEW / name)
-            files.sync_folders(staging / NEW, journal)
+        for file in filter(None, self._files.values()):
+            file.close()
+        # A link shares its times with other names.
+        stamped = {
+            name: files.backdate(staging / NEW / name) if self._files[name] else None
+            for name in journal
+        }
+        for name in journal:
+            files.sync(staging / NEW / name)
+        files.sync_folders(staging / NEW, journal)
 
-        with files.report_errors("keeping what will be replaced", folder):
-            for name, existed in journal.items():
-                files.make_folders(staging / OLD, name, _STAGING_MODE)
-                if existed:
-                    files.keep_copy(folder / name, staging / OLD / name)
-            files.sync_folders(staging / OLD, journal)
+        # What will be replaced.
+        for name, existed in journal.items():
+            files.make_folders(staging / OLD, name, _STAGING_MODE)
+            if existed:
+                files.keep_copy(folder / name, staging / OLD / name)
+        files.sync_folders(staging / OLD, journal)
 
-        with files.report_errors("writing the journal", folder):
-            files.sync(staging)
-            files.sync(folder)
-            write_journal(folder, staging, journal)
-        with files.report_errors("renaming the files", folder):
-            roll_forward(folder, staging, journal)
+        files.sync(staging)
+        files.sync(folder)
+        write_journal(staging, journal)
+        roll_forward(folder, staging, journal)
         return stamped
 
     def _take_back(self, journal: Journal, cause: BaseException) -> None:

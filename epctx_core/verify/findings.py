@@ -108,7 +108,6 @@ class Findings:
         others: Mapping[type[EpctxError], str] = MappingProxyType({}),
         *,
         node: str | None = None,
-        hint: str = "",
     ) -> Iterator[None]:
         """Note the error that a load would end with, and go on behind what raised it.
 
@@ -116,7 +115,6 @@ class Findings:
             code: of the finding, if the error blames a file.
             others: codes of further errors; of several that fit, the first counts.
             node: what the finding names if the error does not.
-            hint: as `node`.
         """
         codes = {**others, **dict.fromkeys(_OF_FILES, code)}
         try:
@@ -125,7 +123,7 @@ class Findings:
             fitting = [codes[kind] for kind in codes if isinstance(error, kind)]
             if not fitting:
                 raise
-            self.add_error(fitting[0], error, node=node, hint=hint)
+            self.add_error(fitting[0], error, node=node)
 
     @contextmanager
     def collect_of_plugin(

@@ -137,7 +137,10 @@ def test_what_was_taken_back_is_on_disk_before_the_order_to_undo_goes(source, fo
     before = snapshot(folder)
 
     def publish():
-        with pytest.raises(Fail, match="renaming the files"), refusing_last_rename():
+        with (
+            pytest.raises(Fail, match="bringing the files to their names"),
+            refusing_last_rename(),
+        ):
             compiled(saved(chain(["Add", "Mul"], seed=1), source), folder)
 
     calls = history(folder, publish)
@@ -250,7 +253,9 @@ def test_a_disk_that_refuses_a_hard_link_is_no_file_system_without_them(source, 
     before = snapshot(folder)
 
     with (
-        pytest.raises(Fail, match="keeping what will be replaced: Input/output error"),
+        pytest.raises(
+            Fail, match="bringing the files to their names: Input/output error"
+        ),
         refusing(errno.EIO, "link"),
     ):
         compiled(source, folder)

@@ -113,7 +113,7 @@ def test_the_error_says_what_is_left_when_even_taking_back_fails(
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with (
-        pytest.raises(Fail, match="renaming the files") as caught,
+        pytest.raises(Fail, match="bringing the files to their names") as caught,
         harness.intercepted(before, harness.ALL_CALLS),
     ):
         harness.put(tmp_path, harness.NEW)

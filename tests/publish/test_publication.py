@@ -84,7 +84,9 @@ def test_a_rename_that_fails_restores_the_old_state_and_names_the_reason(
     harness: ModuleType, tmp_path: Path
 ) -> None:
     with (
-        pytest.raises(Fail, match="renaming the files: Input/output error") as caught,
+        pytest.raises(
+            Fail, match="bringing the files to their names: Input/output error"
+        ) as caught,
         harness.at_final("link", "a_ctx.onnx", harness.refuse),
     ):
         harness.put(tmp_path, harness.NESTED)

@@ -260,7 +260,7 @@ def test_a_payload_of_another_size_is_found(compiled, content):
     (finding,) = report.findings
 
     assert finding.code == "digest-mismatch"
-    assert "the model was written with one of" in finding.message
+    assert "is not the one that the model was written with: it has" in finding.message
     (payload,) = report.payloads
     assert (payload.name, payload.digests) == (compiled.binary.name, False)
     assert payload.size == compiled.binary.stat().st_size

@@ -179,7 +179,7 @@ def test_any_text_is_damage_or_a_manifest(data):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda content: content[:-1], r"has 1,048,580 bytes; .* one of 1,048,581"),
+        (lambda content: content[:-1], r"has 1,048,580 bytes, not 1,048,581"),
         (
             lambda content: noise(len(content), seed=1),
             "is not the one that the model was written with",

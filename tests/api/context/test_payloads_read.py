@@ -311,7 +311,7 @@ def test_a_primary_without_a_payload_is_refused(folder, embed, said):
     refused(
         folder,
         node("n", embed=embed),
-        match=f"embed_mode={int(embed)} but {said} in ep_cache_context",
+        match=f"main_context=1 but {said} in ep_cache_context",
     )
 
 
@@ -326,7 +326,7 @@ def test_an_empty_binary_is_refused(folder):
     refused(
         folder,
         node("n", cache="a_x.bin"),
-        match=r"'a_x\.bin' of EPContext node 'n' is empty",
+        match=r"node 'n' names the context binary 'a_x\.bin', which is empty",
     )
 
 

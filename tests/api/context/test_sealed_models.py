@@ -241,7 +241,8 @@ def test_a_file_beside_a_model_that_is_longer_than_any_manifest_is_refused_unrea
     os.truncate(sidecar(path), 1 << 40)
 
     with pytest.raises(
-        epctx.InvalidGraph, match=r"'qnn_ctx0\.onnx\.epctx\.json' is damaged: .* bytes"
+        epctx.InvalidGraph,
+        match=r"'qnn_ctx0\.onnx\.epctx\.json' cannot be read: .* bytes",
     ):
         load(path)
     assert "manifest-damaged" in findings(path)
@@ -263,9 +264,9 @@ def test_entries_of_a_manifest_beside_a_model_are_bounded(real):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (Path.mkdir, "is a folder"),
-        (os.mkfifo, "is a pipe"),
-        (lambda link: link.symlink_to("nowhere"), "there is no model file"),
+        (Path.mkdir, "is not a regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda link: link.symlink_to("nowhere"), "No such file"),
     ],
     ids=["folder", "pipe", "link"],
 )

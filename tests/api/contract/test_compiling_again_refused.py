@@ -135,7 +135,9 @@ def test_a_binary_that_is_replaced_meanwhile_is_noticed(source, first):
 
 
 def test_the_model_itself_is_never_written_over(first):
-    with refused(InvalidArgument, "is the source model itself", folder=first.parent):
+    with refused(
+        InvalidArgument, "would be written, but .* reads it", folder=first.parent
+    ):
         compiled(first, Alpha, output=first)
     with refused(InvalidArgument, "reads it", folder=first.parent):
         compiled(first, Alpha, output=first.with_name("m_alpha.bin"))
@@ -257,7 +259,7 @@ def test_an_ep_does_not_add_to_nodes_that_it_does_not_support_any_more(source):
 
     with refused(
         InvalidGraph,
-        "whose EPContext nodes it does not support.*'1'",
+        "it does not support what was compiled for.*'1'",
         folder=first.parent,
         ep=ep.name,
     ):
@@ -295,7 +297,7 @@ def test_what_another_distribution_of_an_ep_made_is_not_added_to(source, first):
 
     with refused(
         InvalidGraph,
-        "that .*AlphaExecutionProvider of epctx-other-alpha made",
+        "AlphaExecutionProvider of epctx-other-alpha made them",
         folder=first.parent,
     ):
         compiled(first, more, output=first.with_name("n_ctx.onnx"))

@@ -354,7 +354,9 @@ def test_the_source_is_never_replaced_by_its_own_context_model(source, through_a
         output = source.with_name("link.onnx")
         output.symlink_to(source.name)
 
-    with refused(InvalidArgument, "is the source model itself", folder=source.parent):
+    with refused(
+        InvalidArgument, "would be written, but .* reads it", folder=source.parent
+    ):
         compiler(source, Alpha).compile_to_file(output)
 
 

@@ -339,7 +339,7 @@ def test_what_a_context_model_reads_is_checked_like_any_weights_file(source):
     data = source.with_name("m.data")
     data.write_bytes(data.read_bytes()[:-1])
 
-    with refused(InvalidGraph, "the model was written with one of"):
+    with refused(InvalidGraph, "the model was written with: it has"):
         result(report.output)
 
 

@@ -347,7 +347,7 @@ def test_nor_does_it_hide_a_file_that_must_stay(source, name):
 
     with refused(
         (InvalidArgument, Fail),
-        "source model itself|exists already",
+        "would be written, but|exists already",
         folder=source.parent,
     ):
         compiler(source, Alpha, flags=NO_CLOBBER).compile_to_file(output)

@@ -256,5 +256,5 @@ def test_verifying_a_model_without_digests_is_warned_about(model, caplog):
         result(model, ep__context_verify="full")
 
     assert caplog.messages == [
-        "the payload 'm_alpha.bin' is not checked: the model has no manifest."
+        "the payload 'm_alpha.bin' is not checked: no manifest lists it."
     ]
