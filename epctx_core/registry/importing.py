@@ -49,6 +49,16 @@ class MarkedMethod:
     function: Callable[..., Any]
     marks: tuple[str, ...]
 
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """Parameters that the core has to pass: all but `self`.
+
+        Raises:
+            ValueError, TypeError: the function has no signature.
+        """
+        parameters = list(inspect.signature(self.function).parameters.values())
+        return parameters if isinstance(self.static, staticmethod) else parameters[1:]
+
 
 def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
     """Yield the attributes of a class that are marked with `hookimpl`; evaluate no

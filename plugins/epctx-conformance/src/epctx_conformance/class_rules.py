@@ -79,13 +79,11 @@ def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
         yield fault, "Return a list instead."
 
     try:
-        parameters = list(inspect.signature(method.function).parameters.values())
+        parameters = method.parameters
     except (ValueError, TypeError) as error:
         fault = f"the arguments of {name} can't be read: {error}"
         yield fault, "Wrap it in a Python function."
         return
-    if not isinstance(method.static, staticmethod):
-        parameters = parameters[1:]  # all but self
     yield from _find_parameter_mistakes(name, method.hook, parameters)
 
 
