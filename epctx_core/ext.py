@@ -42,9 +42,10 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
-`list_distributions`, `normalise_name`:
-    versions, files and requirements of what compiles; names of wheels with EPs
-    (epctx-cache, epctx-onnxruntime).
+`list_distributions`:
+    versions, files and requirements of what compiles (epctx-cache).
+`normalise_name`:
+    names of packages and of wheels with EPs (epctx-cache, epctx-onnxruntime).
 `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `digest_model`:
