@@ -98,7 +98,7 @@ class Descriptions:
         if len(texts) > 1:
             raise self._error(
                 "gave nodes of one model different texts as compatibility_info: "
-                f"{sorted(map(repr, texts))}"
+                f"{' and '.join(sorted(map(repr, texts)))}"
             )
 
         (self.compatibility_info,) = texts

@@ -186,6 +186,8 @@ def _open_lock(path: Path) -> int:
     write into its folder: others could stop every publication there.
     """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    # Asked first: an error behind the open would leave the descriptor to nobody.
+    status = path.parent.stat()
     while True:
         with suppress(FileNotFoundError):
             return os.open(path, flags)
@@ -194,7 +196,6 @@ def _open_lock(path: Path) -> int:
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
             break
 
-    status = path.parent.stat()
     writers = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     with suppress(OSError):
         if not writers & stat.S_IWOTH:

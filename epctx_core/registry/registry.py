@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from epctx_core.registry.host_plugins import HostPlugin
 
 _log = logging.getLogger("epctx.registry")
+_ATTEMPTS = 5
 
 
 class Registry:
@@ -111,7 +112,7 @@ class Registry:
         """Discover EPs and read the environment again; registered classes and added
         paths stay.
         """
-        importlib.invalidate_caches()
+        _invalidate_caches()
         with self._lock():
             self._selected = None
             self._is_stale = True
@@ -348,7 +349,7 @@ class Registry:
             raise NoSuchFile(
                 f"there is no folder or wheel {location!r}.", path=location, hint=hint
             )
-        importlib.invalidate_caches()
+        _invalidate_caches()
         added = discover([location])
         if not added:
             raise InvalidArgument(
@@ -645,6 +646,18 @@ class Registry:
         from epctx_core.registry.explaining import explain_unusable
 
         return explain_unusable(record)
+
+
+def _invalidate_caches() -> None:
+    """Have Python look into its folders again.
+
+    It walks tables to which an import in another thread may add meanwhile.
+    """
+    for _ in range(_ATTEMPTS):
+        with suppress(RuntimeError):
+            importlib.invalidate_caches()
+            return
+    importlib.invalidate_caches()
 
 
 default_registry: Registry = Registry()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,3 +58,26 @@ def load(registry):
 def register(registry, cls):
     with registry.temporary(cls):
         assert registry.load(registry.resolve(cls.name)) is cls
+
+
+class Finder:
+    """Finder of Python whose table another thread changes while it is walked, once."""
+
+    asked = 0
+
+    def find_spec(self, *_):
+        return None
+
+    def invalidate_caches(self):
+        self.asked += 1
+        if self.asked == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_a_refresh_outlasts_an_import_in_another_thread(monkeypatch):
+    finder = Finder()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+
+    Registry().refresh()
+
+    assert finder.asked == 2
