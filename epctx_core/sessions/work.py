@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import NO_MANIFEST, find_manifest
 from epctx_core.context.payload_reader import find_entry
-from epctx_core.errors import Fail
+from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.plugin import Purpose
 from epctx_core.process import pause_collection
@@ -382,9 +382,25 @@ class Work:
     def load_nodes(
         self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
     ) -> Sequence[CompiledPartition]:
-        """Have an EP load its nodes; see `ProviderSession.load_nodes`."""
+        """Have an EP load its nodes; see `ProviderSession.load_nodes`.
+
+        An EP that refuses the payload of another distribution of its name cannot know
+        whose it is: the manifest does.
+        """
         purpose = Purpose.EXPORT if self.purpose is Purpose.EXPORT else Purpose.LOAD
-        return self.providers.load_nodes(ep, nodes, reader, purpose)
+        try:
+            return self.providers.load_nodes(ep, nodes, reader, purpose)
+        except InvalidGraph as error:
+            made = (self.manifest or NO_MANIFEST).providers.get(ep, {})
+            maker = str(made.get("distribution"))
+            record = self.providers.choices[ep].record
+            # What has a path is wrong with a file, for whichever distribution.
+            if made and not error.path and maker != record.distribution:
+                error.hint = (
+                    f"{maker} made it: install that if it is missing, and name it "
+                    f'"{maker}:{ep}" among the providers.'
+                )
+            raise
 
     def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:
         """Have plugins of the host, the engine and EPs change the model; see

@@ -10,6 +10,8 @@ from end_to_end.small_models import chain, saved
 from installed import install_distribution
 
 import epctx_core as epctx
+from epctx_core.errors import InvalidGraph
+from epctx_core.plugin import hookimpl
 
 NAME = "VendorExecutionProvider"
 _numbers = itertools.count()
@@ -66,3 +68,23 @@ def test_without_a_choice_the_manifest_says_who_loads(tmp_path, registry):
         (record, *_) = session.get_provider_records()
 
     assert record.distribution == "acme-sim"
+
+
+class Refusing(Vendor):
+    @hookimpl
+    def load_context(self, nodes, reader):
+        raise InvalidGraph("not one of ours.")
+
+
+def test_an_ep_that_refuses_anothers_payload_has_the_maker_in_its_hint(
+    tmp_path, registry
+):
+    model = compiled(tmp_path, registry)
+    other = epctx.Registry(entry_points=False)
+    other.add_path(wheel(tmp_path, "other-vendor", Refusing))
+
+    with pytest.raises(InvalidGraph, match="not one of ours") as caught:
+        epctx.InferenceSession(model, registry=other)
+
+    assert caught.value.hint.startswith("acme-vendor made it")
+    assert f'"acme-vendor:{NAME}"' in caught.value.hint
