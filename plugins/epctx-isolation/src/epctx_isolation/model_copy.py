@@ -307,9 +307,11 @@ class ReceivedModel:
         """
         graph: GraphIndex = view.index  # type: ignore[attr-defined] # a GraphSlice
         references: list[Any] = []
+        # An EP may give any object, with any attributes.
+        views = type(graph.get_node(0))
         for node in islice(nodes, len(graph.nodes) + 1):
             index = node if isinstance(node, int) else getattr(node, "index", None)
-            if hasattr(node, "is_in") and not node.is_in(graph):
+            if isinstance(node, views) and not node.is_in(graph):
                 references.append(
                     next(
                         ([g.path, index] for g in self._root.walk() if node.is_in(g)),
