@@ -75,7 +75,7 @@ declaration wrong, all of it or a part.
 """
 
 
-_MADE_UP = b"unk__"
+_MADE_UP = "unk__"
 """Beginning of the names that inference makes up for lengths."""
 
 _RESERVED = "epctx.reserved"
@@ -105,7 +105,7 @@ def remove_hints(
     dims = [
         dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim
     ]
-    names = (name for number in count() if (name := f"unk__{number}") not in used)
+    names = (name for number in count() if (name := f"{_MADE_UP}{number}") not in used)
     for dim in dims:
         if is_open(dim) and not dim.dim_param:
             dim.dim_param = next(names)
@@ -117,7 +117,7 @@ def remove_hints(
 
     # onnx makes up such names, too, and no one that is in the model. A name that is not
     # UTF-8 is bytes.
-    if reserved := sorted(name for name in used if str(name).startswith("unk__")):
+    if reserved := sorted(name for name in used if str(name).startswith(_MADE_UP)):
         type_ = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, reserved)
         probe.graph.value_info.add(name=_RESERVED, type=type_)
     return probe
@@ -341,7 +341,7 @@ def infer_types(
         typed[0] = _infer_completely(proven, resolve, operators).graph
 
     # Most models get none.
-    if any(_MADE_UP in graph.SerializeToString() for graph in typed):
+    if any(_MADE_UP.encode() in graph.SerializeToString() for graph in typed):
         actual_types = (actual for _, actual in refuted.values())
         types = chain(_walk_types([proto.graph, *typed], operators), actual_types)
         _forget_made_up_names(types, declared_names)
