@@ -34,7 +34,7 @@ from epctx_core.graph.walks import ONNX_DOMAINS
 from epctx_core.options import WeightlessMode
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import call_class_method
-from epctx_core.registry.records import is_same_distribution
+from epctx_core.sessions.routing import find_other_maker
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -60,9 +60,7 @@ def check_mix(work: Work, existing: PassThrough) -> None:
     made = (manifest or NO_MANIFEST).providers
     for ep in dict.fromkeys(partition.ep for partition in work.assignment.partitions):
         choice = work.providers.choices[ep]
-        own = choice.record.distribution
-        maker = made.get(ep, {}).get("distribution")
-        if isinstance(maker, str) and not is_same_distribution(own, maker):
+        if maker := find_other_maker(made, choice.record):
             faults = [f"{ep} of {maker} made them, and one would have to load all"]
         else:
             faults = [

@@ -64,6 +64,17 @@ def find_maker(
     return None
 
 
+def find_other_maker(providers: ProviderFacts, record: PluginRecord) -> str:
+    """Return the distribution that made the payloads of an EP where that is not a
+    record's; empty if it is the same, or nobody knows.
+    """
+    maker = providers.get(record.name, {}).get("distribution")
+    # A manifest may have anything there.
+    if not isinstance(maker, str) or is_same_distribution(record.distribution, maker):
+        return ""
+    return maker
+
+
 def find_keeper(ep: str, registry: Registry, purpose: Purpose) -> PluginRecord | None:
     """Return an EP that kept nodes in a model when it was compiled; None, with a
     warning, for one that cannot be had.

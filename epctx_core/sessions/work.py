@@ -28,6 +28,7 @@ from epctx_core.sessions.routing import (
     accept,
     find_keeper,
     find_maker,
+    find_other_maker,
     no_provider_error,
 )
 from epctx_core.sessions.source import (
@@ -391,11 +392,10 @@ class Work:
         try:
             return self.providers.load_nodes(ep, nodes, reader, purpose)
         except InvalidGraph as error:
-            made = (self.manifest or NO_MANIFEST).providers.get(ep, {})
-            maker = str(made.get("distribution"))
             record = self.providers.choices[ep].record
+            maker = find_other_maker((self.manifest or NO_MANIFEST).providers, record)
             # What has a path is wrong with a file, for whichever distribution.
-            if made and not error.path and maker != record.distribution:
+            if maker and not error.path:
                 error.hint = (
                     f"{maker} made it: install that if it is missing, and name it "
                     f'"{maker}:{ep}" among the providers.'

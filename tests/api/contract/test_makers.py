@@ -88,3 +88,20 @@ def test_an_ep_that_refuses_anothers_payload_has_the_maker_in_its_hint(
 
     assert caught.value.hint.startswith("acme-vendor made it")
     assert f'"acme-vendor:{NAME}"' in caught.value.hint
+
+
+def test_an_ep_that_refuses_its_own_payload_keeps_its_hint(tmp_path):
+    class Unsure(Vendor):
+        @hookimpl
+        def load_context(self, nodes, reader):
+            raise InvalidGraph("too old.", hint="Update the driver.")
+
+    # Neither has a distribution: the host registered both.
+    registry, other = (epctx.Registry(entry_points=False) for _ in range(2))
+    registry.register(Vendor)
+    other.register(Unsure)
+
+    with pytest.raises(InvalidGraph, match="too old") as caught:
+        epctx.InferenceSession(compiled(tmp_path, registry), registry=other)
+
+    assert caught.value.hint == "Update the driver."
