@@ -274,6 +274,19 @@ class PluginError(EpctxError):
         self.version = version
 
 
+def describe(error: BaseException) -> str:
+    """Return type and text of an exception; the type alone if its `__str__` fails."""
+    try:
+        text = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - it is a plugin's exception class: even SystemExit may come out of it
+        text = ""
+    return (
+        concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
+    )
+
+
 def suggestion(name: str, names: object, cutoff: float = 0.65) -> str:
     """Return " Did you mean 'x'?" for the closest of the known names, or an empty
     string.

@@ -108,8 +108,7 @@ if TYPE_CHECKING:
     from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.publish.publication import *
-    from epctx_core.registry.explaining import *
-    from epctx_core.registry.importing import *
+    from epctx_core.registry.guard import *
     from epctx_core.registry.installed import *
     from epctx_core.registry.records import *
     from epctx_core.sessions.host import *
@@ -132,7 +131,7 @@ _HOME = {
     ),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.forwarding": ("import_installed",),
-    "epctx_core.installing": ("install_command",),
+    "epctx_core.installing": ("install_command", "known_ep"),
     "epctx_core.graph.index": ("GraphIndex",),
     "epctx_core.graph.mapping": ("MappedFile", "read_small_file"),
     "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
@@ -142,8 +141,7 @@ _HOME = {
     "epctx_core.options.table": ("SESSION_OPTIONS",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.publish.publication": ("Publication",),
-    "epctx_core.registry.explaining": ("known_ep",),
-    "epctx_core.registry.importing": ("implemented_hooks",),
+    "epctx_core.registry.guard": ("implemented_hooks",),
     "epctx_core.registry.installed": ("list_distributions",),
     "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),

@@ -180,6 +180,44 @@ def install_engine_command() -> str:
     return install_command(PROVIDED_BY[ENGINE])
 
 
+def known_ep(name: str) -> KnownEp | None:
+    """Return an EP of onnxruntime by `X` or `XExecutionProvider`, without case."""
+    short = _shorten(name)
+    return next((known for known in EPS if _shorten(known.name) == short), None)
+
+
+def _shorten(name: str) -> str:
+    return name.casefold().removesuffix("executionprovider")
+
+
+def describe_installation(name: str) -> str:
+    """Return how to install a vendor's EP of onnxruntime, and what simulates it; empty
+    for an EP that is not known.
+    """
+    known = known_ep(name)
+    if known is None:
+        return ""
+    package = known.package or known.build
+    needed = () if package in PACKAGES else (OVER_ONNXRUNTIME,)
+    text = f"{install_command(package, *needed)} provides {known.name}"
+    if not package:
+        text = (
+            f"epctx has no package for {known.name} ({known.vendor}): "
+            f"{known.reserved} is reserved for it"
+        )
+    elif package == known.build:
+        where = f" on {known.system}" if known.system else ""
+        text += f"{where}, in place of another onnxruntime"
+
+    simulated = known.reserved.replace("epctx-", "epctx-sim-", 1)
+    if simulated in PACKAGES:
+        text += (
+            f"; {install_command(simulated)} provides a simulated one, which does not "
+            "read payloads made for hardware"
+        )
+    return f"{text}."
+
+
 def _find_origin() -> Path | None:
     """Return the folder or file that epctx-core was installed from (PEP 610); None for
     an index, or if it is no longer there.

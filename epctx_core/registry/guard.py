@@ -1,40 +1,41 @@
-"""Conversion of exceptions of plugins and of the host's callbacks, and of results that
-break the contract, into typed errors.
+"""Border to plugins: import of a class and its check against the contract, and typed
+errors for exceptions of plugins and of the host's callbacks, and for wrong results.
 """
 
 from __future__ import annotations
 
 import builtins
+import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import Any, TypeAlias
 
-from epctx_core.errors import EpctxError, EPFail, Fail, PluginError, concealed
-from epctx_core.plugin.hookspecs import CLASS_METHODS, Hook
+from epctx_core.errors import (
+    EpctxError,
+    EPFail,
+    Fail,
+    PluginError,
+    concealed,
+    describe,
+    suggestion,
+)
+from epctx_core.plugin import (
+    PLUGIN_API,
+    ExecutionProvider,
+    ProviderOption,
+)
+from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS, PROJECT, Hook
+from epctx_core.registry.discovery import EP_NAME
+from epctx_core.registry.installed import load_object
 from epctx_core.registry.records import PluginRecord, PluginState
 
-if TYPE_CHECKING:
-    from epctx_core.plugin import ExecutionProvider
-
 _log = logging.getLogger("epctx.providers")
-
-
-def describe(error: BaseException) -> str:
-    """Return type and text of an exception; the type alone if its `__str__` fails."""
-    try:
-        text = str(error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # noqa: BLE001 - it is a plugin's exception class: even SystemExit may come out of it
-        text = ""
-    return (
-        concealed(f"{type(error).__name__}: {text}") if text else type(error).__name__
-    )
 
 
 def mark_broken(
@@ -277,3 +278,262 @@ def plugin_error(
         distribution=record.distribution,
         version=record.version,
     )
+
+
+_MARK = f"{PROJECT}_impl"
+_GONE = {
+    "get_kernel_registry": (
+        "Kernels are a package of their own: derive the EP from "
+        "`epctx_kernels.KernelProvider` (pip install epctx-kernels), without @hookimpl "
+        "above this method."
+    )
+}
+"""Hints by the names of hooks that were there before API 1 was released."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedMethod:
+    """An attribute marked with `hookimpl`.
+
+    Attributes:
+        attribute: its name in the class.
+        hook: the name of the hook that it implements.
+        static: the attribute as the class has it, unbound.
+        function: the underlying function.
+        marks: the arguments of the marker that are set, but for the hook's name.
+    """
+
+    attribute: str
+    hook: str
+    static: Any
+    function: Callable[..., Any]
+    marks: tuple[str, ...]
+
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """Parameters that the core has to pass: all but `self`.
+
+        Raises:
+            ValueError, TypeError: the function has no signature.
+        """
+        parameters = list(inspect.signature(self.function).parameters.values())
+        return parameters if isinstance(self.static, staticmethod) else parameters[1:]
+
+
+def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
+    """Yield the attributes of a class that are marked with `hookimpl`; evaluate no
+    property.
+    """
+    # Ten times faster than inspect.getmembers_static; each new session calls this for
+    # each EP.
+    attributes = {
+        name: static
+        for base in reversed(cls.__mro__)
+        for name, static in vars(base).items()
+    }
+    for attribute, static in sorted(attributes.items()):
+        function = (
+            static.__func__
+            if isinstance(static, (staticmethod, classmethod))
+            else static
+        )
+        # Most attributes are data, and few questions cost less than this one.
+        if not callable(function):
+            continue
+
+        mark = _mark(static) or _mark(function)
+        if mark is not None:
+            yield MarkedMethod(
+                attribute=attribute,
+                hook=mark.get("specname") or attribute,
+                static=static,
+                function=function,
+                marks=tuple(n for n, v in mark.items() if v and n != "specname"),
+            )
+
+
+def _mark(static: object) -> Mapping[str, Any] | None:
+    if isinstance(static, (FunctionType, staticmethod, classmethod)):
+        mark = vars(static).get(_MARK)
+    elif type(static).__module__ == "builtins" and not isinstance(static, type):
+        return None
+    else:
+        # Not getattr: an object with __getattr__, such as a logger proxy, would have
+        # any attribute.
+        mark = inspect.getattr_static(static, _MARK, None)
+    return mark if isinstance(mark, dict) else None
+
+
+def implemented_hooks(cls: type[ExecutionProvider]) -> dict[str, MarkedMethod]:
+    """Return the hooks that a valid class implements."""
+    return {method.hook: method for method in find_marked_methods(cls)}
+
+
+Problem: TypeAlias = tuple[str, str]
+"""One way in which a class breaks the contract, and what its author is to do."""
+
+
+def describe_problems(cls: object, *, name: str | None = None) -> Problem | None:
+    """Return all ways in which a class could not be used, or would harm the process, as
+    one; None for a valid class.
+
+    epctx-conformance checks the rest of the contract.
+
+    Args:
+        cls: the value that a plugin or a host gave.
+        name: the name of its entry point, if it has one.
+    """
+    problems = list(_find_problems(cls, name))
+    if not problems:
+        return None
+    faults, hints = zip(*problems, strict=True)
+    return "; ".join(faults), " ".join(dict.fromkeys(hints))
+
+
+def _find_problems(cls: Any, name: str | None) -> Iterator[Problem]:
+    if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
+        hint = "Derive it from ExecutionProvider; the entry point names the class."
+        yield "it is not a subclass of epctx_core.plugin.ExecutionProvider", hint
+        return
+
+    version: object = cls.api_version
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
+        yield f"api_version is {version!r}, not a whole number from 1", hint
+    elif version > PLUGIN_API:
+        # It may have other hooks and rules, so nothing else would be true.
+        fault = (
+            f"it was written for plugin API {version}, and this epctx-core has "
+            f"{PLUGIN_API}"
+        )
+        yield fault, "Upgrade epctx-core, or install an older version of the plugin."
+    else:
+        yield from _find_wrong_attributes(cls, name)
+        yield from _find_wrong_hooks(cls)
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "vendor": (str,),
+    "binary_suffix": (str,),
+    "options": (tuple, list),
+    "dynamic_options": (tuple, list),
+    "keeps_functions": (tuple, list, set, frozenset),
+    "weightless_modes": (type(None), tuple, list, set, frozenset),
+    "environment": (tuple, list, set, frozenset),
+    "factory": (type(None), tuple),
+    "keeps_nodes": (bool,),
+    "loads_without_device": (bool,),
+    "needs_verified_payloads": (bool,),
+    "simulated": (bool,),
+}
+"""Types that attributes of a class may have: the core reads them without a check."""
+_OPTION_TYPES: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "default": (type(None), bool, int, float, str),
+    "choices": (tuple, list),
+    "doc": (str,),
+}
+"""Likewise of an option."""
+
+
+def _find_wrong_attributes(
+    cls: type[ExecutionProvider], expected_name: str | None
+) -> Iterator[Problem]:
+    for attribute, types in _TYPES.items():
+        value: Any = getattr(cls, attribute, None)
+        # Names of EPs and suffixes become parts of names of files.
+        in_files = attribute == "name" or (attribute == "binary_suffix" and value != "")
+        if not isinstance(value, types):
+            names = " or ".join(each.__name__ for each in types)
+            fault = f"{attribute} is {value!r:.80}, not of type {names}"
+            yield fault, f"See {attribute} in `epctx docs ep-class-attributes`."
+        elif attribute == "keeps_functions" and not all(
+            isinstance(item, tuple) and [*map(type, item)] == [str, str]
+            for item in cls.keeps_functions
+        ):
+            # Sessions make a set of them.
+            yield f"{attribute} is {value!r:.80}", 'Write {("domain", "Name")}.'
+        elif attribute.endswith("options"):
+            for option in getattr(cls, attribute):
+                if not _is_settable(option):
+                    fault = f"{attribute} holds {option!r:.160}, which is not a "
+                    hint = 'Write ProviderOption("name", int, default=…, doc="…").'
+                    yield fault + "ProviderOption that a host can set", hint
+        elif in_files and not EP_NAME.fullmatch(str(value)):
+            fault = f"{attribute} is {value!r:.80}"
+            yield fault, "Use letters, digits, '_', '.' and '-'."
+        elif attribute == "name" and expected_name not in (None, value):
+            fault = f"its name is {value!r}, but it was found as {expected_name!r}"
+            yield (
+                fault,
+                "Give the entry point the name of the class: both are the EP's.",
+            )
+
+
+def _is_settable(option: object) -> bool:
+    """Return whether an option can parse a host's text, whatever that is."""
+    return (
+        isinstance(option, ProviderOption)
+        and option.type in (bool, int, float, str)
+        and all(
+            isinstance(getattr(option, part), types)
+            for part, types in _OPTION_TYPES.items()
+        )
+    )
+
+
+def _find_wrong_hooks(cls: type[ExecutionProvider]) -> Iterator[Problem]:
+    """Yield hooks that are missing, unknown or implemented twice."""
+    marked = list(find_marked_methods(cls))
+    implemented = [method.hook for method in marked]
+    for method in marked:
+        if method.hook not in HOOKS:
+            fault = (
+                f"{method.attribute} is marked with @hookimpl, but there is no hook "
+                f"{method.hook!r}"
+            )
+            known = f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}."
+            yield fault, _GONE.get(method.hook, known.lstrip())
+        elif implemented.count(method.hook) > 1:
+            fault = f"{method.attribute} is not the only implementation of "
+            yield fault + method.hook, "Implement each hook once."
+    for hook, row in HOOKS.items():
+        if row.needed_for == "run" and hook not in implemented:
+            fault = f"the required hook {hook} is missing"
+            yield fault, f"Implement {hook}, marked with @hookimpl."
+
+
+def import_provider(
+    record: PluginRecord,
+) -> tuple[PluginRecord, type[ExecutionProvider] | None, BaseException | None]:
+    """Import and check a class; raise nothing but KeyboardInterrupt.
+
+    Args:
+        record: the EP's record, with entry point and name.
+
+    Returns:
+        The EP's new record; its class, or None if it can't be used; the exception that
+        the plugin raised, or None.
+    """
+    try:
+        cls = load_object(record.entry_point)
+        problem = describe_problems(cls, name=record.name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
+        broken = mark_broken(record, error, f"{record.entry_point} failed to import")
+        return broken, None, error
+    if problem is not None:
+        # The plugin's author reads this, too, and can follow the hints.
+        reason = f"{record.entry_point} breaks the contract: {'. '.join(problem)}"
+        reason = reason.rstrip(".")
+        return replace(record, state=PluginState.BROKEN, reason=reason), None, None
+    loaded = replace(
+        record,
+        state=PluginState.LOADED,
+        reason="",
+        vendor=cls.vendor or None,
+        simulated=cls.simulated,
+    )
+    return loaded, cls, None

@@ -24,6 +24,7 @@ from epctx_core.errors import (
     InvalidArgument,
     NotImplementedByProvider,
     PluginError,
+    describe,
 )
 from epctx_core.plugin.hookspecs import HOOKS, PROJECT, HookSpecs
 from epctx_core.registry.guard import (
@@ -31,15 +32,14 @@ from epctx_core.registry.guard import (
     blame_host,
     check_result,
     close_quietly,
-    describe,
     describe_type,
+    implemented_hooks,
     plugin_error,
 )
-from epctx_core.registry.importing import implemented_hooks
 
 if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ExecutionProvider, ProviderContext
-    from epctx_core.registry.host_plugins import HostPlugin
+    from epctx_core.registry.entries import HostPlugin
     from epctx_core.registry.records import PluginRecord
 
 _NOTHING = object()

@@ -29,15 +29,19 @@ from epctx_core.process import PerProcess
 from epctx_core.registry.discovery import Entry, discover
 from epctx_core.registry.guard import (
     call_class_method,
+    describe_problems,
+    import_provider,
     mark_broken,
     plugin_error,
 )
-from epctx_core.registry.importing import describe_problems, import_provider
 from epctx_core.registry.lookup import (
     Selection,
+    explain_missing,
+    explain_unusable,
     find_by_name,
     pick_by_name,
     route_source,
+    unusable_error,
 )
 from epctx_core.registry.records import (
     PluginRecord,
@@ -52,7 +56,8 @@ from epctx_core.registry.records import (
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, Purpose
-    from epctx_core.registry.host_plugins import HostPlugin
+    from epctx_core.registry.entries import HostPlugin
+    from epctx_core.registry.records import PluginRecord
 
 _log = logging.getLogger("epctx.registry")
 _ATTEMPTS = 5
@@ -88,7 +93,6 @@ class Registry:
         self._host_plugins: tuple[HostPlugin, ...] = ()
 
     # -- records
-    # ---------------------------------------------------------------------------------
 
     def records(self) -> list[PluginRecord]:
         """Return a record for each EP, usable or not, by EP name and distribution;
@@ -159,7 +163,6 @@ class Registry:
         return self._found
 
     # -- plugins of hosts
-    # ---------------------------------------------------------------------------------
 
     @property
     def host_plugins(self) -> tuple[HostPlugin, ...]:
@@ -179,7 +182,7 @@ class Registry:
         Raises:
             InvalidArgument: it has none, or one that is wrong; or it is registered.
         """
-        from epctx_core.registry.host_plugins import check_host_plugin
+        from epctx_core.registry.entries import check_host_plugin
 
         host = check_host_plugin(plugin)
         with self._lock():
@@ -211,7 +214,6 @@ class Registry:
             self.unregister_host_plugin(plugin)
 
     # -- changes by the host
-    # ---------------------------------------------------------------------
 
     def register(
         self, cls: type[ExecutionProvider], *, sources: Sequence[str] = ()
@@ -400,7 +402,6 @@ class Registry:
                 self._preferred[record.name] = distribution
 
     # -- from a name or a source to a class
-    # ------------------------------------------------------
 
     def find(self, name: str) -> list[PluginRecord]:
         """Return the records that match a host's name, usable or not; import nothing.
@@ -460,10 +461,8 @@ class Registry:
         if rivals and record.name not in self._noticed:
             self._noticed.add(record.name)
             _log.info(
-                (
-                    "%s is used; %s is simulated. To use that one, name it as "
-                    "'<distribution>:%s'."
-                ),
+                "%s is used; %s is simulated. To use that one, name it as "
+                "'<distribution>:%s'.",
                 record.label,
                 " and ".join(rivals),
                 record.name,
@@ -509,8 +508,6 @@ class Registry:
                     self._store(entry, current)
                 if entry.cls is not None:
                     return entry.cls
-
-            from epctx_core.registry.explaining import unusable_error
 
             raise unusable_error([current]) from error
 
@@ -587,9 +584,8 @@ class Registry:
                 none.
         """
         if among is not None:
-            present = (
-                self._select()
-            )  # the host named them, so that none is an undecided duplicate
+            # The host named them, so that none is an undecided duplicate.
+            present = self._select()
             records = [
                 self._resolve_choice(present.get(record.key, record))
                 for record in among
@@ -602,9 +598,9 @@ class Registry:
             ordered=among is not None,
             accepts=lambda record: self._accepts(record, source),
         )
-        return (
-            chosen if chosen is None or among is not None else self._log_choice(chosen)
-        )
+        if chosen is None or among is not None:
+            return chosen
+        return self._log_choice(chosen)
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
@@ -627,8 +623,6 @@ class Registry:
         """Return the reason why `route` found no EP for a source among some (None:
         all), and a hint; import nothing.
         """
-        from epctx_core.registry.explaining import explain_missing
-
         return explain_missing(source, self.records(), among)
 
     def misspelt(self) -> list[str]:
@@ -643,8 +637,6 @@ class Registry:
         """Return the reason why a record cannot be used, without a full stop, and a
         hint.
         """
-        from epctx_core.registry.explaining import explain_unusable
-
         return explain_unusable(record)
 
 

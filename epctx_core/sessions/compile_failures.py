@@ -7,10 +7,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EPFail, InvalidArgument, one_line
+from epctx_core.errors import EPFail, InvalidArgument, describe, one_line
 from epctx_core.options import Isolation
 from epctx_core.plugin import Purpose
-from epctx_core.registry.guard import describe
 from epctx_core.sessions.assignment import RefusalRecord
 from epctx_core.sessions.claims import compile_partitions
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.weights import Weights
     from epctx_core.plugin import TensorView
-    from epctx_core.registry.host_plugins import HostPlugin
+    from epctx_core.registry.entries import HostPlugin
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.sessions.providers import ProviderSession
 

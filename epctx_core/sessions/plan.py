@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException
+from epctx_core.errors import EpctxError, InvalidGraph, RuntimeException, describe
 from epctx_core.plugin import ValueInfo, write_in_place
 from epctx_core.registry.guard import (
     FAULT_HINT,
     contract_error,
-    describe,
     to_plain,
 )
 from epctx_core.sessions.signature import fits, has_shape, has_type

@@ -22,6 +22,7 @@ from epctx_core.errors import (
     conceal,
     concealed,
     convert_errors,
+    describe,
     suggestion,
 )
 from epctx_core.options import (
@@ -53,7 +54,7 @@ from epctx_core.sessions.workspaces import SessionWorkspace
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.plugin import ContextNode, ContextReader, ModelIdentity
-    from epctx_core.registry.host_plugins import HostPlugin
+    from epctx_core.registry.entries import HostPlugin
     from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
     from epctx_core.sessions.source import OpenModel
@@ -398,7 +399,7 @@ class ProviderSession:
             host_plugins = ()
             if registered or plugins or any(named):
                 # Few processes have any.
-                from epctx_core.registry.host_plugins import list_host_plugins
+                from epctx_core.registry.entries import list_host_plugins
 
                 host_plugins = list_host_plugins(registered, plugins)
 
@@ -691,7 +692,7 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
     try:
         text = record.getMessage()
     except Exception as error:  # noqa: BLE001 - without this filter, too, logging survives a plugin's wrong call
-        text = f"a message that cannot be formatted: {guard.describe(error)}"
+        text = f"a message that cannot be formatted: {describe(error)}"
     record.msg = concealed(text)
     record.args = ()
     if record.exc_info and record.exc_info[1] is not None:

@@ -164,7 +164,7 @@ def _describe_reader(record: ContextNodeRecord, subject: Subject) -> str:
     """Return how to get an EP that reads the payload of a node: a simulated one does
     not read a vendor's.
     """
-    from epctx_core.registry.explaining import describe_installation
+    from epctx_core.installing import describe_installation
 
     is_here = any(
         record in subject.nodes.get(choice.name, ())

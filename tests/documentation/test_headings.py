@@ -18,7 +18,7 @@ from epctx_conformance.class_rules import find_mistakes
 from epctx_core import PluginState, errors, plugin
 from epctx_core.plugin import ExecutionProvider
 from epctx_core.plugin.hookspecs import CLASS_METHODS, HOOKS
-from epctx_core.registry.importing import describe_problems
+from epctx_core.registry.guard import describe_problems
 from epctx_core.testing import GROUPS
 
 PAGES_OF_HOOKS = ("hooks.md", "context-hooks.md", "optional-hooks.md")

@@ -14,7 +14,7 @@ from registry.fixtures import packages  # noqa: F401 - a fixture
 from epctx_core.options import CancellationFlag
 from epctx_core.plugin import ModelIdentity, ProviderContext, Purpose
 from epctx_core.registry import PluginRecord, PluginState, ProviderInstances
-from epctx_core.registry.host_plugins import list_host_plugins
+from epctx_core.registry.entries import list_host_plugins
 
 
 @pytest.fixture
