@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import STRICT, Enum, IntEnum, IntFlag
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from epctx_core.errors import InvalidArgument
 
@@ -123,8 +123,7 @@ class ModelOverrides:
         return bool(self.initializers or self.dimensions or self.denotations)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataReader:
+class DataReader(NamedTuple):
     """Callback of a host for payloads outside of a model.
 
     Attributes:

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import pluggy
 
@@ -48,8 +47,7 @@ _Specification = TypeVar("_Specification", bound=Callable[..., Any])
 _FACTS = "epctx_facts"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hook:
+class Hook(NamedTuple):
     """Row of the table of hooks.
 
     Attributes:

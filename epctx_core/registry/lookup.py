@@ -279,11 +279,11 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     raise unresolved_error(name, named, records)
 
 
-_MISSING_LIBRARY = re.compile(
+_MISSING_LIBRARY = (
     r"\S+(?=: cannot open shared object file)|(?<=Library not loaded: )\S+"
 )
 """Words of the loaders of Linux and macOS for a library that is not found."""
-_SUFFIX = re.compile("ExecutionProvider$", re.IGNORECASE)
+_SUFFIX = "(?i)ExecutionProvider$"
 _HINTS = {
     PluginState.BROKEN: (
         "Fix or reinstall {package}, or keep it out with "
@@ -350,8 +350,8 @@ def _suggest_closest(name: str, names: Sequence[str]) -> str:
     """Suggest a name; the suffix that all EP names have in common must not make them
     look similar.
     """
-    stems = [_SUFFIX.sub("", known) for known in names]
-    return suggestion(_SUFFIX.sub("", name), [*names, *stems])
+    stems = [re.sub(_SUFFIX, "", known) for known in names]
+    return suggestion(re.sub(_SUFFIX, "", name), [*names, *stems])
 
 
 def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
@@ -370,7 +370,7 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     hint = _HINTS.get(record.state, "").format(
         package=record.distribution, ep=record.name
     )
-    library = _MISSING_LIBRARY.search(record.reason)
+    library = re.search(_MISSING_LIBRARY, record.reason)
     if library is not None:
         hint = (
             f"Install {library[0]}, which {record.distribution} needs, or add its "

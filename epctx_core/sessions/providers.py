@@ -8,10 +8,10 @@ import os
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import (
@@ -192,8 +192,7 @@ logged_names: ContextVar[set[str]] = ContextVar("epctx_told")
 """Optional EPs that the log named since the host's call began; see `host_call`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SkippedProvider:
+class SkippedProvider(NamedTuple):
     """An optional EP that could not be had.
 
     Attributes:
@@ -208,7 +207,7 @@ class SkippedProvider:
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return asdict(self)
+        return self._asdict()
 
 
 def stem(name: str) -> str:
