@@ -32,7 +32,6 @@ from epctx_core.registry.guard import (
     blame_host,
     check_result,
     close_quietly,
-    describe_type,
     implemented_hooks,
     plugin_error,
 )
@@ -294,8 +293,8 @@ class ProviderInstances:
             provider = cls(context)
         if type(provider) is not cls:
             raise plugin_error(
-                f"{record.label}: {cls.__qualname__}(context) made "
-                f"{describe_type(provider)} instead of an instance.",
+                f"{record.label}: {cls.__qualname__}(context) made an object of type "
+                f"{type(provider).__name__} instead of an instance.",
                 record,
                 hook="__init__",
                 hint="Leave out __new__.",
@@ -351,11 +350,7 @@ class ProviderInstances:
         with ExitStack() as stack:
             for host in self._observers:
                 span = f"the span of the host plugin {host.label}"
-                with blame_host(
-                    f"{span} raised",
-                    passing=(EpctxError, KeyboardInterrupt),
-                    caught=(BaseException,),
-                ):
+                with blame_host(f"{span} raised", passing=(EpctxError,)):
                     manager = host.plugin.span(name, category, facts)
                     manager.__enter__()
                 leave = partial(manager.__exit__, None, None, None)
