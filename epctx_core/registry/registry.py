@@ -26,7 +26,7 @@ from epctx_core.errors import (
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.process import PerProcess
-from epctx_core.registry.discovery import Entry, discover
+from epctx_core.registry.discovery import Entry, discover, merge_entries
 from epctx_core.registry.guard import (
     call_class_method,
     describe_problems,
@@ -149,16 +149,10 @@ class Registry:
         if self._is_stale:
             selection = Selection.from_environment(os.environ)
             records = discover(None if self._entry_points else self._paths)
-            if self._found:
-                from epctx_core.registry.refreshing import merge_entries
-
-                self._found = merge_entries(records, self._found)
-            for record in records:
-                # Of two with one key, the EP comes before a complaint about it.
-                self._found.setdefault(record.key, Entry(record))
+            self._found = merge_entries(records, self._found)
             self._selection = selection
             self._is_stale = False
-            if self._entry_points and selection != Selection():
+            if self._entry_points:
                 registered = [e.record for e in self._registered.values()]
                 for sentence in selection.list_misspelt([*records, *registered]):
                     _log.warning("%s.", sentence)
