@@ -1,5 +1,6 @@
 """Discovery of EPs by the entry points of installed distributions, without importing a
-plugin.
+plugin, and their merge with those found before: imported ones stay, uninstalled ones
+are REMOVED.
 
 Reads metadata only, and lets no distribution disturb another.
 """
@@ -8,8 +9,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,8 @@ from epctx_core.registry.installed import (
 from epctx_core.registry.records import (
     PluginRecord,
     PluginState,
+    RecordKey,
+    is_same_distribution,
     normalise_name,
     sort_key,
 )
@@ -86,82 +91,73 @@ def _read_records(
         where: folders that its finders search.
         installed: keys of the distributions that extras may name.
     """
-    version = dist.version
     label = dist.name or dist.key
-    reason = ""
-    entries: list[EntryPoint] = []
+    make = partial(_make_record, distribution=label, version=dist.version)
     if not dist.name:
         reason = f"its metadata in {dist.place!r} have no name, so reinstall it"
+        return [make(label, reason=reason)]
     try:
         entries = dist.read_entry_points()
     except ValueError as error:
-        reason = str(error)
-    if reason:
-        return [_make_record(label, "", label, version, reason)]
+        return [make(label, reason=str(error))]
 
-    providers: dict[str, list[str]] = {}
+    groups: dict[str, list[EntryPoint]] = defaultdict(list)
     for entry in entries:
-        if entry.group == EP_GROUP:
-            providers.setdefault(entry.name, []).append(entry.value)
-    simulated = {e.name: e.value for e in entries if e.group == SIMULATED_GROUP}
-    sources = [entry for entry in entries if entry.group == SOURCE_GROUP]
+        groups[entry.group].append(entry)
+    simulated = {e.name: e.value for e in groups[SIMULATED_GROUP]}
+    # A source key names its EP, or its class.
+    sources = {s: parse_place(s.value) or s.value.strip() for s in groups[SOURCE_GROUP]}
+    providers: dict[str, list[str]] = {}
+    for entry in groups[EP_GROUP]:
+        providers.setdefault(entry.name, []).append(entry.value)
+
     targets: set[str | None] = set()
     records = []
     for ep, (value, *more) in providers.items():
         own = {ep, parse_place(value)}
         targets |= own
-        if not _list_needed(value).issubset(installed):
-            continue
-        reason = f"its group {EP_GROUP} has {ep!r} more than once" if more else ""
-        record = _make_record(ep, value, label, version, reason)
-        keys = {source.name for source in sources if _find_targets(source) & own}
-        said = _SAID.get(simulated.get(ep, ""))
-        records.append(
-            replace(record, sources=(ep, *sorted(keys - {ep})), simulated=said)
-        )
+        if _list_needed(value).issubset(installed):
+            reason = f"its group {EP_GROUP} has {ep!r} more than once" if more else ""
+            keys = {source.name for source, target in sources.items() if target in own}
+            record = replace(
+                make(ep, value, reason),
+                sources=(ep, *sorted(keys - {ep})),
+                simulated=_SAID.get(simulated.get(ep, "")),
+            )
+            records.append(record)
 
-    for source in sources:
-        if not _find_targets(source) & targets:
+    for source, target in sources.items():
+        if target not in targets:
             reason = (
                 f"its group {SOURCE_GROUP} gives the source {source.name!r} to "
                 f"{source.value!r}, and its group {EP_GROUP} does not have an EP of "
                 "that name or class"
             )
-            records.append(_make_record(source.name, "", label, version, reason))
-    return [*records, *_ask_finders(entries, label, version, where)]
+            records.append(make(source.name, reason=reason))
+    for entry in groups[FINDER_GROUP]:
+        records += _ask_finder(entry, f"{label}:{entry.name}", where, make)
+    return records
 
 
-def _find_targets(source: EntryPoint) -> set[str | None]:
-    """Return by what a source key may name its EP: its name, or its class."""
-    return {source.value.strip(), parse_place(source.value)} - {None}
-
-
-def _ask_finders(
-    entries: Iterable[EntryPoint],
-    distribution: str,
-    version: str | None,
+def _ask_finder(
+    entry: EntryPoint,
+    finder: str,
     where: list[str],
-) -> Iterator[PluginRecord]:
-    """Yield a record for each EP that the finders of a distribution name; a broken one
-    for a finder that fails.
+    make: Callable[..., PluginRecord],
+) -> list[PluginRecord]:
+    """Return a record for each EP that a finder names; a broken one of its distribution
+    if it fails.
     """
-    for entry in entries:
-        if entry.group != FINDER_GROUP:
-            continue
-        finder = f"{distribution}:{entry.name}"
-        try:
-            records = [
-                replace(
-                    _make_record(ep, target, package, release, problem), finder=finder
-                )
-                for package, release, ep, target, problem in entry.load()(where)
-            ]
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - as in an import of a plugin
-            reason = f"it failed to find EPs: {type(error).__name__}: {error}"
-            records = [_make_record(finder, "", distribution, version, reason)]
-        yield from records
+    try:
+        return [
+            replace(_make_record(ep, target, problem, package, release), finder=finder)
+            for package, release, ep, target, problem in entry.load()(where)
+        ]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as in an import of a plugin
+        reason = f"it failed to find EPs: {type(error).__name__}: {error}"
+        return [make(finder, reason=reason)]
 
 
 def _list_needed(value: str) -> set[str]:
@@ -174,7 +170,11 @@ def _list_needed(value: str) -> set[str]:
 
 
 def _make_record(
-    name: str, value: str, distribution: str, version: str | None, reason: str
+    name: str,
+    value: str = "",
+    reason: str = "",
+    distribution: str = "",
+    version: str | None = None,
 ) -> PluginRecord:
     """Return the record of one EP; BROKEN for a reason, and for metadata that describe
     no usable EP.
@@ -213,3 +213,91 @@ class Entry:
         # Apart from the registry's lock: an import may start threads that call the
         # registry.
         self.loading = RLock()
+
+
+def merge_entries(
+    records: Sequence[PluginRecord], previous: Mapping[RecordKey, Entry]
+) -> dict[RecordKey, Entry]:
+    """Return an entry for each EP that is installed, or was.
+
+    Args:
+        records: as discovered now.
+        previous: the entries found before, with the classes that this process has
+            imported.
+    """
+    entries: dict[RecordKey, Entry] = {}
+    for record in records:
+        # Of two records with one key, the EP comes before a complaint about it.
+        entries.setdefault(record.key, _merge(record, previous))
+    for key, earlier in previous.items():
+        mine = earlier.record
+        if key in entries or not mine.entry_point:
+            continue
+        installed = [
+            r.origin
+            for r in records
+            if is_same_distribution(r.distribution, mine.distribution)
+        ]
+        reason = f"{mine.origin} is not installed any more"
+        if installed:
+            reason = f"{installed[0]}, which is installed now, does not provide it"
+        entries[key] = Entry(
+            replace(mine, state=PluginState.REMOVED, reason=reason), earlier.cls
+        )
+    return entries
+
+
+def _merge(installed: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entry:
+    """Return the entry of an installed EP; a class that was imported stays, with its
+    record.
+    """
+    earlier = previous.get(installed.key)
+    if earlier is not None and earlier.cls is not None:
+        mine = earlier.record
+        if (installed.version, installed.entry_point) == (
+            mine.version,
+            mine.entry_point,
+        ):
+            record = replace(
+                installed,
+                vendor=mine.vendor,
+                simulated=mine.simulated,
+                state=PluginState.LOADED,
+            )
+            return Entry(record, earlier.cls)
+        reason = _describe_difference(mine, installed)
+        if installed.state is not PluginState.DISCOVERED:
+            reason = (
+                f"{reason}, and what is installed can't be used: {installed.reason}"
+            )
+        return Entry(
+            replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls
+        )
+    if installed.entry_point.partition(":")[0] in sys.modules:
+        # Importing again would give the old code.
+        for other in previous.values():
+            mine = other.record
+            has_imported = other.cls is not None or (
+                mine.state is PluginState.BROKEN and mine.entry_point
+            )
+            if (
+                has_imported
+                and is_same_distribution(installed.distribution, mine.distribution)
+                and installed.origin != mine.origin
+            ):
+                reason = f"{_describe_difference(mine, installed)}: restart it"
+                return Entry(
+                    replace(
+                        installed,
+                        version=mine.version,
+                        state=PluginState.BROKEN,
+                        reason=reason,
+                    )
+                )
+    return Entry(installed)
+
+
+def _describe_difference(mine: PluginRecord, installed: PluginRecord) -> str:
+    return (
+        f"{installed.origin} is installed, but this process has imported {mine.origin}"
+    )

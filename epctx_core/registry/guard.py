@@ -7,13 +7,13 @@ from __future__ import annotations
 import builtins
 import inspect
 import logging
+import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from types import FunctionType
 from typing import Any, TypeAlias
 
 from epctx_core.errors import (
@@ -90,15 +90,14 @@ def blame_host(
     callback: str,
     *,
     passing: tuple[type[BaseException], ...] = (EpctxError, SystemExit),
-    caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
 ) -> Iterator[None]:
     """Turn an exception of a block that calls a callback of the host into Fail.
 
     Args:
         callback: what raised and at what, such as "the progress callback raised at
             stage 'compile'".
-        passing: exceptions that pass, by which a callback may end the work.
-        caught: exceptions that are turned; all others pass, too.
+        passing: exceptions that pass, as KeyboardInterrupt does, by which a callback
+            may end the work.
 
     Raises:
         Fail: the callback raised; that is the cause, and its text is part of the
@@ -106,9 +105,9 @@ def blame_host(
     """
     try:
         yield
-    except passing:
-        raise
-    except caught as error:
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, *passing)):
+            raise
         hint = "The callback's own exception is the cause of this error (`__cause__`)."
         raise Fail(f"{callback}: {describe(error)}.", hint=hint) from error
 
@@ -195,28 +194,16 @@ def check_result(record: PluginRecord, hook: Hook, result: Any) -> Any:
             return bool(result)
     if hook.returns_list or hook.result == "str":
         result = to_plain(result)
-    if hook.returns_list:
+    if hook.returns_list and type(result) is not list:
         if result is None and hook.may_return_none:
             return None
-        if type(result) is not list:
-            raise plugin_error(
-                f"{record.label} returned {describe_type(result)} from {hook.name} "
-                "instead of a list.",
-                record,
-                hook=hook.name,
-                hint="Return a list or tuple, an empty one for nothing.",
-            )
+        kind = type(result).__name__
+        fault = f"gave a {kind} instead of a list, which may be empty"
+        raise contract_error(record, hook.name, fault)
 
     if not hook.caller_checks:
         check_result_types(record, hook, result)
     return result
-
-
-def describe_type(value: object) -> str:
-    """Return the type of a plugin's value for messages, without running code of the
-    plugin.
-    """
-    return "None" if value is None else f"an object of type {type(value).__name__}"
 
 
 def check_result_types(
@@ -332,11 +319,7 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
         for name, static in vars(base).items()
     }
     for attribute, static in sorted(attributes.items()):
-        function = (
-            static.__func__
-            if isinstance(static, (staticmethod, classmethod))
-            else static
-        )
+        function = getattr(static, "__func__", static)
         # Most attributes are data, and few questions cost less than this one.
         if not callable(function):
             continue
@@ -352,15 +335,10 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
             )
 
 
-def _mark(static: object) -> Mapping[str, Any] | None:
-    if isinstance(static, (FunctionType, staticmethod, classmethod)):
-        mark = vars(static).get(_MARK)
-    elif type(static).__module__ == "builtins" and not isinstance(static, type):
-        return None
-    else:
-        # Not getattr: an object with __getattr__, such as a logger proxy, would have
-        # any attribute.
-        mark = inspect.getattr_static(static, _MARK, None)
+def _mark(static: object) -> dict[str, Any] | None:
+    # Not getattr(static, _MARK): an object with __getattr__, such as a logger proxy,
+    # would have any attribute.
+    mark = getattr(static, "__dict__", {}).get(_MARK)
     return mark if isinstance(mark, dict) else None
 
 
@@ -412,74 +390,51 @@ def _find_problems(cls: Any, name: str | None) -> Iterator[Problem]:
         yield from _find_wrong_hooks(cls)
 
 
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "name": (str,),
-    "vendor": (str,),
-    "binary_suffix": (str,),
-    "options": (tuple, list),
-    "dynamic_options": (tuple, list),
-    "keeps_functions": (tuple, list, set, frozenset),
-    "weightless_modes": (type(None), tuple, list, set, frozenset),
-    "environment": (tuple, list, set, frozenset),
-    "factory": (type(None), tuple),
-    "keeps_nodes": (bool,),
-    "loads_without_device": (bool,),
-    "needs_verified_payloads": (bool,),
-    "simulated": (bool,),
-}
-"""Types that attributes of a class may have: the core reads them without a check."""
-_OPTION_TYPES: Mapping[str, tuple[type, ...]] = {
-    "name": (str,),
-    "default": (type(None), bool, int, float, str),
-    "choices": (tuple, list),
-    "doc": (str,),
-}
-"""Likewise of an option."""
+_COLLECTIONS = (tuple, list, set, frozenset)
+_IN_FILE_NAMES = {"name": EP_NAME, "binary_suffix": re.compile(f"({EP_NAME.pattern})?")}
 
 
 def _find_wrong_attributes(
     cls: type[ExecutionProvider], expected_name: str | None
 ) -> Iterator[Problem]:
-    for attribute, types in _TYPES.items():
+    """Yield attributes of another type than their defaults: the core reads them without
+    a check.
+    """
+    for attribute in ExecutionProvider.__annotations__:
+        default = getattr(ExecutionProvider, attribute, "")
         value: Any = getattr(cls, attribute, None)
-        # Names of EPs and suffixes become parts of names of files.
-        in_files = attribute == "name" or (attribute == "binary_suffix" and value != "")
-        if not isinstance(value, types):
+        is_single = isinstance(default, str | int)
+        types: tuple[Any, ...] = (type(default),) if is_single else _COLLECTIONS
+        if value is not default and not isinstance(value, types):
             names = " or ".join(each.__name__ for each in types)
             fault = f"{attribute} is {value!r:.80}, not of type {names}"
             yield fault, f"See {attribute} in `epctx docs ep-class-attributes`."
-        elif attribute == "keeps_functions" and not all(
-            isinstance(item, tuple) and [*map(type, item)] == [str, str]
-            for item in cls.keeps_functions
-        ):
-            # Sessions make a set of them.
-            yield f"{attribute} is {value!r:.80}", 'Write {("domain", "Name")}.'
         elif attribute.endswith("options"):
-            for option in getattr(cls, attribute):
+            for option in value:
                 if not _is_settable(option):
                     fault = f"{attribute} holds {option!r:.160}, which is not a "
                     hint = 'Write ProviderOption("name", int, default=…, doc="…").'
                     yield fault + "ProviderOption that a host can set", hint
-        elif in_files and not EP_NAME.fullmatch(str(value)):
+        elif attribute in _IN_FILE_NAMES and not _IN_FILE_NAMES[attribute].fullmatch(
+            value
+        ):
             fault = f"{attribute} is {value!r:.80}"
             yield fault, "Use letters, digits, '_', '.' and '-'."
         elif attribute == "name" and expected_name not in (None, value):
             fault = f"its name is {value!r}, but it was found as {expected_name!r}"
-            yield (
-                fault,
-                "Give the entry point the name of the class: both are the EP's.",
-            )
+            hint = "Give the entry point the name of the class: both are the EP's."
+            yield fault, hint
 
 
 def _is_settable(option: object) -> bool:
     """Return whether an option can parse a host's text, whatever that is."""
     return (
         isinstance(option, ProviderOption)
+        and isinstance(option.name, str)
         and option.type in (bool, int, float, str)
-        and all(
-            isinstance(getattr(option, part), types)
-            for part, types in _OPTION_TYPES.items()
-        )
+        and isinstance(option.default, str | int | float | None)
+        and isinstance(option.choices, tuple | list)
+        and isinstance(option.doc, str)
     )
 
 

@@ -1,16 +1,16 @@
 """EP instances of one session: made in order, called one EP at a time, shut down once.
 
 Each instance is a plugin in a `pluggy.PluginManager` of its own, so that no other EP's
-implementation of a hook is ever in reach. Innermost around it is a wrapper of the core,
-which attributes exceptions to the EP and checks results. Host plugins wrap that one,
-and what leaves the outermost of them is checked again.
+implementation of a hook is ever in reach. Around each of its methods the core puts one
+of its own, which attributes exceptions to the EP and checks results. Host plugins wrap
+that one, and what leaves the outermost of them is checked again.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import is_dataclass
 from functools import partial
@@ -32,7 +32,6 @@ from epctx_core.registry.guard import (
     blame_host,
     check_result,
     close_quietly,
-    describe_type,
     implemented_hooks,
     plugin_error,
 )
@@ -50,17 +49,9 @@ _OF_ARGUMENTS = 2
 
 
 class _Methods:
-    """Functions by name that pluggy registers, and nothing else.
+    """Functions by name that pluggy registers, and nothing else."""
 
-    Attributes:
-        marks: pluggy's options of all of them.
-        names: their names.
-    """
-
-    def __init__(
-        self, functions: Mapping[str, Callable[..., Any]], **marks: bool
-    ) -> None:
-        self.marks = marks
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
         self.names = tuple(functions)
         vars(self).update(functions)
 
@@ -77,8 +68,8 @@ class ProviderHooks(pluggy.PluginManager):
 
     Attributes:
         record: the EP's record.
-        hooks: the hooks that it implements.
-        hosts: the labels of the host plugins that wrap a hook, for each that has some.
+        hosts: the hooks that it implements, each with the labels of the host plugins
+            that wrap it.
 
     Args:
         record: the EP's record.
@@ -95,100 +86,78 @@ class ProviderHooks(pluggy.PluginManager):
         super().__init__(PROJECT)
         self.record = record
         methods = implemented_hooks(type(provider))
-        self.hooks = frozenset(methods)
-        self.hosts: dict[str, list[str]] = {}
+        self.hosts = {
+            hook: [host.label for host in host_plugins if hook in host.hooks]
+            for hook in methods
+        }
         self._last = threading.local()
-        specifications = {hook: vars(HookSpecs)[hook] for hook in methods}
 
         # A class of them would be a cycle.
+        specifications = {hook: vars(HookSpecs)[hook] for hook in methods}
         self.add_hookspecs(_Methods(specifications))  # type: ignore[arg-type]
 
-        bound = {
-            hook: method.static.__get__(provider, type(provider))
+        checked = {
+            hook: self._check(hook, method.static.__get__(provider, type(provider)))
             for hook, method in methods.items()
         }
-        self.register(_Methods(bound), record.name)
+        self.register(_Methods(checked), record.name)
 
         # pluggy calls first what was registered last.
         for number, host in reversed(list(enumerate(host_plugins))):
-            for hook in host.hooks & self.hooks:
-                self.hosts.setdefault(hook, []).insert(0, host.label)
             self.register(host.plugin, f"host plugin {number}")
-
-        # The last of those that want to be called last is the innermost.
-        checks = {hook: self._make_check(hook) for hook in methods}
-        self.register(_Methods(checks, wrapper=True, trylast=True), "epctx-core")
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Return pluggy's options of an attribute, None for one that is not a hook."""
         if isinstance(plugin, _Methods):
-            return dict(plugin.marks) if name in self.hooks else None
+            return {} if name in self.hosts else None
         return super().parse_hookimpl_opts(plugin, name)
 
-    def _make_check(self, hook: str) -> Callable[[], Generator[None, Any, Any]]:
+    def _check(self, hook: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method of the EP that is blamed for what it raises and returns."""
         record = self.record
         row = HOOKS[hook]
         last = self._last
-        hosts = self.hosts.get(hook, [])
-        is_wrapped = bool(hosts)
+        hosts = self.hosts[hook]
 
-        def check(*arguments: Any) -> Generator[None, Any, Any]:
-            if is_wrapped and _take_state(arguments, _OF_ARGUMENTS) != last.arguments:
+        @functools.wraps(method)
+        def check(*arguments: Any) -> Any:
+            if hosts and _take_state(last.arguments, _OF_ARGUMENTS) != last.state:
                 raise _host_error(
                     hosts, record, hook, "changed its arguments in place."
                 )
             with blame(record, hook):
-                result = yield
+                result = method(*arguments)
             result = check_result(record, row, result)
-            if is_wrapped:
+            if hosts:
                 last.given = _take_state(result)
             return result
 
-        # pluggy passes the arguments of the function that is wrapped: all of them.
-        return functools.wraps(vars(HookSpecs)[hook])(check) if is_wrapped else check
+        return check
 
     def call(self, hook: str, arguments: Mapping[str, Any]) -> Any:
         """Call a hook that the EP implements."""
-        is_wrapped = hook in self.hosts
-        if is_wrapped:
-            self._last.given = _NOTHING
-            names = HOOKS[hook].arguments
-            self._last.arguments = _take_state(
-                [arguments[name] for name in names], _OF_ARGUMENTS
-            )
+        hosts = self.hosts[hook]
+        last = self._last
+        if hosts:
+            last.given = _NOTHING
+            last.arguments = arguments
+            last.state = _take_state(arguments, _OF_ARGUMENTS)
         try:
-            result = getattr(self.hook, hook)(**arguments)
+            return getattr(self.hook, hook)(**arguments)
         except BaseException as error:
             _release_frames(error)
             # What the EP raises is typed by now.
-            if is_wrapped and not isinstance(error, EpctxError | KeyboardInterrupt):
+            if hosts and not isinstance(error, EpctxError | KeyboardInterrupt):
                 raise _host_error(
-                    self.hosts[hook], self.record, hook, f"raised {describe(error)}"
+                    hosts, self.record, hook, f"raised {describe(error)}"
                 ) from error
             raise
+        finally:
+            last.arguments = None
 
-        if is_wrapped:
-            with self.blame_hosts(hook, result) as is_changed:
-                if is_changed:
-                    result = check_result(self.record, HOOKS[hook], result)
-        return result
-
-    @contextmanager
-    def blame_hosts(self, hook: str, result: object) -> Iterator[bool]:
-        """Attribute what a block finds wrong with the result of this thread's last call
-        to the host plugins, if they changed it; give whether they did.
-
-        Raises:
-            InvalidArgument: instead of PluginError.
-        """
-        is_changed = hook in self.hosts and self._last.given != _take_state(result)
-        try:
-            yield is_changed
-        except PluginError as error:
-            if not is_changed:
-                raise
-            fault = f"changed a result against the contract: {error.message}"
-            raise _host_error(self.hosts[hook], self.record, hook, fault) from error
+    def is_changed(self, hook: str, result: object) -> bool:
+        """Return whether host plugins changed the result of this thread's last call."""
+        return bool(self.hosts[hook]) and self._last.given != _take_state(result)
 
     def close(self) -> None:
         """Release the EP and all that was registered: a manager is a cycle."""
@@ -270,7 +239,7 @@ class ProviderInstances:
         """Return whether an EP of this session has a hook; cheap enough for every
         run.
         """
-        return hook in self._managers[ep].hooks
+        return hook in self._managers[ep].hosts
 
     def add(
         self,
@@ -294,8 +263,8 @@ class ProviderInstances:
             provider = cls(context)
         if type(provider) is not cls:
             raise plugin_error(
-                f"{record.label}: {cls.__qualname__}(context) made "
-                f"{describe_type(provider)} instead of an instance.",
+                f"{record.label}: {cls.__qualname__}(context) made an object of type "
+                f"{type(provider).__name__} instead of an instance.",
                 record,
                 hook="__init__",
                 hint="Leave out __new__.",
@@ -323,14 +292,35 @@ class ProviderInstances:
             InvalidArgument: a host plugin raised another exception, or changed the
                 result against the contract.
         """
+        with self.calling(ep, hook, **arguments) as result:
+            return result
+
+    @contextmanager
+    def calling(self, ep: str, hook: str, /, **arguments: Any) -> Iterator[Any]:
+        """Call a hook, and give its result to a block that checks it further; see
+        `call`.
+
+        Raises:
+            InvalidArgument: also for a PluginError of the block, where a host plugin
+                changed the result.
+        """
         manager = self._managers[ep]
-        if hook not in manager.hooks:
+        record = manager.record
+        if not self.implements(ep, hook):
             raise NotImplementedByProvider(
-                f"{manager.record.label} does not implement the hook {hook}.",
+                f"{record.label} does not implement the hook {hook}.",
                 ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
-        return manager.call(hook, {"ep": ep, **arguments})
+        result = manager.call(hook, {"ep": ep, **arguments})
+        is_changed = manager.is_changed(hook, result)
+        try:
+            yield check_result(record, HOOKS[hook], result) if is_changed else result
+        except PluginError as error:
+            if not is_changed:
+                raise
+            fault = f"changed a result against the contract: {error.message}"
+            raise _host_error(manager.hosts[hook], record, hook, fault) from error
 
     @contextmanager
     def span(
@@ -351,29 +341,12 @@ class ProviderInstances:
         with ExitStack() as stack:
             for host in self._observers:
                 span = f"the span of the host plugin {host.label}"
-                with blame_host(
-                    f"{span} raised",
-                    passing=(EpctxError, KeyboardInterrupt),
-                    caught=(BaseException,),
-                ):
+                with blame_host(f"{span} raised", passing=(EpctxError,)):
                     manager = host.plugin.span(name, category, facts)
                     manager.__enter__()
                 leave = partial(manager.__exit__, None, None, None)
                 stack.callback(close_quietly, leave, f"leaving {span}")
             yield
-
-    @contextmanager
-    def calling(self, ep: str, hook: str, /, **arguments: Any) -> Iterator[Any]:
-        """Call a hook, and give its result to a block that checks it further; see
-        `call`.
-
-        Raises:
-            InvalidArgument: also for a PluginError of the block, where a host plugin
-                changed the result.
-        """
-        result = self.call(ep, hook, **arguments)
-        with self._managers[ep].blame_hosts(hook, result):
-            yield result
 
     def shutdown(self) -> None:
         """Call `shutdown` once on each EP that has it, in reverse order; further calls

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from epctx_core.errors import EpctxError, InvalidArgument, PluginError, suggestion
+from epctx_core.errors import InvalidArgument, PluginError, suggestion
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.table import split_names
 from epctx_core.registry.guard import plugin_error
@@ -38,12 +39,13 @@ class Selection:
     Attributes:
         only: names of the only plugins allowed, or None for all.
         disabled: names of disabled plugins.
-        preferred: EP name (long or short) to the distribution that is to provide it.
+        preferred: `<distribution>:<EP name>`, long or short, of each EP whose
+            distribution is chosen.
     """
 
     only: tuple[str, ...] | None = None
     disabled: tuple[str, ...] = ()
-    preferred: Mapping[str, str] = field(default_factory=dict)
+    preferred: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Selection:
@@ -53,120 +55,112 @@ class Selection:
             InvalidArgument: EPCTX_PREFER is not of the form `EP=distribution,...`.
         """
         only = environment.get(ONLY_VARIABLE)
+        preferred = split_names(environment.get(PREFER_VARIABLE, ""))
         return cls(
             only=None if only is None else split_names(only),
             disabled=split_names(environment.get(DISABLE_VARIABLE, "")),
-            preferred=dict(
-                _parse_preference(item)
-                for item in split_names(environment.get(PREFER_VARIABLE, ""))
-            ),
+            preferred=tuple(map(_parse_preference, preferred)),
         )
 
     def apply(
         self,
         records: Iterable[PluginRecord],
         *,
-        chosen: Mapping[str, str],
+        chosen: Iterable[str],
         registered: Collection[str],
     ) -> list[PluginRecord]:
         """Return the records, with the states DISABLED and DUPLICATE where they apply.
 
         Args:
             records: as discovered and loaded so far.
-            chosen: EP name to distribution, as chosen by the host; has precedence over
+            chosen: `<distribution>:<EP name>` as chosen by the host; before those of
                 the environment.
             registered: names of EPs of which the host registered a class.
         """
         allowed = [self._disable(record) for record in records]
-        return [self._settle(record, allowed, chosen, registered) for record in allowed]
+        rivals: dict[str, list[PluginRecord]] = {}
+        for record in allowed:
+            if record.entry_point and record.state not in _OUT:
+                rivals.setdefault(record.name, []).append(record)
+        names = [*chosen, *self.preferred]
+        decisions = {
+            ep: _Decision(None, "the host registered a class of this EP name", True)
+            if ep in registered
+            else _decide(same, names)
+            for ep, same in rivals.items()
+        }
+        return [
+            replace(
+                record,
+                state=PluginState.DUPLICATE,
+                reason=decision.reason,
+                passed_over=decision.by_host,
+            )
+            if record.usable
+            and (decision := decisions[record.name]).winner is not record
+            else record
+            for record in allowed
+        ]
 
     def list_misspelt(self, records: Sequence[PluginRecord]) -> list[str]:
         """Return a sentence for each name that matches no record: most likely
         misspelt.
         """
-        named = [(ONLY_VARIABLE, name) for name in self.only or ()]
-        named += [(DISABLE_VARIABLE, name) for name in self.disabled]
-        problems = [
+        named = {
+            ONLY_VARIABLE: self.only or (),
+            DISABLE_VARIABLE: self.disabled,
+            PREFER_VARIABLE: self.preferred,
+        }
+        return [
             f"{variable} names {name!r}, which is neither an installed EP nor its "
             "distribution"
-            for variable, name in named
+            for variable, names in named.items()
+            for name in names
             if not any(matches_record(name, record) for record in records)
-        ]
-        return problems + [
-            f"{PREFER_VARIABLE} prefers {distribution!r} for {ep!r}, which it does not "
-            "provide"
-            for ep, distribution in self.preferred.items()
-            if not any(
-                is_same_distribution(distribution, r.distribution)
-                for r in find_by_name(ep, records)
-            )
         ]
 
     def _disable(self, record: PluginRecord) -> PluginRecord:
-        reason = ""
         if any(matches_record(name, record) for name in self.disabled):
             reason = f"{DISABLE_VARIABLE} names it"
         elif self.only is not None and not any(
             matches_record(name, record) for name in self.only
         ):
             reason = f"{ONLY_VARIABLE} does not name it"
-        return (
-            replace(record, state=PluginState.DISABLED, reason=reason)
-            if reason
-            else record
-        )
-
-    def _settle(
-        self,
-        record: PluginRecord,
-        records: Sequence[PluginRecord],
-        chosen: Mapping[str, str],
-        registered: Collection[str],
-    ) -> PluginRecord:
-        """Mark a record as duplicate if another one has, or could have, its EP name."""
-        if not record.usable:
+        else:
             return record
-        why = "the host registered a class of this EP name"
-        is_chosen = True
-        if record.name not in registered:
-            rivals = [
-                r
-                for r in records
-                if r.name == record.name and r.entry_point and r.state not in _OUT
-            ]
-            if len(rivals) == 1:
-                return record
-            preferred = self.preferred
-            if record.name in chosen:
-                preferred = {record.name: chosen[record.name]}
-            winner = next(
-                (
-                    r
-                    for ep, distribution in preferred.items()
-                    for r in find_by_name(ep, rivals)
-                    if is_same_distribution(r.distribution, distribution)
-                ),
-                None,
-            )
-            is_chosen = winner is not None
-            real = [r for r in rivals if not r.simulated]
-            if winner is not None:
-                why = f"{winner.origin} was preferred"
-            elif len(real) == 1 and real[0].simulated is not None:
-                winner = real[0]
-                why = f"it is simulated, and {winner.origin} is not"
-            else:
-                origins = " and ".join(r.origin for r in rivals)
-                why = f"{origins} provide {record.name}"
-            if record is winner:
-                return record
-
-        return replace(
-            record, state=PluginState.DUPLICATE, reason=why, passed_over=is_chosen
-        )
+        return replace(record, state=PluginState.DISABLED, reason=reason)
 
 
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
+
+
+class _Decision(NamedTuple):
+    """Decision which of several distributions provides an EP.
+
+    Attributes:
+        winner: its record; None if none of them does.
+        reason: why the others do not.
+        by_host: whether the host decided, so that nothing is open.
+    """
+
+    winner: PluginRecord | None
+    reason: str
+    by_host: bool = False
+
+
+def _decide(rivals: Sequence[PluginRecord], preferred: Iterable[str]) -> _Decision:
+    """Decide which of the records of one EP provides it."""
+    for name in preferred:
+        for record in find_by_name(name, rivals):
+            return _Decision(record, f"{record.origin} was preferred", True)
+    real = [r for r in rivals if not r.simulated]
+    if len(rivals) == 1:
+        return _Decision(rivals[0], "")
+    if len(real) == 1 and real[0].simulated is not None:
+        reason = f"it is simulated, and {real[0].origin} is not"
+        return _Decision(real[0], reason)
+    origins = " and ".join(r.origin for r in rivals)
+    return _Decision(None, f"{origins} provide {rivals[0].name}")
 
 
 def matches_record(name: str, record: PluginRecord) -> bool:
@@ -178,7 +172,7 @@ def matches_record(name: str, record: PluginRecord) -> bool:
     )
 
 
-def _parse_preference(item: str) -> tuple[str, str]:
+def _parse_preference(item: str) -> str:
     ep, equals, distribution = (part.strip() for part in item.partition("="))
     if not (ep and equals and distribution):
         raise InvalidArgument(
@@ -186,7 +180,17 @@ def _parse_preference(item: str) -> tuple[str, str]:
             "form EP=distribution.",
             hint=f'Example: {PREFER_VARIABLE}="QNNExecutionProvider=epctx-sim-qnn"',
         )
-    return ep, distribution
+    return qualify(ep, distribution)
+
+
+def qualify(ep: str, distribution: str) -> str:
+    """Return a host's name for an EP of a distribution; one that matches nothing if the
+    name has another distribution.
+    """
+    named, _, short = ep.rpartition(":")
+    return (
+        f"{distribution}:{short if is_same_distribution(named, distribution) else ep}"
+    )
 
 
 def route_source(
@@ -211,36 +215,30 @@ def route_source(
     """
     if not source:
         return None
-    for tier in (
-        [r for r in records if r.name == source],
-        [r for r in records if source in r.sources],
+    for matching in (
+        (r for r in records if r.name == source),
+        (r for r in records if source in r.sources),
+        # Nothing is imported before the others are tried.
+        (
+            r
+            for r in records
+            if r.resembles(source) and (r.undecided or (r.usable and accepts(r)))
+        ),
     ):
-        record = _pick_single(source, tier, ordered=ordered)
-        if record is not None:
-            return record
-
-    near = [
-        r
-        for r in records
-        if r.resembles(source) and (r.undecided or (r.usable and accepts(r)))
-    ]
-    return _pick_single(source, near, ordered=ordered)
-
-
-def _pick_single(
-    source: str, tier: Sequence[PluginRecord], *, ordered: bool
-) -> PluginRecord | None:
-    usable = [r for r in tier if r.usable]
-    if len(usable) > 1 and not ordered:
-        raise plugin_error(
-            f"the source {source!r} is ambiguous: "
-            f"{' and '.join(r.label for r in usable)} accept it.",
-            usable[0],
-            hint="List the one to use first among the session's providers.",
-        )
-    if not usable and any(r.undecided for r in tier):
-        raise unusable_error(tier)
-    return usable[0] if usable else None
+        tier = list(matching)
+        usable = [r for r in tier if r.usable]
+        if len(usable) > 1 and not ordered:
+            raise plugin_error(
+                f"the source {source!r} is ambiguous: "
+                f"{' and '.join(r.label for r in usable)} accept it.",
+                usable[0],
+                hint="List the one to use first among the session's providers.",
+            )
+        if usable:
+            return usable[0]
+        if any(r.undecided for r in tier):
+            raise unusable_error(tier)
+    return None
 
 
 def find_by_name(name: str, records: Iterable[PluginRecord]) -> list[PluginRecord]:
@@ -271,12 +269,38 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     # EP of a like name.
     named = [r for r in near if r.entry_point] or near
     named = [r for r in named if r.name == short] or named
-    good = [
-        r for r in named if r.usable or (colon and r.state is PluginState.DUPLICATE)
-    ]
-    if good and len({r.name for r in named}) == 1:
-        return good[0]
-    raise unresolved_error(name, named, records)
+    eps = list(dict.fromkeys(r.name for r in named))
+    if len(eps) > 1:
+        raise InvalidArgument(
+            f"{name!r} can mean {' or '.join(eps)}.",
+            hint="Give the exact EP name; its case is significant here.",
+        )
+    for record in named:
+        if record.usable or (colon and record.state is PluginState.DUPLICATE):
+            return record
+    if named:
+        raise unusable_error(named)
+    if is_name_of(short, CPU_EP):
+        raise InvalidArgument(
+            f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP
+        )
+    installed = sorted(
+        {
+            r.qualified_name if colon else r.name
+            for r in records
+            if r.entry_point and r.state is not PluginState.REMOVED
+        }
+    )
+    from epctx_core.installing import describe_installation
+
+    raise InvalidArgument(
+        "no installed plugin provides the Execution Provider "
+        f"{name!r}.{_suggest_closest(name, [CPU_EP, *installed])} Installed: "
+        f"{', '.join(installed) or 'none'}.",
+        hint=describe_installation(short)
+        or "`epctx plugins list` shows every plugin, `epctx doctor` checks why one is "
+        "not found, `epctx plugins new` creates one.",
+    )
 
 
 _MISSING_LIBRARY = (
@@ -301,49 +325,6 @@ _HINTS = {
         "or uninstall the other."
     ),
 }
-
-
-def unresolved_error(
-    name: str, named: Sequence[PluginRecord], records: Sequence[PluginRecord]
-) -> EpctxError:
-    """Return the error for a name from a host that matches no usable EP.
-
-    Args:
-        name: as the host gave it.
-        named: the records that it matches.
-        records: all records.
-    """
-    _, colon, short = name.rpartition(":")
-    eps = list(dict.fromkeys(r.name for r in named))
-    if len(eps) > 1:
-        return InvalidArgument(
-            f"{name!r} can mean {' or '.join(eps)}.",
-            hint="Give the exact EP name; its case is significant here.",
-        )
-
-    if eps:
-        return unusable_error(named)
-    if is_name_of(short, CPU_EP):
-        return InvalidArgument(
-            f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP
-        )
-    installed = sorted(
-        {
-            r.qualified_name if colon else r.name
-            for r in records
-            if r.entry_point and r.state is not PluginState.REMOVED
-        }
-    )
-    from epctx_core.installing import describe_installation
-
-    return InvalidArgument(
-        "no installed plugin provides the Execution Provider "
-        f"{name!r}.{_suggest_closest(name, [CPU_EP, *installed])} Installed: "
-        f"{', '.join(installed) or 'none'}.",
-        hint=describe_installation(short)
-        or "`epctx plugins list` shows every plugin, `epctx doctor` checks why one is "
-        "not found, `epctx plugins new` creates one.",
-    )
 
 
 def _suggest_closest(name: str, names: Sequence[str]) -> str:
@@ -402,20 +383,18 @@ def explain_missing(
 
     near = [r for r in records if r.resembles(source)]
     closest = [r for r in near if source in r.sources] or near
-    usable = [r for r in closest if r.usable]
-    if usable:
-        listed = f" ({', '.join(among)})" if among else ""
-        return (
-            (
+    for record in closest:
+        if record.usable:
+            listed = f" ({', '.join(among)})" if among else ""
+            why = (
                 f"No EP of this session{listed} accepts the source {source!r}; "
-                f"{usable[0].label} accepts "
-                f"{', '.join(repr(s) for s in usable[0].sources)}."
-            ),
-            (
-                f"Add {usable[0].name!r} to the providers if it is not there; the case "
-                "of a source is significant."
-            ),
-        )
+                f"{record.label} accepts {', '.join(map(repr, record.sources))}."
+            )
+            hint = (
+                f"Add {record.name!r} to the providers if it is not there; the case of "
+                "a source is significant."
+            )
+            return why, hint
 
     if closest:
         error = unusable_error(closest)

@@ -26,7 +26,7 @@ from epctx_core.errors import (
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.process import PerProcess
-from epctx_core.registry.discovery import Entry, discover
+from epctx_core.registry.discovery import Entry, discover, merge_entries
 from epctx_core.registry.guard import (
     call_class_method,
     describe_problems,
@@ -40,6 +40,7 @@ from epctx_core.registry.lookup import (
     explain_unusable,
     find_by_name,
     pick_by_name,
+    qualify,
     route_source,
     unusable_error,
 )
@@ -49,7 +50,6 @@ from epctx_core.registry.records import (
     RecordKey,
     add_availability,
     is_name_of,
-    is_same_distribution,
     make_record,
     sort_key,
 )
@@ -128,7 +128,9 @@ class Registry:
             if self._selected is None:
                 installed = [entry.record for entry in self._discover().values()]
                 records = self._selection.apply(
-                    installed, chosen=self._preferred, registered=self._registered
+                    installed,
+                    chosen=self._preferred.values(),
+                    registered=self._registered,
                 )
                 records += [entry.record for entry in self._registered.values()]
                 self._selected = {
@@ -147,16 +149,10 @@ class Registry:
         if self._is_stale:
             selection = Selection.from_environment(os.environ)
             records = discover(None if self._entry_points else self._paths)
-            if self._found:
-                from epctx_core.registry.refreshing import merge_entries
-
-                self._found = merge_entries(records, self._found)
-            for record in records:
-                # Of two with one key, the EP comes before a complaint about it.
-                self._found.setdefault(record.key, Entry(record))
+            self._found = merge_entries(records, self._found)
             self._selection = selection
             self._is_stale = False
-            if self._entry_points and selection != Selection():
+            if self._entry_points:
                 registered = [e.record for e in self._registered.values()]
                 for sentence in selection.list_misspelt([*records, *registered]):
                     _log.warning("%s.", sentence)
@@ -384,22 +380,17 @@ class Registry:
         """
         with self._lock():
             records = [entry.record for entry in self._discover().values()]
-            providing = find_by_name(ep, records)
-            chosen = [
-                r
-                for r in providing
-                if is_same_distribution(r.distribution, distribution)
-            ]
+            chosen = find_by_name(qualify(ep, distribution), records)
             if not chosen:
+                providing = [r.origin for r in find_by_name(ep, records)]
                 raise InvalidArgument(
                     f"the distribution {distribution!r} does not provide {ep}.",
                     ep=ep,
-                    hint="Distributions that do: "
-                    f"{', '.join(r.origin for r in providing) or 'none'}.",
+                    hint=f"Distributions that do: {', '.join(providing) or 'none'}.",
                 )
             self._selected = None
             for record in chosen:
-                self._preferred[record.name] = distribution
+                self._preferred[record.name] = f"{distribution}:{record.name}"
 
     # -- from a name or a source to a class
 
@@ -522,6 +513,17 @@ class Registry:
                 # A discovery during this import does not know of it.
                 self._found[record.key], self._is_stale = entry, True
 
+    def _change(
+        self, record: PluginRecord, make: Callable[[PluginRecord], PluginRecord]
+    ) -> None:
+        """Replace the record of a loaded class by one made of it, unless it was found
+        meanwhile that it is gone.
+        """
+        with self._lock():
+            entry = self._find_entry(record)
+            if entry.record.usable:
+                self._store(entry, make(entry.record))
+
     def availability(self, record: PluginRecord, purpose: Purpose) -> Availability:
         """Return whether an EP is available on this machine for a purpose; load its
         class.
@@ -543,25 +545,13 @@ class Registry:
             # Users of a record put its label before the reason, and a full stop after.
             reason = raised.reason.splitlines()[0].replace(f"{record.label} ", "")
             failed = Availability(False, reason=reason.rstrip("."))
-            self._store_availability(record, purpose, failed, raised.traceback)
+            self._change(
+                record,
+                lambda now: add_availability(now, purpose, failed, raised.traceback),
+            )
             raise
-        self._store_availability(record, purpose, answer)
+        self._change(record, lambda now: add_availability(now, purpose, answer))
         return answer
-
-    def _store_availability(
-        self,
-        record: PluginRecord,
-        purpose: Purpose,
-        answer: Availability,
-        text: str | None = None,
-    ) -> None:
-        with self._lock():
-            entry = self._find_entry(record)
-            if entry.record.usable:
-                # Unless a refresh has found meanwhile that it is gone.
-                self._store(
-                    entry, add_availability(entry.record, purpose, answer, text)
-                )
 
     def route(
         self, source: str, among: Sequence[PluginRecord] | None = None
@@ -604,18 +594,17 @@ class Registry:
 
     def _accepts(self, record: PluginRecord, source: str) -> bool:
         try:
-            return bool(
-                call_class_method(record, self.load(record), "accepts_source", source)
-            )
+            cls = self.load(record)
+            accepts: bool = call_class_method(record, cls, "accepts_source", source)
         except EpctxError as error:
             _log.warning("%s", error.message)
-            entry = self._find_entry(record)
-            if entry.record.usable:  # accepts_source failed, not the import
-                record = mark_broken(
-                    entry.record, error.__cause__ or error, "accepts_source failed"
-                )
-                self._store(entry, record)
+            cause = error.__cause__ or error
+            # A failed import is in the record.
+            self._change(
+                record, lambda now: mark_broken(now, cause, "accepts_source failed")
+            )
             return False
+        return accepts
 
     def explain_missing(
         self, source: str, among: Sequence[str] | None = None

@@ -109,6 +109,10 @@ def test_hooks_that_would_do_nothing_when_called_are_named():
 @pytest.mark.parametrize(
     ("attribute", "value"),
     [
+        ("keeps_functions", [("mine",)]),
+        ("keeps_functions", [("mine", 1)]),
+        ("keeps_functions", [["mine", "Scaled"]]),
+        ("keeps_functions", [7]),
         ("environment", (7,)),
         ("environment", ("",)),
         ("weightless_modes", (1,)),

@@ -279,7 +279,7 @@ BREACHES = [
     (
         "get_capability",
         lambda _honest, _graph: None,
-        "returned None from get_capability instead of a list",
+        "in get_capability: it gave a NoneType instead of a list",
     ),
     (
         "get_capability",
@@ -288,7 +288,11 @@ BREACHES = [
     ),
     ("compile", lambda honest: honest()[:1], "gave 1 results for 2"),
     ("compile", lambda honest: [*honest(), *honest()], "gave 4 results for 2"),
-    ("compile", lambda _honest: None, "returned None from compile instead of a list"),
+    (
+        "compile",
+        lambda _honest: None,
+        "in compile: it gave a NoneType instead of a list",
+    ),
     (
         "compile",
         lambda honest: [None for _ in honest()],
@@ -304,7 +308,11 @@ BREACHES = [
         lambda honest, _writer: honest() * 2,
         "described 4 nodes for its 2 partitions",
     ),
-    ("get_ep_context_nodes", lambda _honest, _writer: None, "returned None"),
+    (
+        "get_ep_context_nodes",
+        lambda _honest, _writer: None,
+        "gave a NoneType instead of a list",
+    ),
     (
         "get_ep_context_nodes",
         lambda _honest, _writer: [{}, {}],
@@ -548,7 +556,7 @@ def test_the_nodes_of_a_claim_are_looked_at_with_care(nodes, match, source):
     ("act", "match"),
     [
         (lambda honest: honest()[1:], "gave 1 results for 2"),
-        (lambda _honest: None, "returned None"),
+        (lambda _honest: None, "gave a NoneType instead of a list"),
         (
             lambda honest: [type(made)(None) for made in honest()],
             "without `run` .* outside of purpose EXPORT",

@@ -210,11 +210,8 @@ def test_functions_that_call_each_other_in_a_circle_are_refused():
         run_with(Taker, model.SerializeToString(), X)
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [{"mine": "Scaled"}, "mine", [("mine",)], [("mine", 1)], [["mine", "Scaled"]], [7]],
-)
-def test_what_is_no_set_of_pairs_is_refused_as_kept_functions(kept):
+@pytest.mark.parametrize("kept", [{"mine": "Scaled"}, "mine"])
+def test_what_is_no_collection_is_refused_as_kept_functions(kept):
     class Wrong(Taker):
         keeps_functions = kept
 

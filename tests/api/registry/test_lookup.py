@@ -337,5 +337,8 @@ def test_names_in_the_environment_that_fit_nothing_are_told(installed, monkeypat
             "EPCTX_DISABLE_PLUGINS names 'Tyo', which is neither an installed EP nor "
             "its distribution"
         ),
-        "EPCTX_PREFER prefers 'epctx-toy' for 'QNN', which it does not provide",
+        (
+            "EPCTX_PREFER names 'epctx-toy:QNN', which is neither an installed EP nor "
+            "its distribution"
+        ),
     ]

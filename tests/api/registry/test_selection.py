@@ -85,7 +85,7 @@ def test_a_name_in_the_environment_that_fits_nothing_is_reported(
 
     assert "EPCTX_DISABLE_PLUGINS names 'epctx-typo'" in caplog.text
     assert (
-        "EPCTX_PREFER prefers 'epctx-b' for 'A', which it does not provide"
+        "EPCTX_PREFER names 'epctx-b:A', which is neither an installed EP"
         in caplog.text
     )
 

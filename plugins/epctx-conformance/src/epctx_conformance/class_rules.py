@@ -22,6 +22,11 @@ _ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         lambda v: isinstance(v, WeightlessMode),
         "(WeightlessMode.ALL,)",
     ),
+    (
+        "keeps_functions",
+        lambda v: isinstance(v, tuple) and [*map(type, v)] == [str, str],
+        '{("domain", "Name")}',
+    ),
     ("environment", lambda v: isinstance(v, str) and v != "", '("NAME",)'),
 )
 """Attributes of a class that are collections: name, check of an item, an example."""
