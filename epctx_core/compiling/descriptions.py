@@ -173,14 +173,9 @@ class Descriptions:
             raise self._error(f"gave the shape {shape!r:.80} for {name!r:.80}, {fault}")
 
     def _check_text(self, value: Any, field_name: str) -> str | None:
-        text = to_plain(value)
-        if text is not None and type(text) is not str:
-            raise self._error(
-                f"gave a {type(text).__name__} instead of a text as {field_name}"
-            )
-        if text is not None:
-            self._choice.check_text(HOOK, text, field_name)
-        return text
+        if value is None:
+            return None
+        return self._choice.check_text(HOOK, value, field_name)
 
     def _error(self, problem: str) -> PluginError:
         return contract_error(self._choice.record, HOOK, problem)
