@@ -18,7 +18,7 @@ from epctx_core.graph.splice import PARTITION
 from epctx_core.graph.type_table import may_have_shape
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode, ValueInfo
 from epctx_core.registry.guard import contract_error, to_plain
-from epctx_core.sessions.plan import make_shape_error
+from epctx_core.sessions.plan import describe_array, make_mismatch_error
 
 if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadSet
@@ -165,20 +165,17 @@ class Descriptions:
             else:
                 proven = ValueInfo(name, partition.graph.types.get_proven(name))
                 if not may_have_shape(proven.type, shape):
-                    raise make_shape_error(self._choice.record, proven, shape, HOOK)
+                    actual = describe_array(proven.dtype, shape)
+                    owner = self._choice.record
+                    raise make_mismatch_error(owner, proven, actual, HOOK)
                 self.shapes[name] = shape
                 continue
             raise self._error(f"gave the shape {shape!r:.80} for {name!r:.80}, {fault}")
 
     def _check_text(self, value: Any, field_name: str) -> str | None:
-        text = to_plain(value)
-        if text is not None and type(text) is not str:
-            raise self._error(
-                f"gave a {type(text).__name__} instead of a text as {field_name}"
-            )
-        if text is not None:
-            self._choice.check_text(HOOK, text, field_name)
-        return text
+        if value is None:
+            return None
+        return self._choice.check_text(HOOK, value, field_name)
 
     def _error(self, problem: str) -> PluginError:
         return contract_error(self._choice.record, HOOK, problem)

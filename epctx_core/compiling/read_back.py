@@ -51,7 +51,7 @@ from epctx_core.plugin import (
 from epctx_core.process import resume_collection
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
-from epctx_core.sessions.plan import make_shape_error
+from epctx_core.sessions.plan import describe_array, make_mismatch_error
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
 from epctx_core.sessions.signature import has_shape
 from epctx_core.sessions.source import infer_model_types
@@ -155,7 +155,8 @@ def compare_shapes(
             if isinstance(result, np.ndarray) and not has_shape(result, expected.type):
                 record = providers.choices[partition.ep].record
                 where = f"a run of {partition.node_name} on zeros"
-                raise make_shape_error(record, expected, result.shape, where)
+                actual = describe_array(result.dtype, result.shape)
+                raise make_mismatch_error(record, expected, actual, where)
 
 
 def _make_zeros(values: Sequence[ValueInfo]) -> list[np.ndarray] | None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RunnableModel,
         TensorView,
     )
+    from epctx_core.plugin.types import RunFunction
 
 GROUP = "epctx.engines"
 """One entry for each engine: its value is `module:Class`, a subclass of
@@ -173,9 +174,9 @@ class PreparedHandle:
 
     __slots__ = ("run",)
 
-    def __init__(self, model: RunnableModel) -> None:
-        # A bound method on the instance: no detour on the way to the engine.
-        self.run = model.run
+    def __init__(self, run: RunFunction) -> None:
+        # The engine's own, on the instance: no detour on the way to it.
+        self.run: Callable[..., Sequence[np.ndarray]] = run
 
     def close(self) -> None:
         """Release the model; its memory is freed after the last running call."""
@@ -333,17 +334,17 @@ class CpuEngine:
             fast: prepares a model on the first engine.
         """
 
-        def blamed(part: ModelProto) -> RunnableModel:
+        def blamed(part: ModelProto) -> RunFunction:
             with blame_engine(self.policy.engine):
-                return fast(part)
+                return fast(part).run
 
         try:
-            if self._engine.checks:
-                return PreparedHandle(blamed(model))
-            from epctx_core.engines.splitting import check_group
+            if not self._engine.checks:
+                from epctx_core.engines.splitting import check_group
 
-            # The reference would fail in a run on a model that was not checked.
-            return PreparedHandle(blamed(check_group(model)))
+                # The reference would fail in a run on a model that was not checked.
+                model = check_group(model)
+            return PreparedHandle(blamed(model))
         except NotImplementedByProvider as error:
             from epctx_core.engines.splitting import prepare_in_parts
 

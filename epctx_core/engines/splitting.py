@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.engines.control_flow import Arrays, Memory
-    from epctx_core.plugin import BaseEngine, RunnableModel
+    from epctx_core.plugin import BaseEngine
+    from epctx_core.plugin.types import RunFunction
 
 _LISTED = 20
 """Nodes of a group that the log names."""
@@ -37,11 +38,11 @@ def prepare_in_parts(
     model: ModelProto,
     weights: Mapping[str, np.ndarray],
     first: BaseEngine,
-    fast: Callable[[ModelProto], RunnableModel],
+    fast: Callable[[ModelProto], RunFunction],
     refusal: NotImplementedByProvider,
-) -> RunnableModel:
+) -> RunFunction:
     """Prepare a group that an engine refused: as much as possible on that engine, and
-    the rest on the reference.
+    the rest on the reference; return the function that runs it.
 
     Args:
         model, weights: of the group; the weights are arrays for its detached
@@ -56,35 +57,31 @@ def prepare_in_parts(
     model = check_group(model)
     if wrong := prove_wrong(model):
         raise InvalidGraph(f"a group of nodes is wrong: {wrong}") from refusal
-    others = (
-        [] if isinstance(first, ReferenceEngine) else [ReferenceEngine(first.policy)]
-    )
+    if isinstance(first, ReferenceEngine):
+        raise _lacking_error(model, [first], refusal.message) from refusal
+    reference = ReferenceEngine(first.policy)
 
-    def slow(part: ModelProto, refusal: NotImplementedByProvider) -> RunnableModel:
-        refusals = [refusal]
-        for engine in others:
-            try:
-                prepared = engine.prepare(part, weights)
-            except NotImplementedByProvider as error:
-                refusals.append(error)
-            else:
-                _log.info(
-                    "%s runs %s: %s", engine.name, _list_nodes(part), refusal.message
-                )
-                return prepared
-        raise _lacking_error(part, [first, *others], refusals)
+    def slow(part: ModelProto, refusal: NotImplementedByProvider) -> RunFunction:
+        try:
+            run = reference.prepare(part, weights).run
+        except NotImplementedByProvider as error:
+            refusals = f"{refusal.message}; {error.message}"
+            raise _lacking_error(part, [first, reference], refusals) from error
+        nodes = _list_nodes(part)
+        _log.info("%s runs %s: %s", reference.name, nodes, refusal.message)
+        return run
 
-    def either(part: ModelProto, *, is_fast: bool) -> RunnableModel:
+    def either(part: ModelProto, *, is_fast: bool) -> RunFunction:
         if not is_fast:
             return slow(part, refusal)
         try:
-            prepared = fast(part)
+            run = fast(part)
         except NotImplementedByProvider as error:
             return slow(part, error)
         _log.info("%s runs %s", first.name, _list_nodes(part))
-        return prepared
+        return run
 
-    parts = split(model, first) if others and len(model.graph.node) > 1 else None
+    parts = split(model, first) if len(model.graph.node) > 1 else None
     if parts is None:
         whole = slow(model, refusal)
         _log.warning(
@@ -97,7 +94,7 @@ def prepare_in_parts(
     # Only results of Constant nodes are weights here: other initializers are copied as
     # they are.
     runs = [
-        (p, either(p.model(inline_weights=True), is_fast=is_fast).run)
+        (p, either(p.model(inline_weights=True), is_fast=is_fast))
         for p, is_fast in parts
     ]
     lacking = [
@@ -108,13 +105,11 @@ def prepare_in_parts(
         len(lacking), len(model.graph.node), ReferenceEngine.name,
         ", ".join(sorted(set(lacking))),
     )  # fmt: skip
-    return SplitModel(model, runs)
+    return run_in_order(model, runs)
 
 
 def _lacking_error(
-    model: ModelProto,
-    engines: Sequence[BaseEngine],
-    refusals: Sequence[NotImplementedByProvider],
+    model: ModelProto, engines: Sequence[BaseEngine], refusals: str
 ) -> NotImplementedByProvider:
     """Return the error for a model that no engine runs; it names the first node that,
     alone, is too much for all.
@@ -129,21 +124,18 @@ def _lacking_error(
     what = _list_nodes(model)
     cure = f"install onnxruntime's kernels: {install_engine_command()}"
     if node is not None:
-        custom = [
-            each
-            for each in walk_nodes([node])
-            if each.domain not in (*ONNX_DOMAINS, "com.microsoft")
-        ]
-        node = next(iter(custom), node)
+        standard = (*ONNX_DOMAINS, "com.microsoft")
+        custom = (each for each in walk_nodes([node]) if each.domain not in standard)
+        node = next(custom, node)
         what = f"node {node.name!r} ({node.domain or 'ai.onnx'}::{node.op_type})"
         library = engines[0].policy.custom_domains.get(node.domain, "")
-        if custom and (library or engines[0].runs_custom_ops):
+        is_custom = node.domain not in standard
+        if is_custom and (library or engines[0].runs_custom_ops):
             cure = f"register its library {library!r:.300}".removesuffix(" ''")
             cure += ": SessionOptions.register_custom_ops_library(path)"
 
     return NotImplementedByProvider(
-        f"no engine can run {what}: "
-        f"{'; '.join(refusal.message for refusal in refusals)}",
+        f"no engine can run {what}: {refusals}",
         node=None if node is None else node.name,
         hint=f"Add an EP that takes this operator, or {cure}.",
     )
@@ -244,41 +236,38 @@ def _has_kernel(graph: GraphIndex, index: int, engine: BaseEngine) -> bool:
     return engine.has_kernels(get_structure(NodeGroup(graph, [index]).model()))
 
 
-class SplitModel:
-    """Parts that are run one after the other, with positional inputs and outputs.
+def run_in_order(
+    model: ModelProto, parts: Sequence[tuple[NodeGroup, RunFunction]]
+) -> RunFunction:
+    """Return a function that runs the parts of a model one after the other.
 
     Args:
         model: the whole, for the names of its inputs and outputs.
         parts: in execution order, each with the function that runs it.
     """
+    input_names = [value.name for value in model.graph.input]
+    output_names = [value.name for value in model.graph.output]
+    steps: list[tuple[RunFunction, Sequence[str], Sequence[str], Sequence[str]]] = []
+    read_later = {*input_names, *output_names}
+    for part, run_part in reversed(parts):
+        frees = {*part.input_names, *part.output_names} - read_later
+        read_later |= frees
+        steps.insert(0, (run_part, part.input_names, part.output_names, [*frees]))
 
-    def __init__(
-        self, model: ModelProto, parts: Sequence[tuple[NodeGroup, Callable[..., Any]]]
-    ) -> None:
-        self._inputs = [value.name for value in model.graph.input]
-        self._outputs = [value.name for value in model.graph.output]
-        self._steps: list[
-            tuple[Callable[..., Any], Sequence[str], Sequence[str], Sequence[str]]
-        ] = []
-        read_later = {*self._inputs, *self._outputs}
-        for part, run in reversed(parts):
-            names = dict.fromkeys((*part.input_names, *part.output_names))
-            frees = [name for name in names if name not in read_later]
-            read_later.update(frees)
-            self._steps.insert(0, (run, part.input_names, part.output_names, frees))
-
-    def run(self, inputs: Arrays, outputs: Memory | None = None) -> Arrays:
-        """Run; inputs and results in the order of the model."""
-        values: dict[str, Any] = dict(zip(self._inputs, inputs, strict=True))
-        for run, reads, makes, frees in self._steps:
+    def run(inputs: Arrays, outputs: Memory | None = None) -> Arrays:
+        values: dict[str, Any] = dict(zip(input_names, inputs, strict=True))
+        for run_part, reads, makes, frees in steps:
             values.update(
-                zip(makes, run([values[name] for name in reads]), strict=True)
+                zip(
+                    makes, run_part([values[name] for name in reads], None), strict=True
+                )
             )
             for name in frees:
                 del values[name]
-        input_names = set(self._inputs)
         results = [
             values[name].copy() if name in input_names else values[name]
-            for name in self._outputs
+            for name in output_names
         ]
         return results if outputs is None else write_in_place(results, outputs)
+
+    return run

@@ -9,7 +9,6 @@ with the reason.
 from __future__ import annotations
 
 import logging
-import string
 import sys
 from collections import ChainMap
 from collections.abc import (
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("epctx.session")
 _T = TypeVar("_T")
-_PLAIN = frozenset(string.ascii_letters + string.digits + "_.:-")
-"""Characters of names that a shell takes as they are."""
 _IDLE = (
     "a partition that only moves, casts or makes data costs more than it saves; "
     "ep.partition_without_computation=keep has it compiled"
@@ -107,45 +104,37 @@ class Claims:
                 )
             self.refuse(concealed(reason), self._indices(item.nodes))
             return
-        nodes = self._claim(item)
-        if item.exact or item.keep_nodes:
-            self.exact.append((nodes, item))
-        else:
-            self.fused[bool(item.keep_initializers)].append(nodes)
-
-    def _claim(self, item: ComputeCapability) -> list[int]:
         nodes = sorted(self._indices(item.nodes))
-        problem = ""
         if not nodes:
-            problem = "a set of no nodes"
-        elif item.token is not None and not (item.exact or item.keep_nodes):
-            problem = (
-                f"a set at {self.describe(nodes[0])} with a token, but without "
-                "exact=True"
+            raise self.broken("claims a set of no nodes")
+        first = self.describe(nodes[0])
+        is_exact = item.exact or item.keep_nodes
+        if item.token is not None and not is_exact:
+            raise self.broken(
+                f"claims a set at {first} with a token, but without exact=True"
             )
-        elif item.keep_nodes and not self._keeps_nodes:
-            problem = (
-                f"{self.describe(nodes[0])} with keep_nodes=True, but the class does "
-                "not say keeps_nodes"
+        if item.keep_nodes and not self._keeps_nodes:
+            raise self.broken(
+                f"claims {first} with keep_nodes=True, but the class does not say "
+                "keeps_nodes"
             )
-        elif not _are_entries(item.metadata):
-            problem = (
-                f"a set at {self.describe(nodes[0])} with metadata that are no texts, "
-                "or the core's"
+        if not _are_entries(item.metadata):
+            raise self.broken(
+                f"claims a set at {first} with metadata that are no texts, or the "
+                "core's"
             )
-
         for index in nodes:
             if self._claimed[index]:
-                problem = (
-                    problem
-                    or f"{self.describe(index)} twice or takes it from another EP"
+                raise self.broken(
+                    f"claims {self.describe(index)} twice or takes it from another EP"
                 )
             self._claimed[index] = True
 
-        if problem:
-            raise self.broken(f"claims {problem}")
         self._metadata.update(item.metadata)
-        return nodes
+        if is_exact:
+            self.exact.append((nodes, item))
+        else:
+            self.fused[bool(item.keep_initializers)].append(nodes)
 
     def refuse(
         self, reason: str, nodes: Iterable[int], *, of_group: bool = False
@@ -207,31 +196,25 @@ class Claims:
         return contract_error(self._record, "get_capability", what)
 
     def _indices(self, nodes: Any) -> list[int]:
-        graph = self._graph
         count = len(self._claimed)
-        problem = ""
         indices: list[int] = []
         try:
             for node in islice(nodes, count + 1):
-                indices.append(
-                    int.__index__(node if isinstance(node, int) else node.index)
-                )
-                if isinstance(node, Node) and not node.is_in(graph):
-                    problem = (
-                        problem
-                        or f"node {node.name!r} ({node.op_type}), which is in "
+                index = int.__index__(node if isinstance(node, int) else node.index)
+                if isinstance(node, Node) and not node.is_in(self._graph):
+                    raise self.broken(
+                        f"names node {node.name!r} ({node.op_type}), which is in "
                         "another graph"
                     )
+                if not 0 <= index < count:
+                    raise self.broken(
+                        f"names node {index!r}, which the graph does not have"
+                    )
+                indices.append(index)
         except (TypeError, AttributeError):
-            problem = "something else than nodes of the graph"
-
-        if not problem and len(indices) > count:
-            problem = f"more nodes than the graph has, which are {count}"
-        for index in indices:
-            if not 0 <= index < count:
-                problem = problem or f"node {index!r}, which the graph does not have"
-        if problem:
-            raise self.broken(f"names {problem}")
+            raise self.broken("names something else than nodes of the graph") from None
+        if len(indices) > count:
+            raise self.broken(f"names more nodes than the graph has, which are {count}")
         return indices
 
 
@@ -636,8 +619,11 @@ def explain_unused_eps(
     because of others do not; then the model's open dimensions, if refused nodes have
     one.
     """
-    refusals = sorted(
-        (refusal for refusal in assignment.refusals if refusal.ep in eps),
+    refusals = [refusal for refusal in assignment.refusals if refusal.ep in eps]
+    if not refusals:
+        return ""
+    refusal = min(
+        refusals,
         key=lambda refusal: (
             # The EP would take these.
             refusal.reason == _IDLE,
@@ -648,29 +634,22 @@ def explain_unused_eps(
             - (len(refusal.nodes) or sys.maxsize),
         ),
     )
-    why = []
-    for refusal in refusals[:1]:
-        inside = refusal.graph.count_inside(refusal.nodes)
-        more = f" ({inside:,} nodes inside)" if inside else ""
-        why.append(f" {refusal.ep} says: {refusal.reason.rstrip('.')}{more}.")
+    inside = refusal.graph.count_inside(refusal.nodes)
+    more = f" ({inside:,} nodes inside)" if inside else ""
+    why = f" {refusal.ep} says: {refusal.reason.rstrip('.')}{more}."
 
     # Most compilers need static shapes, and few say how to get them.
-    is_open = any(
-        not refusal.graph.types.get(name).is_static
-        for refusal in refusals[:1]
-        for node in refusal.nodes[:1]
-        for name in refusal.graph.nodes[node].input
-    )
     types = map(model.types.get, model.graph.input_names)
     names = [d for each in types for d in each.shape or () if isinstance(d, str)]
-    if is_open and names:
-        # Part of a command to paste, which foreign text may not change.
-        plain = [n for n in names if not n.startswith("-") and not set(n) - _PLAIN]
-        named = dict.fromkeys(plain or ["NAME"])
-        flags = " ".join([f"--free-dimension {name}=…" for name in named][:4])
-        why.append(
-            " Dimensions of the model's inputs are open: if that is the cause, fix "
-            f"them at the lengths that you use, by `{flags}` or "
-            "`SessionOptions.add_free_dimension_override_by_name`."
+    if names and any(
+        not refusal.graph.types.get(name).is_static
+        for node in refusal.nodes[:1]
+        for name in refusal.graph.nodes[node].input
+    ):
+        shown = ", ".join(map(repr, list(dict.fromkeys(names))[:4]))
+        why += (
+            f" Dimensions of the model's inputs are open ({shown}): if that is the "
+            "cause, fix them at the lengths that you use, by `--free-dimension NAME=…` "
+            "or `SessionOptions.add_free_dimension_override_by_name`."
         )
-    return "".join(why)
+    return why

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from operator import is_not
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.index import GraphIndex
     from epctx_core.graph.type_table import TypeTable
     from epctx_core.options.run import RunOptions
+    from epctx_core.plugin import TensorType
     from epctx_core.registry.instances import ProviderInstances
     from epctx_core.registry.records import PluginRecord
 
@@ -287,19 +289,12 @@ def add_checks(
         is_loaded: whether the types of its outputs come from a file alone.
     """
     outputs = [ValueInfo(name, types.get_proven(name)) for name in spec.outputs]
-    hints = {
-        index: ValueInfo(name, declared)
-        for index, name in enumerate(spec.inputs)
-        # A table makes equal types one object.
-        if (declared := types.get(name)) is not (proven := types.get_proven(name))
-        and declared.shape is not None
-        and declared != proven
-    }
+    declared = [types.get(name) for name in spec.inputs]
     dtype, shape = (
         (outputs[0].dtype, outputs[0].shape) if len(outputs) == 1 else (None, None)
     )
     array = np.ndarray
-    check = _Results(owner, hook, outputs, spec.name if is_loaded else None).check
+    check = _make_check(outputs, owner, hook, spec.name if is_loaded else None)
     run = spec.run
 
     def run_and_check(inputs: Sequence[Any], memory: Memory | None) -> Sequence[Any]:
@@ -313,7 +308,12 @@ def add_checks(
                 # `write` by its name, or `flags.writeable`, would take twice as long.
                 view.setflags(False)  # type: ignore[call-arg]
             views.append(view)
-        results = run(views, buffers)
+        try:
+            results = run(views, buffers)
+        except Exception as error:
+            given = zip(spec.inputs, declared, inputs, strict=True)
+            _blame_declarations(given, owner, error)
+            raise
         # Most partitions give one array of a static shape; the whole check would be
         # most of what a tiny run costs.
         if (
@@ -337,8 +337,7 @@ def add_checks(
                     return results
         return check(results, inputs, buffers)
 
-    checked = _explain_by_hints(run_and_check, hints, owner) if hints else run_and_check
-    return drop_omitted_outputs(spec._replace(run=checked, label=owner.label))
+    return drop_omitted_outputs(spec._replace(run=run_and_check, label=owner.label))
 
 
 def _complete_memory(
@@ -363,103 +362,70 @@ def _complete_memory(
     return buffers
 
 
-class _Results(NamedTuple):
-    """Check of the results of an EP's step.
+def _make_check(
+    outputs: Sequence[ValueInfo], owner: PluginRecord, hook: str, node: str | None
+) -> Callable[[Any, Sequence[Any], Arrays | None], list[Any]]:
+    """Return a check of the results of an EP's step, which returns them as a list.
 
-    Attributes:
+    It raises PluginError for results that break the contract, and InvalidGraph for
+    those that differ from the declarations of a context model, or in shape from what
+    type inference gives.
+
+    Args:
+        outputs: the expected results, as far as they are proven.
         owner: the EP.
         hook: the name of its `run` in messages.
-        outputs: the expected results, as far as they are proven.
-        context_node: the node, if the types of its outputs come from a file alone.
+        node: the EPContext node, if the types of its outputs come from a file alone.
     """
 
-    owner: PluginRecord
-    hook: str
-    outputs: Sequence[ValueInfo]
-    context_node: str | None
-
-    def check(
-        self, results: Any, inputs: Sequence[Any], buffers: Arrays | None
-    ) -> list[Any]:
-        """Return the results as a list.
-
-        Raises:
-            PluginError: they break the contract.
-            InvalidGraph: they differ from the declarations of a context model, or have
-                another shape than type inference gives.
-        """
+    def check(results: Any, inputs: Sequence[Any], buffers: Arrays | None) -> list[Any]:
         problem = ""
-        kind = type(results).__name__
         arrays: list[Any] = to_plain(results)
         if type(arrays) is not list:
-            problem = f"gave a {kind} instead of a list of arrays"
-        elif len(arrays) != len(self.outputs):
-            problem = f"gave {len(arrays)} results for {len(self.outputs)} outputs"
+            problem = f"gave a {type(results).__name__} instead of a list of arrays"
+        elif len(arrays) != len(outputs):
+            problem = f"gave {len(arrays)} results for {len(outputs)} outputs"
+        elif buffers is not None:
+            if any(map(is_not, arrays, buffers)):
+                problem = "was given memory for its outputs and gave back another array"
         else:
-            for index, (output, result) in enumerate(
-                zip(self.outputs, arrays, strict=True)
-            ):
-                if buffers is None:
-                    problem = problem or self._find_problem(output, result, inputs)
-                elif result is not buffers[index]:
-                    problem = (
-                        f"was given memory for the output {output.name!r} and gave "
-                        "back another array"
-                    )
+            for output, result in zip(outputs, arrays, strict=True):
+                problem = problem or _find_problem(output, result, inputs)
+                if problem or output.dtype is None or fits(result, output.type):
+                    continue
+                actual = describe_array(result.dtype, result.shape)
+                if node is not None or has_type(result, output.type):
+                    raise make_mismatch_error(owner, output, actual, hook, node)
+                problem = (
+                    f"gave {actual} for the output {output.name!r}, which is "
+                    f"{output.type}"
+                )
 
         if problem:
-            raise contract_error(self.owner, self.hook, problem)
+            raise contract_error(owner, hook, problem)
         return arrays
 
-    def _find_problem(
-        self, output: ValueInfo, result: Any, inputs: Sequence[Any]
-    ) -> str:
-        """Return the problem of a result; of a value that is not a tensor, or of
-        unknown type, only the memory is checked.
+    return check
 
-        Raises:
-            InvalidGraph: see `check`.
-        """
-        name = output.name
-        expected = output.type
-        if isinstance(result, np.ndarray):
-            # A result is to be no input, nor a view of memory that an input is in.
-            arrays = [value for value in inputs if isinstance(value, np.ndarray)]
-            is_view = isinstance(result.base, np.ndarray)
-            if any(
-                result is a or (is_view and np.may_share_memory(result, a))
-                for a in arrays
-            ):
-                return f"gave an output {name!r} that shares memory with an input"
-        elif expected.dtype is not None:
-            return (
-                f"gave a {type(result).__name__} instead of an array for the output "
-                f"{name!r}"
-            )
 
-        if expected.dtype is None:
+def _find_problem(output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:
+    """Return the problem of a result but for its type and shape; of a value that is not
+    a tensor, or of unknown type, only the memory is checked.
+    """
+    name = output.name
+    if not isinstance(result, np.ndarray):
+        if output.dtype is None:
             return ""
-        if not result.flags.c_contiguous:
-            return f"gave an output {name!r} that is not C-contiguous"
-        if has_type(result, expected) and has_shape(result, expected):
-            return ""
-        actual = describe_array(result.dtype, result.shape)
-        if self.context_node is None:
-            if has_type(result, expected):
-                raise make_shape_error(self.owner, output, result.shape, self.hook)
-            return f"gave {actual} for the output {name!r}, which is {expected}"
-        raise InvalidGraph(
-            f"{self.owner.label} gave {actual} for the output {name!r}, which is "
-            f"{expected} in the context model, in {self.hook}.",
-            node=self.context_node,
-            ep=self.owner.name,
-            hint=(
-                "The model was changed after it was compiled, or one of the two is "
-                "wrong: compile it again. If the error stays, run the source model "
-                f"without the EP. If it gives {actual} too, report it to epctx, else "
-                "to the EP's vendor."
-            ),
-        )
+        kind = type(result).__name__
+        return f"gave a {kind} instead of an array for the output {name!r}"
+    # A result is to be no input, nor a view of memory that an input is in.
+    arrays = [value for value in inputs if isinstance(value, np.ndarray)]
+    is_view = isinstance(result.base, np.ndarray)
+    if any(result is a or (is_view and np.may_share_memory(result, a)) for a in arrays):
+        return f"gave an output {name!r} that shares memory with an input"
+    if output.dtype is not None and not result.flags.c_contiguous:
+        return f"gave an output {name!r} that is not C-contiguous"
+    return ""
 
 
 def describe_array(dtype: object, shape: Sequence[int]) -> str:
@@ -467,50 +433,55 @@ def describe_array(dtype: object, shape: Sequence[int]) -> str:
     return f"{dtype}{list(shape)}"
 
 
-def make_shape_error(
-    owner: PluginRecord, output: ValueInfo, shape: Sequence[int], hook: str
+def make_mismatch_error(
+    owner: PluginRecord,
+    output: ValueInfo,
+    actual: str,
+    hook: str,
+    node: str | None = None,
 ) -> InvalidGraph:
-    """Return the error for a result's shape that inference alone speaks against: it may
-    be the one that is wrong.
+    """Return the error for a result that inference, or the file that an EPContext node
+    is in, alone speaks against: that may be the one that is wrong.
     """
-    actual = describe_array(output.dtype, shape)
+    expected = "type inference gives"
+    hint = (
+        f"Run the model without the EP: if it gives {actual} too, report it to epctx, "
+        "else to the EP's vendor."
+    )
+    if node is not None:
+        expected = "the context model declares"
+        hint = (
+            "The model was changed after it was compiled, or one of the two is wrong: "
+            "compile it again."
+        )
     return InvalidGraph(
-        f"{owner.label} gave {actual} for {output.name!r}, and type "
-        f"inference gives {output.type}, in {hook}.",
+        f"{owner.label} gave {actual} for {output.name!r}, and {expected} "
+        f"{output.type}, in {hook}.",
+        node=node,
         ep=owner.name,
-        hint=(
-            "One of the two is wrong: run the model without the EP. If it gives "
-            f"{actual} too, report it to epctx, else to the EP's vendor."
-        ),
+        hint=hint,
     )
 
 
-def _explain_by_hints(
-    run: RunStep, hints: Mapping[int, ValueInfo], owner: PluginRecord
-) -> RunStep:
-    """Return an EP's `run` that names a false declaration of an input where the EP
-    fails; `hints` are by index.
+def _blame_declarations(
+    inputs: Iterable[tuple[str, TensorType, Any]],
+    owner: PluginRecord,
+    error: Exception,
+) -> None:
+    """Raise an error that names a false declaration, if one of the inputs (name, type
+    and value) with which an EP failed has one.
     """
-
-    def run_with_hints(inputs: Sequence[Any], buffers: Arrays | None) -> Sequence[Any]:
-        try:
-            return run(inputs, buffers)
-        except Exception as error:
-            for index, value in hints.items():
-                array = inputs[index]
-                if isinstance(array, np.ndarray) and not has_shape(array, value.type):
-                    raise RuntimeException(
-                        f"the model declares {value.type} for the value "
-                        f"{value.name!r}, and its operators give "
-                        f"{describe_array(array.dtype, array.shape)}; {owner.name} "
-                        f"was given what is declared, and fails: {describe(error)}",
-                        ep=owner.name,
-                        hint=f"Remove the value_info {value.name!r} from the model and "
-                        "compile it again.",
-                    ) from error
-            raise
-
-    return run_with_hints
+    for name, declared, array in inputs:
+        if isinstance(array, np.ndarray) and not has_shape(array, declared):
+            raise RuntimeException(
+                f"the model declares {declared} for the value {name!r}, and its "
+                f"operators give {describe_array(array.dtype, array.shape)}; "
+                f"{owner.name} was given what is declared, and fails: "
+                f"{describe(error)}",
+                ep=owner.name,
+                hint=f"Remove the value_info {name!r} from the model and compile it "
+                "again.",
+            ) from error
 
 
 def drop_omitted_outputs(step: StepSpec) -> StepSpec:

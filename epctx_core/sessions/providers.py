@@ -135,25 +135,28 @@ class ProviderChoice:
         )
         return [str(value) for value in values if value is not None]
 
-    def check_text(self, hook: str, text: str, part: str) -> None:
-        """Check a text of the EP that models are to hold.
+    def check_text(self, hook: str, value: object, part: str) -> str:
+        """Return a text of the EP that models are to hold, as a plain one.
 
         Args:
             hook: what gave it.
-            text: the text.
+            value: the text.
             part: its name in the result.
 
         Raises:
-            PluginError: UTF-8 cannot represent it, or it has the value of one of the
-                EP's secret options in it.
+            PluginError: it is not a text, UTF-8 cannot represent it, or it has the
+                value of one of the EP's secret options in it.
         """
-        fault = ""
-        if text.encode(errors="ignore").decode() != text:
+        text: Any = guard.to_plain(value)
+        if type(text) is not str:
+            fault = f"gave a {type(text).__name__} instead of a text as {part}"
+        elif text.encode(errors="ignore").decode() != text:
             fault = f"gave {text!r:.80} as {part}, which UTF-8 cannot represent"
         elif any(len(s) >= SHORTEST_SECRET and s in text for s in self.secrets):
             fault = f"gave a text as {part} that holds the value of a secret option"
-        if fault:
-            raise guard.contract_error(self.record, hook, fault)
+        else:
+            return text
+        raise guard.contract_error(self.record, hook, fault)
 
     def build_info(self) -> BuildInfo:
         """Return versions and target of the EP.
@@ -164,19 +167,13 @@ class ProviderChoice:
         method = "get_build_info"
         info = guard.call_class_method(self.record, self.cls, method, self.options)
         with guard.blame(self.record, method):
-            texts = {
-                field.name: guard.to_plain(getattr(info, field.name))
-                for field in fields(BuildInfo)
+            texts = {each.name: getattr(info, each.name) for each in fields(BuildInfo)}
+        return BuildInfo(
+            **{
+                name: self.check_text(method, text, name)
+                for name, text in texts.items()
             }
-        for name, text in texts.items():
-            if type(text) is not str:
-                what = (
-                    f"gave a BuildInfo whose {name} is of type {type(text).__name__} "
-                    "instead of a text"
-                )
-                raise guard.contract_error(self.record, method, what)
-            self.check_text(method, text, name)
-        return BuildInfo(**texts)
+        )
 
 
 WorkspaceOf = Callable[[ProviderChoice], SessionWorkspace]
@@ -217,50 +214,15 @@ def stem(name: str) -> str:
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
-def skip_unavailable(
-    choices: Sequence[ProviderChoice],
-    skipped: Iterable[SkippedProvider],
-    session: SessionOptions,
-    registry: Registry,
-    purpose: Purpose,
-) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
-    """Skip the optional EPs that are not available on this machine; the log names all
-    that are skipped, once for each call of a host.
-
-    Args:
-        choices: the EPs.
-        skipped: those that were skipped before.
-        session: says which EPs are optional.
-        registry: the registry of EPs.
-        purpose: that of the EPs.
-
-    Returns:
-        As `ProviderSession.choose`.
+def _skip(name: str, error: EpctxError, purpose: Purpose | None) -> SkippedProvider:
+    """Return an optional EP that is skipped, which the log names if it is for a
+    purpose.
     """
-    optional = list(map(stem, session.config().optional_providers))
-    available = []
-    all_skipped = list(skipped)
-    for choice in choices:
-        try:
-            if stem(choice.requested) in optional:
-                check_availability(choice.record, purpose, registry)
-            available.append(choice)
-        except EpctxError as error:
-            all_skipped.append(
-                SkippedProvider(
-                    name=choice.requested, reason=error.message, hint=error.hint
-                )
-            )
-
-    # In the host's order, whatever kept them out.
-    all_skipped.sort(key=lambda skip: optional.index(stem(skip.name)))
-
     logged = logged_names.get(set())
-    for skip in all_skipped:
-        if stem(skip.name) not in logged:
-            _log.warning("the optional EP %s is skipped: %s", skip.name, skip.reason)
-            logged.add(stem(skip.name))
-    return available, tuple(all_skipped)
+    if purpose is not None and stem(name) not in logged:
+        _log.warning("the optional EP %s is skipped: %s", name, error.message)
+        logged.add(stem(name))
+    return SkippedProvider(name=name, reason=error.message, hint=error.hint)
 
 
 def _optional_stems(
@@ -319,15 +281,6 @@ def choose_provider(
     )
     conceal(choice.secrets, choice)
     return choice
-
-
-def collect_kept_functions(
-    choices: Iterable[ProviderChoice],
-) -> frozenset[tuple[str, str]]:
-    """Return the functions that any of the EPs keeps as calls."""
-    return frozenset(
-        function for choice in choices for function in choice.cls.keeps_functions
-    )
 
 
 def _refuse_unknown_eps(
@@ -424,8 +377,9 @@ class ProviderSession:
 
         Args:
             requested: names with options.
-            purpose: that of the EPs; None if no device is needed, and then the log does
-                not name skipped ones.
+            purpose: that of the EPs, for which optional ones that are not available are
+                skipped; None if no device is needed. The log names those that are
+                skipped for a purpose, once for each call of a host.
 
         Returns:
             The EPs, and the optional ones that cannot be had.
@@ -440,30 +394,33 @@ class ProviderSession:
         _refuse_unknown_eps(session, registry, optional)
         choices: list[ProviderChoice] = []
         skipped: list[SkippedProvider] = []
+
         for name, options in requested:
             if name.lower() in _CPU_NAMES:
                 continue
+            is_optional = stem(name) in optional
             try:
                 record = registry.resolve(name)
-                if stem(name) in optional:
+                if is_optional:
                     registry.load(record)
             except EpctxError as error:
-                if stem(name) not in optional:
+                if not is_optional:
                     raise
-                skipped.append(
-                    SkippedProvider(name=name, reason=error.message, hint=error.hint)
-                )
+                skipped.append(_skip(name, error, purpose))
                 continue
             choice = choose_provider(record, options, session, registry, requested=name)
             if any(choice.name == other.name for other in choices):
                 raise InvalidArgument(
                     f"{choice.name} was asked for twice.", ep=choice.name
                 )
-            choices.append(choice)
+            try:
+                if is_optional and purpose is not None:
+                    check_availability(record, purpose, registry)
+                choices.append(choice)
+            except EpctxError as error:
+                skipped.append(_skip(name, error, purpose))
 
-        if purpose is None:
-            return choices, tuple(skipped)
-        return skip_unavailable(choices, skipped, session, registry, purpose)
+        return choices, tuple(skipped)
 
     def start(
         self,

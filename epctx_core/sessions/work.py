@@ -20,9 +20,7 @@ from epctx_core.sessions.providers import (
     ProviderSession,
     check_progress,
     choose_provider,
-    collect_kept_functions,
     make_private_workspace,
-    skip_unavailable,
 )
 from epctx_core.sessions.routing import (
     accept,
@@ -168,10 +166,12 @@ class Work:
         self.begin()
         self.purpose = purpose or Purpose.RUN
         self._is_decided = purpose is not None
-        self.choices, self.skipped = self.providers.choose(
-            self.requested or (), purpose
-        )
+        self._choose(purpose)
         return self.choices
+
+    def _choose(self, purpose: Purpose | None) -> None:
+        requested = self.requested or ()
+        self.choices, self.skipped = self.providers.choose(requested, purpose)
 
     def open(self) -> OpenModel:
         """Read the model, check, type and index it, its files all of one state.
@@ -220,10 +220,8 @@ class Work:
         """Return the functions that EPs keep as calls."""
         # Such a call is a single node to all other EPs: only those count that will be
         # there.
-        available, _ = skip_unavailable(
-            self.choices, self.skipped, self.session, self.registry, self.purpose
-        )
-        return collect_kept_functions(available)
+        available, _ = self.providers.choose(self.requested or (), self.purpose)
+        return {function for each in available for function in each.cls.keeps_functions}
 
     def route(self) -> Mapping[str, Sequence[ContextNodeRecord]]:
         """Read the manifest, and give each EPContext node to the EP that takes its
@@ -262,9 +260,7 @@ class Work:
         it.
         """
         self.purpose = purpose
-        self.choices, self.skipped = skip_unavailable(
-            self.choices, self.skipped, self.session, self.registry, purpose
-        )
+        self._choose(purpose)
 
     def route_node(self, node: ContextNodeRecord) -> None:
         """Give a node to the EP that takes its source.

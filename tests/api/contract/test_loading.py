@@ -532,7 +532,7 @@ def test_a_length_that_a_strangers_file_declares_falsely_is_the_files_fault_and_
     )
 
     with pytest.raises(
-        InvalidGraph, match=r"output 'y', which is float\[77,3\] in the context model"
+        InvalidGraph, match=r"'y', and the context model declares float\[77,3\]"
     ) as caught:
         result(path)
 

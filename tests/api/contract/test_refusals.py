@@ -124,9 +124,9 @@ def test_the_warning_gives_the_reason_for_the_most_nodes(tmp_path, caplog):
 
     (warning,) = caplog.records
     assert "Relu: a dimension is open" in warning.message
-    assert "Dimensions of the model's inputs are open" in warning.message
+    assert "Dimensions of the model's inputs are open ('N', 'width')" in warning.message
     assert "the lengths that you use" in warning.message
-    assert "`--free-dimension N=… --free-dimension width=…`" in warning.message
+    assert "`--free-dimension NAME=…`" in warning.message
 
 
 def test_open_dimensions_are_no_matter_where_other_nodes_are_refused(tmp_path, caplog):

@@ -35,11 +35,11 @@ def spoiling(spoil):
 SPOILT = {
     "type": (
         lambda _i, r: [r[0], r[1].astype(np.float64)],
-        r"gave float64\[2\] for the output 'z', which is",
+        r"gave float64\[2\] for (the output )?'z', (which is|and the context model declares) ",
     ),
     "length": (
         lambda _i, r: [r[0][:1].copy(), r[1]],
-        r"gave float32\[1\] for (the output )?'y', (which is|and type inference gives) float",
+        r"gave float32\[1\] for (the output )?'y', and (type inference gives|the context model declares) float",
     ),
     "rank": (
         lambda _i, r: [r[0].reshape(1, 2).copy(), r[1]],
