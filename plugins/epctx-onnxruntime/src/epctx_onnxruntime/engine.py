@@ -55,8 +55,16 @@ pays.
 _KEPT_BINDINGS = 4
 """Bindings that a model keeps: a decoder has one or two."""
 
-_GUARDED = frozenset({"DynamicQuantizeLSTM", "FeatureVectorizer", "GRU", "LSTM"})
-"""Operators that end the process if their input has no rows; see `guards`."""
+_GUARDED = frozenset(
+    {
+        "DynamicQuantizeLSTM",
+        "FeatureVectorizer",
+        "GRU",
+        "LSTM",
+        "LayerNormalization",
+    }
+)
+"""Operators with which onnxruntime may end the process; see `guards`."""
 
 _TENSORS = {f"tensor({name})": number for number, name in ELEMENT_TYPES.items()}
 """The element type of each tensor as onnxruntime writes it."""
@@ -152,6 +160,8 @@ class OnnxRuntimeEngine(BaseEngine):
         from epctx_core import GraphOptimizationLevel
         from epctx_onnxruntime.optimiser import Allowed, optimize, rewritten_bytes
 
+        if self.is_alone:
+            return self._optimize_in_session(model, weights, prepacks=True)
         # Weights in files are mapped, and an optimised model leaves them there. Numpy's
         # own types can be lent.
         in_memory = all(
@@ -159,10 +169,10 @@ class OnnxRuntimeEngine(BaseEngine):
             for view in weights.values()
         )
         size = sum(view.nbytes for view in weights.values())
-        if self.is_alone or (
-            in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT
-        ):
-            return self._optimize_in_session(model, weights, size)
+        if in_memory and size - rewritten_bytes(model, weights) <= PREPACK_LIMIT:
+            return self._optimize_in_session(
+                model, weights, prepacks=self.prepacks(size)
+            )
         optimised = optimize(
             model,
             weights,
@@ -175,24 +185,19 @@ class OnnxRuntimeEngine(BaseEngine):
         )
 
     def _optimize_in_session(
-        self, model: ModelProto, weights: Mapping[str, TensorView], size: int
+        self, model: ModelProto, weights: Mapping[str, TensorView], *, prepacks: bool
     ) -> OnnxRuntimeModel:
-        """Prepare a model in a session that optimises by itself; `size` is that of its
-        weights, in bytes.
+        """Prepare a model in a session that optimises by itself.
 
         Such a session copies weights in memory and maps those in files. It is faster
         than to optimise the model first, since nothing is written in between.
         """
-        from epctx_onnxruntime.guards import drop_empty_names
         from epctx_onnxruntime.optimiser import check_files, hand_over, switch_off
 
         copy = type(model)()
         copy.CopyFrom(model)
         fit_versions(copy)
-        drop_empty_names(copy)
-        options = self.session_options(
-            copy, None, prepacks=self.is_alone or self.prepacks(size)
-        )
+        options = self.session_options(copy, None, prepacks=prepacks)
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         )
@@ -570,8 +575,9 @@ def create_session(
     """
     operators = keep_distinct_names(model.graph)
     if model.functions or not operators.isdisjoint(_GUARDED):
-        from epctx_onnxruntime.guards import guard_recurrent
+        from epctx_onnxruntime.guards import drop_empty_names, guard_recurrent
 
+        drop_empty_names(model)
         guard_recurrent(model)
     try:
         # onnxruntime's fallback tries the same again and prints to stdout.
@@ -598,7 +604,7 @@ def keep_distinct_names(main: GraphProto) -> set[str]:
     """
     operators: set[str] = set()
     for _, graph in all_graphs(main):
-        operators.update(node.op_type for node in graph.node)
+        operators.update([node.op_type for node in graph.node])
         names = [node.name for node in graph.node if node.name]
         if len(set(names)) < len(names):
             for node in graph.node:

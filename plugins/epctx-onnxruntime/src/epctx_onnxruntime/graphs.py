@@ -29,6 +29,9 @@ missing file, even if it gets their bytes otherwise and never reads it.
 INLINE_LIMIT = 1024
 """Weights up to this many bytes stay in a model."""
 
+_WITH_SUBGRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of the default domain with graph attributes, in any version."""
+
 GraphPath: TypeAlias = "tuple[int, ...]"
 """Path from a main graph to a subgraph: an index at each level."""
 
@@ -45,19 +48,17 @@ def all_graphs(
     it.
     """
     yield path, graph
-    # Most nodes of a large graph have no attributes.
-    holders = (node for node in graph.node if node.attribute)
-    inner = (subgraph for node in holders for subgraph in subgraphs(node))
-    for number, subgraph in enumerate(inner):
+    for number, subgraph in enumerate(subgraphs(*graph.node)):
         yield from all_graphs(subgraph, (*path, number))
 
 
-def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """Yield the subgraphs of a node."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
+def subgraphs(*nodes: NodeProto) -> list[GraphProto]:
+    """Return the subgraphs of nodes."""
+    # Most graphs have many nodes and no subgraph: few nodes get beyond this pass.
+    holders = [n for n in nodes if n.domain or n.op_type in _WITH_SUBGRAPHS]
+    kinds = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+    found = [a for node in holders for a in node.attribute if a.type in kinds]
+    return [graph for a in found for graph in (a.graphs or [a.g])]
 
 
 def free_names(graph: GraphProto) -> set[str]:

@@ -28,11 +28,12 @@ GUARD = "epctx: rows for "
 """Prefix of the names of nodes that refuse an empty input."""
 _ROWS = ((0, -1),)
 _ROWS_AND_STEPS = ((-1, 0, 0), (0, -1, 0))
+_BY_RANK = "FeatureVectorizer"
 _GUARDING: dict[str, Sequence[Sequence[int]]] = {
     "LSTM": _ROWS_AND_STEPS,
     "GRU": _ROWS_AND_STEPS,
     "DynamicQuantizeLSTM": _ROWS_AND_STEPS,
-    "FeatureVectorizer": _ROWS,
+    _BY_RANK: _ROWS,
 }
 """The operators, with the shapes to which their first input is reshaped: its own, which
 fails if it is empty.
@@ -47,21 +48,14 @@ def guard_recurrent(model: ModelProto) -> None:
     Raises:
         NotImplementedByProvider: an input of unknown rank may have no rows.
     """
-    # A graph precedes its subgraphs, which are changed first.
-    lists = _list_nodes(model)
-    guarded_lists = [
-        (path, nodes)
-        for path, nodes in lists
-        if any(node.op_type in _GUARDING for node in nodes)
-    ]
-    by_rank = any(
-        _GUARDING.get(node.op_type) is _ROWS
-        for _, nodes in guarded_lists
-        for node in nodes
-    )
-    ranks = _infer_ranks(model) if by_rank else {}
+    lists = [*_list_nodes(model)]
+    operators = {node.op_type for _, nodes in lists for node in nodes}
+    ranks = _infer_ranks(model) if _BY_RANK in operators else {}
     number = 0
-    for path, nodes in reversed(guarded_lists):
+    # A graph precedes its subgraphs, which are changed first.
+    for path, nodes in reversed(lists):
+        if _GUARDING.keys().isdisjoint([node.op_type for node in nodes]):
+            continue
         guarded: list[NodeProto] = []
         for node in nodes:
             shapes = _GUARDING.get(node.op_type)
@@ -86,10 +80,9 @@ def _list_nodes(
     yield from ((path, graph.node) for path, graph in all_graphs(model.graph))
     for function in model.functions:
         yield None, function.node
-        inner = (subgraph for node in function.node for subgraph in subgraphs(node))
         yield from (
             (None, graph.node)
-            for subgraph in inner
+            for subgraph in subgraphs(*function.node)
             for _, graph in all_graphs(subgraph)
         )
 
@@ -174,9 +167,10 @@ def drop_empty_names(model: ModelProto) -> None:
     say the same as none, and onnxruntime's optimiser ends the process over them where
     the type is float16.
     """
-    for node in (node for _, nodes in _list_nodes(model) for node in nodes):
-        while node.op_type == _NAMED and node.input and not node.input[-1]:
-            del node.input[-1]
+    for _, nodes in _list_nodes(model):
+        for node in [node for node in nodes if node.op_type == _NAMED]:
+            while node.input and not node.input[-1]:
+                del node.input[-1]
 
 
 def folds_recurrent(model: ModelProto) -> bool:

@@ -161,13 +161,13 @@ def _has_halves(model: ModelProto) -> bool:
     """
     half = TensorProto.FLOAT16
     for _, graph in all_graphs(model.graph):
-        casts = (node for node in graph.node if node.op_type == "Cast")
-        if (
-            any(v.type.tensor_type.elem_type == half for v in graph.input)
-            or any(v.type.tensor_type.elem_type == half for v in graph.output)
-            or any(tensor.data_type == half for tensor in graph.initializer)
-            or any(a.name == "to" and a.i == half for n in casts for a in n.attribute)
-        ):
+        values = (*graph.input, *graph.output)
+        casts = [node for node in graph.node if node.op_type == "Cast"]
+        if half in {
+            *[value.type.tensor_type.elem_type for value in values],
+            *[tensor.data_type for tensor in graph.initializer],
+            *[a.i for node in casts for a in node.attribute if a.name == "to"],
+        }:
             return True
     return False
 
@@ -231,16 +231,14 @@ def hand_over(
     )
     names = []
     values = []
-    for tensor in model.graph.initializer:
-        if not is_detached(tensor):
-            continue
+    for tensor in filter(is_detached, model.graph.initializer):
         view = views[tensor.name]
         del tensor.external_data[:]
         extent = view.extent
         if extent is not None and Path(extent.file).anchor == PLACEHOLDER.anchor:
             location = (_find_file(view, extent), extent.offset, extent.length)
         elif view.dtype.isbuiltin == 1 and view.nbytes:
-            location = (_strip_root(PLACEHOLDER), 0, view.nbytes)
+            location = (_PLACEHOLDER, 0, view.nbytes)
             names.append(tensor.name)
             values.append(ort_value(view.array()))
         else:
@@ -437,6 +435,9 @@ class _Optimisation:
 
 def _strip_root(path: Path) -> str:
     return path.relative_to(path.anchor).as_posix()
+
+
+_PLACEHOLDER = _strip_root(PLACEHOLDER)
 
 
 def _restore_frame(optimised: ModelProto, source: ModelProto) -> ModelProto:
