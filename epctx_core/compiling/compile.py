@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.descriptions import check_names
@@ -38,6 +38,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     convert_errors,
 )
+from epctx_core.frozen import dataclass
 from epctx_core.graph.model_io import get_model_path
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import (

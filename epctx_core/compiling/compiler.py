@@ -11,7 +11,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +25,7 @@ from epctx_core.compiling.initializers import (
 from epctx_core.compiling.report import CompileReport, OutputFile
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
 from epctx_core.file_names import is_plain_name
+from epctx_core.frozen import dataclass
 from epctx_core.graph.model_io import get_model_path
 from epctx_core.options import (
     GraphOptimizationLevel,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO
@@ -25,6 +25,7 @@ from epctx_core.file_names import (
     make_binary_name,
     make_context_model_path,
 )
+from epctx_core.frozen import dataclass
 from epctx_core.publish.publication import Publication, parse_name
 
 if TYPE_CHECKING:

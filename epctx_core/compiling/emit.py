@@ -5,7 +5,7 @@ in, and the metadata is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.compiling.descriptions import (
@@ -34,6 +34,7 @@ from epctx_core.context.weightless import (
     SourceReferences,
     list_source_files,
 )
+from epctx_core.frozen import dataclass
 from epctx_core.graph.splice import (
     SOURCE_NODES,
     NodeDraft,

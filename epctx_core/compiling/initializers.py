@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,6 +19,7 @@ from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.context.weights_folder import make_checksum_line, write_checksum
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import find_unwritable, is_utf8, normalise_path
+from epctx_core.frozen import dataclass
 from epctx_core.graph.model_io import MOST_BYTES
 from epctx_core.graph.tensor_bytes import read_initializers
 from epctx_core.graph.walks import walk_graphs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -24,6 +24,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, get_payload_key
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.file_names import find_free_name, is_payload_name
+from epctx_core.frozen import dataclass
 from epctx_core.options import SessionConfig
 from epctx_core.plugin.protos import NodeProto
 from epctx_core.sessions.load import find_context_folder, make_reading

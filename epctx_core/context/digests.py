@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -25,6 +24,7 @@ from epctx_core.context.receipts import (
     note,
 )
 from epctx_core.errors import InvalidGraph
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import CHUNK, MappedFile
 from epctx_core.options import Verification
 

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -30,6 +30,7 @@ from epctx_core.context.metadata import (
     read_json_text,
 )
 from epctx_core.errors import InvalidGraph
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import read_small_file
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from epctx_core.errors import InvalidGraph
+from epctx_core.frozen import dataclass
 from epctx_core.graph.index import decode_attribute, decode_text
 from epctx_core.graph.walks import SubgraphPath, walk_indexed_nodes
 from epctx_core.plugin.protos import (

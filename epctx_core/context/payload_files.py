@@ -9,7 +9,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +17,7 @@ from epctx_core.context.digests import Content, get_view
 from epctx_core.context.receipts import is_same_content, keep_receipt
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import Fail, InvalidGraph
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import MappedFile, copy_range, read_chunks
 
 _ON_DISK = (

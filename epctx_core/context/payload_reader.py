@@ -12,7 +12,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from epctx_core.context.paths import find_interrupted_copies
 from epctx_core.context.payload_files import LoadedPayload, read_privately
 from epctx_core.context.receipts import is_noted, make_file_receipt, make_model_receipt
 from epctx_core.errors import Fail, InvalidGraph
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import MappedFile, OpenedFiles
 from epctx_core.options import DataReader, Verification
 from epctx_core.plugin import ContextNode, ValueInfo

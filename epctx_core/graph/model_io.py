@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError, Message
 
 from epctx_core.errors import InvalidGraph, InvalidProtobuf, quote
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import (
     ModelInput,
     OpenedFiles,

@@ -9,13 +9,14 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import (
     Digest,
     ExtentDigests,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import STRICT, Enum, IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from epctx_core.errors import InvalidArgument
+from epctx_core.frozen import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.file_names import find_unwritable
+from epctx_core.frozen import dataclass
 from epctx_core.options.choices import (
     InputBudget,
     Isolation,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.frozen import dataclass
 from epctx_core.options.choices import WeightlessMode
 from epctx_core.plugin.types import (
     Availability,

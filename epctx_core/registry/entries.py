@@ -13,7 +13,6 @@ import inspect
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pluggy
@@ -27,6 +26,7 @@ from epctx_core.errors import (
     suggestion,
 )
 from epctx_core.forwarding import import_installed, missing_package
+from epctx_core.frozen import dataclass
 from epctx_core.installing import (
     ENGINE,
     PROVIDED_BY,

@@ -11,7 +11,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from epctx_core.errors import (
     describe,
     suggestion,
 )
+from epctx_core.frozen import dataclass
 from epctx_core.plugin import (
     PLUGIN_API,
     ExecutionProvider,
@@ -96,8 +97,8 @@ def blame_host(
     Args:
         callback: what raised and at what, such as "the progress callback raised at
             stage 'compile'".
-        passing: exceptions that pass, as KeyboardInterrupt does, by which a callback
-            may end the work.
+        passing: exceptions that pass, by which a callback may end the work. Those of
+            test frameworks, which are no `Exception`, always do.
 
     Raises:
         Fail: the callback raised; that is the cause, and its text is part of the
@@ -105,8 +106,8 @@ def blame_host(
     """
     try:
         yield
-    except BaseException as error:
-        if isinstance(error, (KeyboardInterrupt, *passing)):
+    except (Exception, SystemExit) as error:
+        if isinstance(error, passing):
             raise
         hint = "The callback's own exception is the cause of this error (`__cause__`)."
         raise Fail(f"{callback}: {describe(error)}.", hint=hint) from error

@@ -11,13 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.machinery import PathFinder
 from operator import attrgetter
 from typing import Any
 
+from epctx_core.frozen import dataclass
 from epctx_core.registry.records import normalise_name
 
 _INFO = (".dist-info", ".egg-info")

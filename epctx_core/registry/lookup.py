@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from epctx_core.errors import InvalidArgument, PluginError, suggestion
+from epctx_core.frozen import dataclass
 from epctx_core.options.choices import CPU_EP
 from epctx_core.options.table import split_names
 from epctx_core.registry.guard import plugin_error

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from epctx_core.frozen import dataclass
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Availability, ExecutionProvider, Purpose

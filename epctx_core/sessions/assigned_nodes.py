@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from epctx_core.frozen import dataclass
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:

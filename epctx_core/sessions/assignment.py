@@ -9,12 +9,13 @@ which an EP or an engine takes whole.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import Fail, ModelRequiresCompilation
+from epctx_core.frozen import dataclass
 from epctx_core.options.choices import CPU_EP
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +18,7 @@ from onnx import helper, numpy_helper
 
 from epctx_core.engines.cpu_engine import blame_engine
 from epctx_core.errors import EpctxError
+from epctx_core.frozen import dataclass
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.walks import (
     DEFAULT_DOMAINS,

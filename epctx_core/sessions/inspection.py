@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import find_entry
 from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
+from epctx_core.frozen import dataclass
 from epctx_core.graph.functions import measure_calls
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_tensor_type

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -19,6 +19,7 @@ from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugi
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument
 from epctx_core.file_names import is_folder_name
+from epctx_core.frozen import dataclass
 from epctx_core.options import DataReader, GraphOptimizationLevel, SessionConfig
 from epctx_core.options.choices import Isolation
 from epctx_core.plugin import EnginePolicy, Purpose

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from epctx_core.frozen import dataclass
 from epctx_core.graph.walks import shorten_domain, walk_nodes
 from epctx_core.options.choices import CPU_EP
 

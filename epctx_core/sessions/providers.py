@@ -8,7 +8,7 @@ import os
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -25,6 +25,7 @@ from epctx_core.errors import (
     describe,
     suggestion,
 )
+from epctx_core.frozen import dataclass
 from epctx_core.options import (
     CancellationFlag,
     Isolation,

@@ -5,13 +5,14 @@ that form.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.frozen import dataclass
 from epctx_core.graph.type_table import may_have_shape
 from epctx_core.plugin.protos import ELEMENT_TYPES
 

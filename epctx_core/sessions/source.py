@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +21,7 @@ from epctx_core.context.node import (
     read_context_nodes,
 )
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
+from epctx_core.frozen import dataclass
 from epctx_core.graph import model_io
 from epctx_core.graph.index import GraphIndex
 from epctx_core.graph.mapping import OpenedFiles

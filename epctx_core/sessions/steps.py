@@ -9,7 +9,6 @@ enclosing scopes that it reads. ONNX Runtime leaves such nodes whole to the CPU 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from epctx_core.engines.control_flow import RunSubgraph, run_loop, run_scan, take_only
 from epctx_core.errors import InvalidGraph
+from epctx_core.frozen import dataclass
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.graph.index import SPECIAL, GraphIndex, decode_attribute
 from epctx_core.options.choices import CPU_EP

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     one_line,
 )
+from epctx_core.frozen import dataclass
 from epctx_core.plugin import Finding, Severity
 from epctx_core.rendering import render
 
