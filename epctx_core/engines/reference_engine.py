@@ -425,16 +425,14 @@ def _couple_probabilities(
 
     The evaluator's own are wrong for three and more classes.
     """
-    pairwise = np.full((class_count_, class_count_), 0.0)
-    pairs = zip(*np.triu_indices(class_count_, 1), strict=True)
     attributes = classifier._svm.atts  # noqa: SLF001 - the evaluator's own
-    for (i, j), score, a, b in zip(
-        pairs, scores, attributes.prob_a, attributes.prob_b, strict=False
-    ):
-        # The logistic function in a form that does not overflow.
-        chance = 0.5 - 0.5 * np.tanh(0.5 * (float(score) * a + b))
-        pairwise[i, j] = np.clip(chance, 1e-7, 1 - 1e-7)
-        pairwise[j, i] = 1 - pairwise[i, j]
+    distances = np.asarray(scores, float) * attributes.prob_a + attributes.prob_b
+    # The logistic function in a form that does not overflow.
+    chances = np.clip(0.5 - 0.5 * np.tanh(0.5 * distances), 1e-7, 1 - 1e-7)
+    pairwise = np.zeros((class_count_, class_count_))
+    first, second = np.triu_indices(class_count_, 1)
+    pairwise[first, second] = chances
+    pairwise[second, first] = 1 - chances
     system = np.zeros((class_count_ + 1, class_count_ + 1))
     system[:-1, :-1] = -pairwise * pairwise.T + np.diag((pairwise**2).sum(axis=0))
     system[-1, :-1] = system[:-1, -1] = 1
