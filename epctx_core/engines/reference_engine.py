@@ -142,8 +142,6 @@ def _correct(
     domain: str = "",
     *,
     below: int = _ALWAYS,
-    base: type[OpRun] = OpRun,
-    method: str = "_run",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function that computes an operator; it is called with the inputs and,
     by name, the attributes.
@@ -152,19 +150,13 @@ def _correct(
         op_type, domain: the operator.
         below: the version of the default domain from which the evaluator's own is
             right.
-        base: base class for the evaluator.
-        method: name of the function in it; any but `_run` gets the instance, too.
     """
 
     def correct(function: Callable[..., Any]) -> Callable[..., Any]:
-        is_static = method == "_run"
-        members = {
-            "op_domain": domain,
-            method: staticmethod(function) if is_static else function,
-        }
+        members = {"op_domain": domain, "_run": staticmethod(function)}
         if op_type in EXECUTABLE:
             members["need_context"] = lambda _: True
-        _CORRECTIONS.append((type(op_type, (base,), members), below))
+        _CORRECTIONS.append((type(op_type, (OpRun,), members), below))
         return function
 
     return correct
@@ -414,9 +406,6 @@ def _feature_vectorizer(
     return (np.concatenate(columns, axis=1).astype(np.float32),)
 
 
-@_correct(
-    "SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities"
-)
 def _couple_probabilities(
     classifier: Any, scores: np.ndarray, class_count_: int
 ) -> np.ndarray:
@@ -439,3 +428,15 @@ def _couple_probabilities(
     return np.asarray(
         np.linalg.solve(system, np.eye(class_count_ + 1)[-1])[:-1], scores.dtype
     )
+
+
+_CORRECTIONS.append(
+    (
+        type(
+            "SVMClassifier",
+            (op_svm_classifier.SVMClassifier,),
+            {"_probabilities": _couple_probabilities},
+        ),
+        _ALWAYS,
+    )
+)
