@@ -18,7 +18,8 @@ from epctx_core.graph.splice import PARTITION
 from epctx_core.graph.type_table import may_have_shape
 from epctx_core.plugin import CORE_ATTRIBUTES, EPContextNode, ValueInfo
 from epctx_core.registry.guard import contract_error, to_plain
-from epctx_core.sessions.plan import describe_array, make_mismatch_error
+from epctx_core.sessions.plan import make_mismatch_error
+from epctx_core.sessions.signature import describe_array
 
 if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadSet

@@ -141,7 +141,8 @@ def add_manifest(
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
     old = existing.manifest or Manifest(source_digest="", providers={}, payloads=())
-    keepers = (ep for ep in work.providers.choices if work.assignment.kept_by(ep))
+    kept = {partition.ep for partition in work.assignment.kept}
+    keepers = [ep for ep in work.providers.choices if ep in kept]
     payloads = new.payloads
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]

@@ -51,9 +51,9 @@ from epctx_core.plugin import (
 from epctx_core.process import resume_collection
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
-from epctx_core.sessions.plan import describe_array, make_mismatch_error
+from epctx_core.sessions.plan import make_mismatch_error
 from epctx_core.sessions.providers import ProviderChoice, ProviderSession
-from epctx_core.sessions.signature import has_shape
+from epctx_core.sessions.signature import describe_array, has_shape
 from epctx_core.sessions.source import infer_model_types
 
 if TYPE_CHECKING:

@@ -256,11 +256,10 @@ class CpuEngine:
             )
 
         # Each array is fetched once, however many parts the model is prepared in.
-        detached = [
-            tensor.name for tensor in model.graph.initializer if is_detached(tensor)
-        ]
         arrays = {
-            name: weights[name] for name in detached if weights and name in weights
+            tensor.name: weights[tensor.name]
+            for tensor in model.graph.initializer
+            if weights and is_detached(tensor) and tensor.name in weights
         }
         return self._prepare(
             model, arrays, lambda part: self._engine.prepare(part, arrays, heavy=heavy)

@@ -142,8 +142,6 @@ def _correct(
     domain: str = "",
     *,
     below: int = _ALWAYS,
-    base: type[OpRun] = OpRun,
-    method: str = "_run",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function that computes an operator; it is called with the inputs and,
     by name, the attributes.
@@ -152,19 +150,13 @@ def _correct(
         op_type, domain: the operator.
         below: the version of the default domain from which the evaluator's own is
             right.
-        base: base class for the evaluator.
-        method: name of the function in it; any but `_run` gets the instance, too.
     """
 
     def correct(function: Callable[..., Any]) -> Callable[..., Any]:
-        is_static = method == "_run"
-        members = {
-            "op_domain": domain,
-            method: staticmethod(function) if is_static else function,
-        }
+        members = {"op_domain": domain, "_run": staticmethod(function)}
         if op_type in EXECUTABLE:
             members["need_context"] = lambda _: True
-        _CORRECTIONS.append((type(op_type, (base,), members), below))
+        _CORRECTIONS.append((type(op_type, (OpRun,), members), below))
         return function
 
     return correct
@@ -414,9 +406,6 @@ def _feature_vectorizer(
     return (np.concatenate(columns, axis=1).astype(np.float32),)
 
 
-@_correct(
-    "SVMClassifier", _ML, base=op_svm_classifier.SVMClassifier, method="_probabilities"
-)
 def _couple_probabilities(
     classifier: Any, scores: np.ndarray, class_count_: int
 ) -> np.ndarray:
@@ -425,19 +414,29 @@ def _couple_probabilities(
 
     The evaluator's own are wrong for three and more classes.
     """
-    pairwise = np.full((class_count_, class_count_), 0.0)
-    pairs = zip(*np.triu_indices(class_count_, 1), strict=True)
     attributes = classifier._svm.atts  # noqa: SLF001 - the evaluator's own
-    for (i, j), score, a, b in zip(
-        pairs, scores, attributes.prob_a, attributes.prob_b, strict=False
-    ):
-        # The logistic function in a form that does not overflow.
-        chance = 0.5 - 0.5 * np.tanh(0.5 * (float(score) * a + b))
-        pairwise[i, j] = np.clip(chance, 1e-7, 1 - 1e-7)
-        pairwise[j, i] = 1 - pairwise[i, j]
+    distances = np.asarray(scores, float) * attributes.prob_a + attributes.prob_b
+    # The logistic function in a form that does not overflow.
+    chances = np.clip(0.5 - 0.5 * np.tanh(0.5 * distances), 1e-7, 1 - 1e-7)
+    pairwise = np.zeros((class_count_, class_count_))
+    first, second = np.triu_indices(class_count_, 1)
+    pairwise[first, second] = chances
+    pairwise[second, first] = 1 - chances
     system = np.zeros((class_count_ + 1, class_count_ + 1))
     system[:-1, :-1] = -pairwise * pairwise.T + np.diag((pairwise**2).sum(axis=0))
     system[-1, :-1] = system[:-1, -1] = 1
     return np.asarray(
         np.linalg.solve(system, np.eye(class_count_ + 1)[-1])[:-1], scores.dtype
     )
+
+
+_CORRECTIONS.append(
+    (
+        type(
+            "SVMClassifier",
+            (op_svm_classifier.SVMClassifier,),
+            {"_probabilities": _couple_probabilities},
+        ),
+        _ALWAYS,
+    )
+)

@@ -160,11 +160,9 @@ def _list_nodes(model: ModelProto) -> str:
         f"{node.op_type} {node.name!r}" if node.name else node.op_type
         for node in model.graph.node
     ]
-    more = f" and {len(nodes) - _LISTED:,} more" if len(nodes) > _LISTED else ""
-    return (
-        f"{len(nodes):,} node{'s' * (len(nodes) > 1)} of the model "
-        f"({', '.join(nodes[:_LISTED])}{more})"
-    )
+    shown = nodes[:_LISTED] + ["…"] * (len(nodes) > _LISTED)
+    s = "s" * (len(nodes) > 1)
+    return f"{len(nodes):,} node{s} of the model ({', '.join(shown)})"
 
 
 def split(model: ModelProto, engine: BaseEngine) -> list[tuple[NodeGroup, bool]] | None:

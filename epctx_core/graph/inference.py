@@ -14,11 +14,11 @@ from collections.abc import (
 )
 from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import onnx
 from onnx import (
-    AttributeProto,
     GraphProto,
     ModelProto,
     TensorProto,
@@ -38,6 +38,7 @@ from epctx_core.graph.type_table import (
     TypeTable,
     forget_shape,
     is_open,
+    list_dimensions,
     list_initializer_types,
     make_tensor_type,
     may_have_shape,
@@ -102,11 +103,8 @@ def remove_hints(
 
     # A name lets inference see that two lengths computed from one open length are
     # equal.
-    dims = [
-        dim for value in probe.graph.input for dim in value.type.tensor_type.shape.dim
-    ]
     names = (name for number in count() if (name := f"{_MADE_UP}{number}") not in used)
-    for dim in dims:
+    for dim in list_dimensions(probe.graph.input):
         if is_open(dim) and not dim.dim_param:
             dim.dim_param = next(names)
     for path, graph in walk_graphs(probe.graph, operators=operators):
@@ -244,11 +242,10 @@ def _make_hint(
     adds_length = not type_.tensor_type.HasField("shape")
     if adds_length:
         type_.tensor_type.shape.SetInParent()
-        type_.tensor_type.shape.dim.extend([type(d)() for d in hinted])
-    refuted = len(type_.tensor_type.shape.dim) != len(hinted)
-    for dim, hint in (
-        () if refuted else zip(type_.tensor_type.shape.dim, hinted, strict=True)
-    ):
+        type_.tensor_type.shape.dim.extend([type(dim)() for dim in hinted])
+    dims = type_.tensor_type.shape.dim
+    refuted = len(dims) != len(hinted)
+    for dim, hint in () if refuted else zip(dims, hinted, strict=True):
         if is_open(hint):
             if hint.dim_param and is_open(dim):
                 dim.dim_param = hint.dim_param
@@ -320,11 +317,7 @@ def infer_types(
         for dim in tensor.shape.dim
     } | {""}
     probe = remove_hints(get_structure(proto), operators, trusted, declared_names)
-    names = {
-        dim.dim_param
-        for value in probe.graph.input
-        for dim in value.type.tensor_type.shape.dim
-    } - {""}
+    names = {dim.dim_param for dim in list_dimensions(probe.graph.input)} - {""}
     proven = _infer_completely(probe, resolve, operators)
     keep_messages(proven.graph.value_info, lambda value: value.name != _RESERVED)
     hints = list(_find_hints(declaring, proven.graph, operators, names))
@@ -366,9 +359,11 @@ def _settle_hints(
     # Asked before the declarations are corrected. A tensor needs no other witness.
     graphs = walk_graphs(proto.graph) if any(wrong for *_, wrong in hints) else ()
     tensors = {tensor.name for _, graph in graphs for tensor in graph.initializer}
-    is_agreed = any(
-        wrong and value.name not in tensors for value, *_, wrong in hints
-    ) and _has_wrong_declarations(proto)
+    # Ours alone is no witness against a model: it sees the model without its shapes.
+    is_agreed = any(wrong and value.name not in tensors for value, *_, wrong in hints)
+    if is_agreed:
+        text = _refute(copy_message(get_structure(proto)))
+        is_agreed = any(words in text for words in _DECLARATION_CONTRADICTS)
     outputs = {value.name for value in proto.graph.output}
     refuted: dict[str, tuple[TensorType, TypeProto]] = {}
     for declaration, target, type_, adds_length, is_refuted in hints:
@@ -436,8 +431,12 @@ def prove_wrong(proto: ModelProto) -> str:
     probe: ModelProto = copy_message(get_structure(proto))
     del probe.graph.value_info[:]
     for value in probe.graph.output:
-        if value.type.WhichOneof("value") == "tensor_type":
-            value.type.tensor_type.ClearField("shape")
+        forget_shape(value.type)
+    return _refute(probe)
+
+
+def _refute(probe: ModelProto) -> str:
+    """Return what onnx's strict inference refuses of a model, which is changed."""
     try:
         infer_safely(probe, strict=True)
     except RuntimeError:  # inference itself gave up, which proves nothing
@@ -445,18 +444,6 @@ def prove_wrong(proto: ModelProto) -> str:
     except _REFUSALS as error:
         return quote_findings(error)
     return ""
-
-
-def _has_wrong_declarations(proto: ModelProto) -> bool:
-    """Return whether onnx's strict inference of the whole model refutes a declaration.
-
-    Ours alone is no witness against a model: it sees the model without its shapes.
-    """
-    try:
-        infer_safely(copy_message(get_structure(proto)), strict=True)
-    except _REFUSALS as error:
-        return any(sign in str(error) for sign in _DECLARATION_CONTRADICTS)
-    return False
 
 
 def _infer_completely(
@@ -569,29 +556,28 @@ def _has_long_steps(graph: GraphProto) -> bool:
     graphs = [each for _, each in walk_graphs(graph)]
     nodes = [node for each in graphs for node in each.node]
     steps = {n.input[4] for n in nodes if n.op_type == "Slice" and n.input[4:]} - {""}
-    tensors = [t for each in graphs for t in each.initializer if t.name in steps]
-    makers = [node for node in nodes if not steps.isdisjoint(node.output)]
+    known: list[tuple[str, Any]] = [
+        (t.name, t) for each in graphs for t in each.initializer if t.name in steps
+    ]
+    for node in nodes:
+        if steps.isdisjoint(node.output):
+            continue
+        if node.op_type != "Constant":
+            return True
+        values = map(onnx.helper.get_attribute_value, node.attribute)
+        known += [(node.output[0], value) for value in values]
     # The others are inputs.
-    known = {t.name for t in tensors}.union(*(node.output for node in makers))
-    return not (
-        steps <= known
-        and all(map(_fits, tensors))
-        and all(node.op_type == "Constant" for node in makers)
-        and all(_is_short(a) for node in makers for a in node.attribute)
-    )
+    names = {name for name, _ in known}
+    return not (steps <= names and all(_fits(value) for _, value in known))
 
 
-def _is_short(constant: AttributeProto) -> bool:
-    if constant.name == "value":
-        return _fits(constant.t)
-    return all(abs(step) <= LONGEST_STEP for step in (constant.i, *constant.ints))
-
-
-def _fits(steps: TensorProto) -> bool:
-    if is_detached(steps) or steps.data_type not in _STEP_TYPES:
-        return False
-    values = onnx.numpy_helper.to_array(steps).astype(float)
-    return bool((abs(values) <= LONGEST_STEP).all())
+def _fits(steps: Any) -> bool:
+    """Return whether steps, a tensor or the numbers of a Constant node, are short."""
+    if isinstance(steps, TensorProto):
+        if is_detached(steps) or steps.data_type not in _STEP_TYPES:
+            return False
+        steps = onnx.numpy_helper.to_array(steps)
+    return bool((abs(np.asarray(steps, float)) <= LONGEST_STEP).all())
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:

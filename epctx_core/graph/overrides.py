@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import (
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +12,7 @@ import onnx.inliner
 from onnx import GraphProto, ModelProto, TensorProto
 
 from epctx_core.errors import InvalidArgument, suggestion
+from epctx_core.graph.type_table import list_dimensions
 from epctx_core.graph.weights import (
     INLINE_LIMIT,
     PACKED_BITS,
@@ -95,13 +92,11 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     except (KeyError, TypeError, ValueError):
         dtype = np.dtype(object)
-    actual = (array.dtype, array.shape)
-    expected = (dtype, tuple(tensor.dims))
-    if actual != expected:
+    if (array.dtype, array.shape) != (dtype, tuple(tensor.dims)):
         raise InvalidArgument(
             f"add_initializer: the value of {tensor.name!r} is "
-            f"{actual[0]}{list(actual[1])}; the model's initializer is "
-            f"{expected[0]}{list(expected[1])}.",
+            f"{array.dtype}{list(array.shape)}; the model's initializer is "
+            f"{dtype}{list(tensor.dims)}.",
             hint="Pass an array of the same type and shape.",
         )
 
@@ -116,7 +111,7 @@ def _make_weight(tensor: TensorProto, array: np.ndarray) -> Weight:
 
 def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
     """Set the lengths of open dimensions, wherever the graph names them."""
-    inputs = list(_list_dimensions(graph.input))
+    inputs = list_dimensions(graph.input)
     names = {name for dim in inputs for name in (dim.dim_param, dim.denotation)}
     lengths = dict(overrides.dimensions)
     for dimension in inputs:
@@ -134,29 +129,16 @@ def _set_lengths(graph: GraphProto, overrides: ModelOverrides) -> None:
                 hint="Set a length by name or by denotation, not both.",
             )
 
-    for what, overridden in (
-        ("dimension", overrides.dimensions),
-        ("denotation", overrides.denotations),
-    ):
-        for name in overridden:
-            if name not in names:
-                raise InvalidArgument(
-                    f"free dimension override: no input of the model has the {what} "
-                    f"{name!r}.{suggestion(name, names)}",
-                    hint=(
-                        "It names an open dimension of an input, as get_inputs shows "
-                        "it."
-                    ),
-                )
+    kinds = dict.fromkeys(overrides.denotations, "denotation")
+    kinds |= dict.fromkeys(overrides.dimensions, "dimension")
+    for name, kind in kinds.items():
+        if name not in names:
+            raise InvalidArgument(
+                f"free dimension override: no input of the model has the {kind} "
+                f"{name!r}.{suggestion(name, names)}",
+                hint="It names an open dimension of an input, as get_inputs shows it.",
+            )
 
-    for dimension in _list_dimensions([*graph.input, *graph.output, *graph.value_info]):
+    for dimension in list_dimensions([*graph.input, *graph.output, *graph.value_info]):
         if dimension.dim_param in lengths:
             dimension.dim_value = lengths[dimension.dim_param]
-
-
-def _list_dimensions(
-    values: Iterable[onnx.ValueInfoProto],
-) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    for value in values:
-        if value.type.HasField("tensor_type"):
-            yield from value.type.tensor_type.shape.dim

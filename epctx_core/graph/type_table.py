@@ -277,6 +277,13 @@ def is_open(dim: TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
+def list_dimensions(
+    values: Iterable[ValueInfoProto],
+) -> list[TensorShapeProto.Dimension]:
+    """Return the dimensions of those values that are tensors."""
+    return [dim for value in values for dim in value.type.tensor_type.shape.dim]
+
+
 def is_only_declared(output: ValueInfoProto) -> bool:
     """Return whether the shape of a context model's output is only declared by the
     source.

@@ -58,8 +58,7 @@ class GraphAssignment:
         subgraphs: control-flow node to its subgraphs by attribute.
         executed: the control-flow nodes whose subgraphs contain nodes of an EP: the
             session runs them itself.
-        partitions: those of this graph, without its subgraphs.
-        kept: likewise, those whose nodes stay in the model.
+        claimed: the partitions of this graph, without its subgraphs.
     """
 
     def __init__(
@@ -76,10 +75,19 @@ class GraphAssignment:
             for node, subgraphs in graph.subgraphs.items()
         }
         self.executed: set[int] = set()
-        self.partitions: list[GraphPartition] = []
-        self.kept: list[GraphPartition] = []
+        self.claimed: list[GraphPartition] = []
         self.take([[node] for node in reserved.get(graph.path, ())])
         self.take_control_flow()
+
+    @property
+    def partitions(self) -> list[GraphPartition]:
+        """Those whose nodes do not stay in the model."""
+        return [p for p in self.claimed if not p.keeps_nodes]
+
+    @property
+    def kept(self) -> list[GraphPartition]:
+        """Those whose nodes stay in the model."""
+        return [p for p in self.claimed if p.keeps_nodes]
 
     @cached_property
     def partitioner(self) -> Partitioner:
@@ -115,16 +123,14 @@ class GraphAssignment:
     def hold(self, partitions: Sequence[GraphPartition]) -> None:
         """Assign partitions to their EP."""
         self.take([partition.node_indices for partition in partitions])
-        self.kept += [p for p in partitions if p.keeps_nodes]
-        self.partitions += [p for p in partitions if not p.keeps_nodes]
+        self.claimed += partitions
 
     def release(self, partitions: Collection[GraphPartition]) -> None:
         """Release the nodes of partitions; then the control-flow nodes in whose
         subgraphs nothing is assigned any more.
         """
-        gone = [p for p in (*self.partitions, *self.kept) if p in partitions]
-        self.partitions = [p for p in self.partitions if p not in partitions]
-        self.kept = [p for p in self.kept if p not in partitions]
+        gone = [p for p in self.claimed if p in partitions]
+        self.claimed = [p for p in self.claimed if p not in partitions]
         idle: list[int] = []
         for node in sorted(self.executed):
             subgraphs = self.subgraphs[node].values()
@@ -180,9 +186,9 @@ class Assignment:
 
     Attributes:
         main: the main graph's, which holds those of the subgraphs.
-        partitions: of all graphs, in the order of their first nodes; those of a
-            subgraph stand where its node does.
-        kept: likewise, those whose nodes stay in the model.
+        claimed: the partitions of all graphs, in the order of their first nodes, where
+            those of a subgraph stand where its node does; those whose nodes stay in
+            the model are last.
         refusals: in the order in which they were given, failures to compile first.
         source: the model.
         metadata: what EPs add to the model's.
@@ -192,8 +198,7 @@ class Assignment:
     main: GraphAssignment
     source: ModelProto
     metadata: dict[str, str] = field(default_factory=dict)
-    partitions: list[GraphPartition] = field(default_factory=list)
-    kept: list[GraphPartition] = field(default_factory=list)
+    claimed: list[GraphPartition] = field(default_factory=list)
     refusals: list[RefusalRecord] = field(default_factory=list)
     compiled: dict[GraphPartition, CompiledPartition] = field(default_factory=dict)
 
@@ -227,13 +232,14 @@ class Assignment:
         return [p for p in self.partitions if p.ep == ep]
 
     @property
-    def claimed(self) -> list[GraphPartition]:
-        """All partitions, then those whose nodes stay in the model."""
-        return [*self.partitions, *self.kept]
+    def partitions(self) -> list[GraphPartition]:
+        """Those whose nodes do not stay in the model."""
+        return [p for p in self.claimed if not p.keeps_nodes]
 
-    def kept_by(self, ep: str) -> list[GraphPartition]:
-        """Return those of one EP whose nodes stay in the model."""
-        return [p for p in self.kept if p.ep == ep]
+    @property
+    def kept(self) -> list[GraphPartition]:
+        """Those whose nodes stay in the model."""
+        return [p for p in self.claimed if p.keeps_nodes]
 
     def release(self, partitions: Collection[GraphPartition]) -> None:
         """Release partitions of any graph."""
@@ -264,15 +270,9 @@ def complete_assignment(assignment: Assignment, prefix: str, first: int) -> None
         first: the first number: EPContext nodes that are there already have those
             before, if epctx wrote them.
     """
-    assignment.partitions, assignment.kept = (
-        sorted(
-            chain.from_iterable(parts),
-            key=lambda p: (*chain(*p.graph.path), p.node_indices[0]),
-        )
-        for parts in (
-            [part.partitions for part in assignment.graphs],
-            [part.kept for part in assignment.graphs],
-        )
+    assignment.claimed = sorted(
+        chain.from_iterable(part.claimed for part in assignment.graphs),
+        key=lambda p: (p.keeps_nodes, *chain(*p.graph.path), p.node_indices[0]),
     )
     used = {partition.number for partition in assignment.compiled}
     free = (number for number in count(first) if number not in used)

@@ -45,7 +45,7 @@ from epctx_core.sessions.assignment import RefusalRecord
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from epctx_core.graph.partition import NodeGroups
+    from epctx_core.graph.partition import NodeGroups, QuantizedGroups
     from epctx_core.options import SessionConfig
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
@@ -69,8 +69,8 @@ class Claims:
     Args:
         part: the graph that it was asked about.
         record: the EP.
-        refusals: gets the nodes that it does not take.
-        metadata: gets what it adds to the model's.
+        assignment: gets the nodes that it does not take, and what it adds to the
+            model's metadata.
         keeps_nodes: whether it may leave nodes in the model.
     """
 
@@ -78,16 +78,14 @@ class Claims:
         self,
         part: GraphAssignment,
         record: PluginRecord,
-        refusals: list[RefusalRecord],
-        metadata: dict[str, str],
+        assignment: Assignment,
         *,
         keeps_nodes: bool,
     ) -> None:
         self.ep = record.name
         self.fused: dict[bool, list[list[int]]] = {False: [], True: []}
         self.exact: list[tuple[list[int], ComputeCapability]] = []
-        self._refusals = refusals
-        self._metadata = metadata
+        self._assignment = assignment
         self._keeps_nodes = keeps_nodes
         self._graph = part.graph
         self._record = record
@@ -130,7 +128,7 @@ class Claims:
                 )
             self._claimed[index] = True
 
-        self._metadata.update(item.metadata)
+        self._assignment.metadata.update(item.metadata)
         if is_exact:
             self.exact.append((nodes, item))
         else:
@@ -140,7 +138,7 @@ class Claims:
         self, reason: str, nodes: Iterable[int], *, of_group: bool = False
     ) -> None:
         """Record nodes that are left to the next EP."""
-        self._refusals.append(
+        self._assignment.refusals.append(
             RefusalRecord(
                 ep=self.ep,
                 # Whoever shows a reason names the EP.
@@ -245,7 +243,7 @@ def keep_whole_groups(
             chain.from_iterable(units), part.is_assigned
         ):
             units = claims.without(bad, units, of_group=True)
-        joined = _joined(part.graph, units)
+        joined = _joined(quantized, units)
         if len(joined) == len(units):
             return joined
         try:
@@ -260,9 +258,9 @@ def keep_whole_groups(
             return joined
 
 
-def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:
+def _joined(quantized: QuantizedGroups, units: NodeGroups) -> NodeGroups:
     """Join sets until no unit of a quantised group lies in two of them."""
-    if not find_quantized_groups(graph).groups:
+    if not quantized.groups:
         return units
     index = {i: number for number, unit in enumerate(units) for i in unit}
     joined = list(range(len(units)))
@@ -272,7 +270,7 @@ def _joined(graph: GraphIndex, units: NodeGroups) -> NodeGroups:
             joined[number] = number = joined[joined[number]]
         return number
 
-    for members in find_quantized_groups(graph).make_units(index):
+    for members in quantized.make_units(index):
         first = root(index[members[0]])
         for i in members[1:]:
             joined[root(index[i])] = first
@@ -346,8 +344,7 @@ def ask_ep(
         claims = Claims(
             part,
             record,
-            assignment.refusals,
-            assignment.metadata,
+            assignment,
             keeps_nodes=providers.choices[ep].cls.keeps_nodes,
         )
         with (

@@ -177,7 +177,7 @@ def _place(part: GraphAssignment, around: str, placed: dict[str, _Pieces]) -> No
     """
     shares: list[tuple[str, Sequence[int]]] = [
         (around, [*part.left_over(), *part.executed]),
-        *((p.ep, p.node_indices) for p in (*part.partitions, *part.kept)),
+        *((p.ep, p.node_indices) for p in part.claimed),
     ]
     for ep, nodes in shares:
         placed[ep].setdefault(part.graph, []).extend(nodes)

@@ -17,7 +17,7 @@ from epctx_core.registry.guard import (
     contract_error,
     to_plain,
 )
-from epctx_core.sessions.signature import fits, has_shape, has_type
+from epctx_core.sessions.signature import describe_array, fits, has_shape, has_type
 
 if TYPE_CHECKING:
     from epctx_core.engines.control_flow import Arrays, Memory
@@ -108,24 +108,9 @@ class Plan:
         for step in steps:
             for name in step.outputs:
                 slots.setdefault(name, len(slots))
-        try:
-            self._outputs = tuple([slots[name] for name in outputs])
-            fixed_slots = {slots[name] for name in (*inputs, *constants)}
-            self.steps = _add_frees(
-                steps, slots, keep={*fixed_slots, *self._outputs, 0}
-            )
-        except KeyError:
-            readers = [
-                *((step.name, step.inputs) for step in steps),
-                ("the graph's outputs", outputs),
-            ]
-            reader, name = next(
-                (r, name) for r, names in readers for name in names if name not in slots
-            )
-            raise InvalidGraph(
-                f"{reader} reads {name!r}, which nothing gives.", node=reader
-            ) from None
-
+        self._outputs = tuple([slots[name] for name in outputs])
+        fixed_slots = {slots[name] for name in (*inputs, *constants)}
+        self.steps = _add_frees(steps, slots, keep={*fixed_slots, *self._outputs, 0})
         self._template: list[Any] = [None] * len(slots)
         for name, value in constants.items():
             self._template[slots[name]] = value
@@ -426,11 +411,6 @@ def _find_problem(output: ValueInfo, result: Any, inputs: Sequence[Any]) -> str:
     if output.dtype is not None and not result.flags.c_contiguous:
         return f"gave an output {name!r} that is not C-contiguous"
     return ""
-
-
-def describe_array(dtype: object, shape: Sequence[int]) -> str:
-    """Return dtype and shape of an array for messages, such as `float32[1, 8]`."""
-    return f"{dtype}{list(shape)}"
 
 
 def make_mismatch_error(

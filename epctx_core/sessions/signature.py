@@ -228,16 +228,10 @@ def _convert_value(argument: NodeArg, value: Any) -> Any:
         raise _make_type_error(argument.name, array.dtype, expected.dtype)
 
     if not has_shape(array, expected):
-        lengths = expected.shape or ()
-        hint = "Give an array of that shape."
-        if len(lengths) != array.ndim:
-            hint = f"Give an array of {len(lengths)} dimensions, not {array.ndim}."
-        elif not expected.is_static:
-            hint = "A length that is a name may be any; the others are fixed."
         raise InvalidArgument(
             f"the input {argument.name!r} has the shape {list(array.shape)}; the "
             f"model takes {expected}.",
-            hint=hint,
+            hint="Give an array of that shape.",
         )
 
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -249,13 +243,13 @@ def _make_type_error(
     """Return the error for an input of another type."""
     wanted = "text" if expected.kind == "O" else str(expected)
     hint = f"Convert it: array.astype({wanted!r})."
-    if "O" in (expected.kind, actual.kind) or actual.kind in "SU":
+    if expected.kind == "O" or actual.kind in "OSU":
         # What numpy makes of these is no number, or no text, that anybody meant.
         hint = f"Give an array of {wanted}."
     elif (actual.itemsize, expected.kind) == (expected.itemsize, "V"):
         hint = (
-            f"Convert numbers by array.astype({wanted!r}); if they are the bits of "
-            f"{wanted}, reinterpret them by array.view({wanted!r})."
+            f"Convert numbers by array.astype({wanted!r}), or bits of {wanted} by "
+            f"array.view({wanted!r})."
         )
     return InvalidArgument(
         f"the input {name!r} is {actual}; the model takes {wanted}.", hint=hint
@@ -290,6 +284,11 @@ def fits(value: object, expected: TensorType) -> bool:
     )
 
 
+def describe_array(dtype: object, shape: Sequence[int]) -> str:
+    """Return dtype and shape of an array for messages, such as `float32[1, 8]`."""
+    return f"{dtype}{list(shape)}"
+
+
 def check_memory(output: NodeArg, array: Any) -> None:
     """Raise InvalidArgument unless a run can write an output into an array."""
     expected = output.tensor_type
@@ -297,7 +296,7 @@ def check_memory(output: NodeArg, array: Any) -> None:
         return
     found = type(array).__name__
     if isinstance(array, np.ndarray):
-        found = f"{array.dtype}{list(array.shape)}"
+        found = describe_array(array.dtype, array.shape)
     raise InvalidArgument(
         f"the memory given for the output {output.name!r}, {found}, is not a "
         f"C-contiguous, writable array of {expected}.",

@@ -25,9 +25,9 @@ from epctx_core.sessions.plan import (
     Plan,
     RunStep,
     StepSpec,
-    describe_array,
     drop_omitted_outputs,
 )
+from epctx_core.sessions.signature import describe_array
 
 if TYPE_CHECKING:
     from epctx_core.engines.control_flow import Memory

@@ -467,7 +467,7 @@ class Work:
         for ep in self.providers.choices:
             partitions = self.assignment.of(ep)
             if self.purpose is not Purpose.EXPORT:
-                partitions += self.assignment.kept_by(ep)
+                partitions += [p for p in self.assignment.kept if p.ep == ep]
             if partitions and self.config.goes_on_to_next:
                 from epctx_core.sessions.compile_failures import compile_or_release
 
