@@ -264,28 +264,6 @@ def skip_unavailable(
     return available, tuple(all_skipped)
 
 
-def _optional_stems(
-    session: SessionOptions, requested: Sequence[str]
-) -> frozenset[str]:
-    """Return the stems of the names in `ep.optional_providers`.
-
-    They apply to requested EPs only: a model's EPContext nodes need theirs.
-
-    Raises:
-        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
-    """
-    names = session.config().optional_providers
-    asked = {stem(name) for name in requested}
-    for name in names if requested else ():
-        if stem(name) not in asked:
-            raise InvalidArgument(
-                f"the session option 'ep.optional_providers' names {name!r}, which is "
-                f"not among the EPs that were asked for.{suggestion(name, requested)}",
-                hint=f"They are: {', '.join(requested)}.",
-            )
-    return frozenset(map(stem, names))
-
-
 def choose_provider(
     record: PluginRecord,
     requested_options: Mapping[str, object],
@@ -432,12 +410,24 @@ class ProviderSession:
             The EPs, and the optional ones that cannot be had.
 
         Raises:
-            InvalidArgument: no such EP, one asked for twice, or a wrong option.
+            InvalidArgument: no such EP, one asked for twice, a wrong option, or an
+                optional EP that was not asked for: a typo, mostly.
             PluginError: a plugin is broken.
         """
         session = self.session
         registry = self.registry
-        optional = _optional_stems(session, [name for name, _ in requested])
+        asked = [name for name, _ in requested]
+        # They apply to requested EPs only: a model's EPContext nodes need theirs.
+        names = self.config.optional_providers
+        for name in names if asked else ():
+            if stem(name) not in map(stem, asked):
+                raise InvalidArgument(
+                    f"the session option 'ep.optional_providers' names {name!r}, which "
+                    "is not among the EPs that were asked for."
+                    f"{suggestion(name, asked)}",
+                    hint=f"They are: {', '.join(asked)}.",
+                )
+        optional = frozenset(map(stem, names))
         _refuse_unknown_eps(session, registry, optional)
         choices: list[ProviderChoice] = []
         skipped: list[SkippedProvider] = []
