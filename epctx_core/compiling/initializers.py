@@ -255,7 +255,7 @@ def place_initializers(
                 set_external_location(tensor, *location)
             elif is_detached(tensor):
                 marker = make_marker()
-                replace_data(tensor, TensorProto(raw_data=marker))
+                replace_data(tensor, TensorProto(dims=tensor.dims, raw_data=marker))
                 contents[marker] = weight
 
     entry = None if writer is None else _add_checksum(writer)

@@ -60,6 +60,32 @@ _VALUES = {
 """Attributes of a Constant node that are numbers: kind, field and element type."""
 
 
+def find_constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, TensorProto]]:
+    """Yield the results of Constant nodes by name, except sparse tensors, and text
+    outside of tensors.
+    """
+    for node in nodes:
+        if (
+            (node.domain, node.op_type) in OPERATORS
+            and len(node.attribute) == len(node.output) == 1
+            and node.output[0]
+        ):
+            (attribute,), (name,) = node.attribute, node.output
+            kind, field, elem_type = _VALUES.get(attribute.name, (None, "", 0))
+            if attribute.name == "value":
+                yield name, attribute.t
+            elif attribute.type == kind:
+                value = np.array(
+                    getattr(attribute, field), tensor_dtype_to_np_dtype(elem_type)
+                )
+                yield (
+                    name,
+                    TensorProto(
+                        data_type=elem_type, dims=value.shape, raw_data=value.tobytes()
+                    ),
+                )
+
+
 class GraphIndex:
     """A graph's nodes in the model's (topological) order, with producers, consumers and
     constants.
@@ -145,7 +171,7 @@ class GraphIndex:
         self.producer.pop("", None)
         input_names = {value.name for value in graph.input}
         initializers = {t.name for t in graph.initializer}
-        _check_text(self.producer, initializers, input_names, self.names)
+        check_names(self.producer, initializers, input_names, self.names)
         self.captured: tuple[str, ...] = ()
 
         # Since IR version 4 an initializer that is also a graph input is a default the
@@ -180,28 +206,9 @@ class GraphIndex:
         from epctx_core.graph.tensor_bytes import read_initializers
 
         graph = GraphProto()
-        for node in self.nodes:
-            if (
-                (node.domain, node.op_type) in OPERATORS
-                and len(node.attribute) == len(node.output) == 1
-                and node.output[0]
-            ):
-                (attribute,), (name,) = node.attribute, node.output
-                kind, field, elem_type = _VALUES.get(attribute.name, (None, "", 0))
-                if attribute.name == "value":
-                    graph.initializer.add().CopyFrom(attribute.t)
-                    graph.initializer[-1].name = name
-                elif attribute.type == kind:
-                    value = np.array(
-                        getattr(attribute, field), tensor_dtype_to_np_dtype(elem_type)
-                    )
-                    graph.initializer.add(
-                        name=name,
-                        data_type=elem_type,
-                        dims=value.shape,
-                        raw_data=value.tobytes(),
-                    )
-
+        for name, tensor in find_constants(self.nodes):
+            graph.initializer.add().CopyFrom(tensor)
+            graph.initializer[-1].name = name
         made = read_initializers(graph, {})
         self.constants |= made.keys()
         self.weights = {**self.weights, **made}
@@ -389,7 +396,7 @@ class GraphIndex:
         return dict(consumers)
 
 
-def _check_text(*names: Iterable[str]) -> None:
+def check_names(*names: Iterable[str]) -> None:
     """Raise InvalidGraph for a name that is not UTF-8, which the protobuf library
     returns as bytes.
     """

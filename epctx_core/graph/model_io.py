@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from epctx_core.graph.walks import (
     can_have_subgraphs,
     copy_message,
     iter_named_subgraphs,
+    keep_messages,
     list_given_names,
     list_operators,
     read_opset_imports,
@@ -364,9 +365,7 @@ def is_sound_context_model(proto: ModelProto, operators: Operators) -> bool:
             for domain, name in operators
         )
         and all(value.type.tensor_type.elem_type for value in proto.graph.input)
-        and _is_sound(
-            proto.graph, {""}, any(can_have_subgraphs(*each) for each in operators)
-        )
+        and _is_sound(proto.graph, {""}, any(starmap(can_have_subgraphs, operators)))
     )
 
 
@@ -551,9 +550,9 @@ def check_value_types(source: SourceModel, operators: Operators | None = None) -
         tensors = [type_.tensor_type for type_ in types]
         # Nearly all are plain tensors, and looked at in one go.
         if (
-            all(type_.HasField("tensor_type") for type_ in types)
-            and ELEMENT_TYPES.keys() >= {tensor.elem_type for tensor in tensors}
-            and all(len(tensor.shape.dim) <= MAX_RANK for tensor in tensors)
+            {type_.WhichOneof("value") for type_ in types} <= {"tensor_type"}
+            and {tensor.elem_type for tensor in tensors} <= ELEMENT_TYPES.keys()
+            and max([len(t.shape.dim) for t in tensors], default=0) <= MAX_RANK
         ):
             continue
         for value, type_ in zip(values, types, strict=True):
@@ -600,13 +599,11 @@ def get_structure(proto: ModelProto) -> ModelProto:
 
     The checker and shape inference would look for the file of a detached weight.
     """
-    detached = [t for t in proto.graph.initializer if is_detached(t)]
+    detached = [*filter(is_detached, proto.graph.initializer)]
     if not detached:
         return proto
     probe: ModelProto = copy_message(proto)
-    kept = [t for t in probe.graph.initializer if not is_detached(t)]
-    del probe.graph.initializer[:]
-    probe.graph.initializer.extend(kept)
+    keep_messages(probe.graph.initializer, lambda tensor: not is_detached(tensor))
     present = {value.name for value in probe.graph.input}
     probe.graph.input.extend(
         make_tensor_value_info(t.name, t.data_type, t.dims)

@@ -140,7 +140,8 @@ def check_preconditions(model: ModelProto, operators: Operators) -> None:
     functions = [node for function in model.functions for node in function.node]
     nodes: Iterable[NodeProto] = walk_nodes(functions)
     if not _PRECONDITIONS.keys().isdisjoint(operators):
-        nodes = chain(nodes, *(graph.node for _, graph in walk_graphs(model.graph)))
+        walk = walk_graphs(model.graph, operators=operators)
+        nodes = chain(nodes, *(graph.node for _, graph in walk))
     for node in nodes:
         check, text = _PRECONDITIONS.get(
             (shorten_domain(node.domain), node.op_type), (None, "")

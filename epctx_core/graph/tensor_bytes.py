@@ -86,9 +86,9 @@ def _check_shape(tensor: TensorProto) -> tuple[tuple[int, ...], int]:
             f"has {len(tensor.dims):,} dimensions; at most {MAX_RANK} are possible",
         )
     shape = tuple(tensor.dims)
-    if any(d < 0 for d in shape):
+    if min(shape, default=0) < 0:
         raise _tensor_error(tensor, f"has a negative dimension: {list(shape)}")
-    if math.prod(d or 1 for d in shape) > _MAX_ELEMENTS:
+    if math.prod(filter(None, shape)) > _MAX_ELEMENTS:
         raise _tensor_error(tensor, f"has a shape that no memory holds: {list(shape)}")
     try:
         return shape, compute_raw_size(tensor.data_type, shape)

@@ -5,7 +5,7 @@ and ONNX's domains and operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.plugin.protos import AttributeProto, GraphProto, TensorProto
@@ -73,7 +73,7 @@ def list_operators(graph: GraphProto) -> Operators:
     """
     names = {(node.domain, node.op_type) for node in graph.node}
     operators = {(shorten_domain(domain), name) for domain, name in names}
-    if any(can_have_subgraphs(*operator) for operator in operators):
+    if any(starmap(can_have_subgraphs, operators)):
         for node in graph.node:
             if can_have_subgraphs(node.domain, node.op_type):
                 operators.update(*map(list_operators, iter_subgraphs(node)))
@@ -129,7 +129,7 @@ def walk_graphs(
             subgraph, nodes are not looked at.
     """
     yield path, graph
-    if operators is not None and not any(can_have_subgraphs(*o) for o in operators):
+    if operators is not None and not any(starmap(can_have_subgraphs, operators)):
         return
 
     # Most graphs have many nodes and no subgraph: few nodes get beyond this pass.

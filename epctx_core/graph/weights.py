@@ -40,10 +40,9 @@ PACKED_BITS: dict[int, int] = {
 
 def compute_raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
     """Return the length in bytes of a tensor's raw data (sub-byte types are packed)."""
-    count = math.prod(shape)
-    if elem_type in PACKED_BITS:
-        return (count * PACKED_BITS[elem_type] + 7) // 8
-    return count * int(tensor_dtype_to_np_dtype(elem_type).itemsize)
+    bits = PACKED_BITS.get(elem_type)
+    bits = bits or 8 * tensor_dtype_to_np_dtype(elem_type).itemsize
+    return (math.prod(shape) * bits + 7) // 8
 
 
 def is_detached(tensor: TensorProto) -> bool:
@@ -100,7 +99,11 @@ PARALLEL_FROM = 1 << 20
 
 
 class Weight:
-    """An initializer; implements `epctx_core.plugin.TensorView`."""
+    """An initializer; implements `epctx_core.plugin.TensorView`.
+
+    Attributes:
+        nbytes: length of the raw bytes.
+    """
 
     source_name: str | None = None
 
@@ -118,17 +121,13 @@ class Weight:
         self.elem_type = elem_type
         self.shape = shape
         self._data = memoryview(data).cast("B") if len(data) else memoryview(b"")
+        self.nbytes = len(self._data)
         self._mapped = mapped
         self._offset = offset
         self.lazy_digest = Digest()
 
     def __repr__(self) -> str:
         return f"Weight({self.name!r}, {self.dtype}, {list(self.shape)})"
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the raw bytes."""
-        return len(self._data)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -146,7 +145,7 @@ class Weight:
         return (
             None
             if self._mapped is None
-            else Extent(self._mapped.path, self._offset, len(self._data))
+            else Extent(self._mapped.path, self._offset, self.nbytes)
         )
 
     @property
@@ -184,22 +183,17 @@ class Weight:
         )
 
 
-_DATA_FIELDS = frozenset(
-    """
-    data_location double_data external_data float_data int32_data int64_data
-    raw_data uint64_data
-    """.split()  # noqa: SIM905 - names read better without quotes and commas
-)
+_KEPT = frozenset({"name", "data_type", "doc_string", "metadata_props"})
 
 
 def replace_data(tensor: TensorProto, other: TensorProto) -> None:
-    """Replace a tensor's data by another's; its doc string and metadata stay."""
-    for name in _DATA_FIELDS:
-        tensor.ClearField(name)
-    tensor.MergeFrom(TensorProto(external_data=other.external_data))
-    for name in ("data_location", "raw_data"):
-        if other.HasField(name):
-            setattr(tensor, name, getattr(other, name))
+    """Replace a tensor's data and shape by another's; its doc string and metadata
+    stay.
+    """
+    for field_, _ in tensor.ListFields():
+        if field_.name not in _KEPT:
+            tensor.ClearField(field_.name)
+    tensor.MergeFrom(other)
 
 
 def make_detached_tensor(weight: Weight) -> TensorProto:

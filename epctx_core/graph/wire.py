@@ -202,7 +202,7 @@ def replace_fields(
         )
         if content is not None:
             # Lengths stand in front, and may be encoded in more bytes than needed.
-            size = sum(piece.nbytes for piece in content)
+            size = sum([piece.nbytes for piece in content])
             head = encode_varint(field << 3 | BYTES) + encode_varint(size)
             pieces += (data[kept:before], memoryview(head), *content)
             kept = offset + length

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -67,11 +67,11 @@ class SessionState:
 
     Attributes:
         inputs, outputs: the model's, in its order.
-        defaults: inputs that the caller may leave out, with their values.
         run: runs the plan, between the run hooks of EPs that implement them.
-        assigned: the EP of each node, if the host asked for it.
         placement: the nodes of each EP, counted.
         engine: the engine that runs what no EP takes.
+        defaults: inputs that the caller may leave out, with their values.
+        assigned: the EP of each node, if the host asked for it.
     """
 
     metadata: ModelMetadata
@@ -79,10 +79,10 @@ class SessionState:
     outputs: Sequence[NodeArg]
     providers: ProviderSession
     run: PlanRun
-    defaults: Mapping[str, np.ndarray]
-    assigned: Sequence[OrtEpAssignedSubgraph] | None
     placement: Placement
     engine: CpuEngine
+    defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+    assigned: Sequence[OrtEpAssignedSubgraph] | None = None
 
 
 class Exporter(Protocol):
@@ -158,13 +158,13 @@ def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
         return None
 
     # A load of a context model needs none of it.
-    from epctx_core.sessions.whole import describe_whole, prepare_whole
+    from epctx_core.sessions.whole import prepare_whole
 
     engine = CpuEngine(_make_policy(work))
     whole = prepare_whole(source, engine)
     if whole is None:
         return None
-    plan, types = whole
+    plan, types, placement = whole
     graph = source.proto.graph
     return SessionState(
         metadata=describe_model(source.proto),
@@ -172,9 +172,7 @@ def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
         outputs=[describe_value(value.name, types) for value in graph.output],
         providers=work.providers,
         run=plan.run,
-        defaults={},
-        assigned=None,
-        placement=describe_whole(source),
+        placement=placement,
         engine=engine,
     )
 

@@ -210,13 +210,25 @@ def count_nodes(
         read = map(graph.explicit_inputs.__getitem__, nodes if graph.weights else ())
         for name in graph.weights.keys() & {*chain.from_iterable(read)}:
             weights[id(graph.weights[name])] = graph.weights[name].nbytes
+    return describe_counts(+found, sum(weights.values()), inside)
 
+
+def describe_counts(
+    found: Mapping[tuple[str, str], int], weight_bytes: int, inside: int = 0
+) -> dict[str, Any]:
+    """Return the part of a row that counts.
+
+    Args:
+        found: the number of nodes by domain and operator.
+        weight_bytes: the size of the weights that they read.
+        inside: the number of further nodes, inside them.
+    """
     operators = Counter[str]()
     for (domain, operator), count in found.items():
         prefix = shorten_domain(domain)
         operators[f"{prefix}::{operator}" if prefix else operator] += count
     return {
         "nodes": inside + operators.total(),
-        "operators": dict((+operators).most_common()),
-        "weight_bytes": sum(weights.values()),
+        "operators": dict(operators.most_common()),
+        "weight_bytes": weight_bytes,
     }

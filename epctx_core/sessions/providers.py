@@ -215,6 +215,27 @@ def stem(name: str) -> str:
     return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
 
 
+def _find_optional_stems(names: Sequence[str], asked: Sequence[str]) -> frozenset[str]:
+    """Return the stems of optional EPs.
+
+    Args:
+        names: of the session option. They apply to requested EPs only: a model's
+            EPContext nodes need theirs.
+        asked: names by which the host asked for EPs.
+
+    Raises:
+        InvalidArgument: an optional EP was not asked for: a typo, mostly.
+    """
+    for name in names if asked else ():
+        if stem(name) not in map(stem, asked):
+            raise InvalidArgument(
+                f"the session option 'ep.optional_providers' names {name!r}, which is "
+                f"not among the EPs that were asked for.{suggestion(name, asked)}",
+                hint=f"They are: {', '.join(asked)}.",
+            )
+    return frozenset(map(stem, names))
+
+
 def _skip(name: str, error: EpctxError, purpose: Purpose | None) -> SkippedProvider:
     """Return an optional EP that is skipped, which the log names if it is for a
     purpose.
@@ -224,28 +245,6 @@ def _skip(name: str, error: EpctxError, purpose: Purpose | None) -> SkippedProvi
         _log.warning("the optional EP %s is skipped: %s", name, error.message)
         logged.add(stem(name))
     return SkippedProvider(name=name, reason=error.message, hint=error.hint)
-
-
-def _optional_stems(
-    session: SessionOptions, requested: Sequence[str]
-) -> frozenset[str]:
-    """Return the stems of the names in `ep.optional_providers`.
-
-    They apply to requested EPs only: a model's EPContext nodes need theirs.
-
-    Raises:
-        InvalidArgument: an EP is optional that was not asked for: a typo, mostly.
-    """
-    names = session.config().optional_providers
-    asked = {stem(name) for name in requested}
-    for name in names if requested else ():
-        if stem(name) not in asked:
-            raise InvalidArgument(
-                f"the session option 'ep.optional_providers' names {name!r}, which is "
-                f"not among the EPs that were asked for.{suggestion(name, requested)}",
-                hint=f"They are: {', '.join(requested)}.",
-            )
-    return frozenset(map(stem, names))
 
 
 def choose_provider(
@@ -386,12 +385,15 @@ class ProviderSession:
             The EPs, and the optional ones that cannot be had.
 
         Raises:
-            InvalidArgument: no such EP, one asked for twice, or a wrong option.
+            InvalidArgument: no such EP, one asked for twice, a wrong option, or an
+                optional EP that was not asked for: a typo, mostly.
             PluginError: a plugin is broken.
         """
         session = self.session
         registry = self.registry
-        optional = _optional_stems(session, [name for name, _ in requested])
+        optional = _find_optional_stems(
+            self.config.optional_providers, [name for name, _ in requested]
+        )
         _refuse_unknown_eps(session, registry, optional)
         choices: list[ProviderChoice] = []
         skipped: list[SkippedProvider] = []

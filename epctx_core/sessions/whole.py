@@ -5,25 +5,28 @@ Nothing of them is typed or cut. The engine knows the types of the outputs.
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.context.node import DOMAIN, OP_TYPE
 from epctx_core.engines.cpu_engine import load_engine_class
-from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.index import check_names, find_constants
 from epctx_core.graph.preconditions import check_preconditions
 from epctx_core.graph.type_table import TypeTable
 from epctx_core.graph.walks import (
-    Operators,
     copy_message,
-    list_operators,
+    shorten_domain,
     walk_graphs,
 )
+from epctx_core.graph.weights import compute_raw_size
 from epctx_core.options.choices import CPU_EP
-from epctx_core.sessions.placement import Placement, count_nodes
+from epctx_core.plugin.protos import TensorProto
+from epctx_core.sessions.placement import Placement, describe_counts
 from epctx_core.sessions.plan import Plan, StepSpec
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import ModelProto
 
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.model_io import SourceModel
@@ -31,9 +34,9 @@ if TYPE_CHECKING:
 
 def prepare_whole(
     source: SourceModel, engine: CpuEngine
-) -> tuple[Plan, TypeTable] | None:
-    """Have an engine prepare a model; return its plan, and the types of its inputs and
-    outputs.
+) -> tuple[Plan, TypeTable, Placement] | None:
+    """Have an engine prepare a model; return its plan, the types of its inputs and
+    outputs, and the placement of its nodes.
 
     None for a model of which the core has to see more, and for one that the engine
     refuses: that has its error where the node is known.
@@ -43,15 +46,34 @@ def prepare_whole(
     """
     policy = engine.policy
     graph = source.proto.graph
-    operators = list_operators(graph)
+    if not (policy.optimizes and load_engine_class(policy.engine).optimizes):
+        return None
+    # Nodes are looked at in this pass alone, if it finds no subgraphs.
+    nodes = [*graph.node]
+    counts = Counter([(node.domain, node.op_type) for node in nodes])
+    operators = {(shorten_domain(domain), name) for domain, name in counts}
+    read = {*chain.from_iterable([node.input[:] for node in nodes])}
+    inputs = [value.name for value in graph.input]
+    outputs = [value.name for value in graph.output]
+    names = [*inputs, *[tensor.name for tensor in graph.initializer], *outputs]
     if (
         not operators
         or (DOMAIN, OP_TYPE) in operators
-        or not (policy.optimizes and load_engine_class(policy.engine).optimizes)
-        or _needs_session(graph, operators)
+        # A session gives some values itself, as a default of an input and an output
+        # that no node computes.
+        or len({*names}) < len(names)
+        or graph.sparse_initializer
+        # It guards others: an engine would trust the length that is declared of an
+        # output that a node reads, and those that subgraphs declare of their inputs
+        # and outputs.
+        or not read.isdisjoint(outputs)
+        or any(path for path, _ in walk_graphs(graph, operators=operators))
+        # An engine computes at least one output.
+        or not outputs
     ):
         return None
 
+    check_names(names, read, *[(node.name, *node.output[:]) for node in nodes])
     check_preconditions(source.proto, operators)
     # The engine would compute with lengths that a model declares of inner values, and
     # they may be wrong.
@@ -62,9 +84,7 @@ def prepare_whole(
         return None
 
     runnable, results = prepared
-    inputs = [value.name for value in graph.input]
-    outputs = [value.name for value in graph.output]
-    first = graph.node[0]
+    first = nodes[0]
     step = StepSpec(
         first.name or f"{first.op_type}_0",
         CPU_EP,
@@ -72,43 +92,19 @@ def prepare_whole(
         inputs,
         outputs,
         allocates=engine.allocates,
-        nodes=range(len(graph.node)),
+        nodes=range(len(nodes)),
     )
-    plan = Plan([step], inputs=inputs, outputs=outputs, constants={})
-    return plan, TypeTable([*graph.input, *results])
-
-
-def _needs_session(graph: GraphProto, operators: Operators) -> bool:
-    """Return whether a session gives some values itself, as a default of an input and
-    an output that no node computes, or guards one: an engine would trust the length
-    that is declared of an output that a node reads, and those that subgraphs declare of
-    their inputs and outputs. An engine computes at least one output.
-    """
-    values = (*graph.input, *graph.initializer, *graph.output)
-    names = {value.name for value in values}
-    outputs = {value.name for value in graph.output}
-    return (
-        not outputs
-        or len(names) < len(values)
-        or len(graph.sparse_initializer) > 0
-        or any(not outputs.isdisjoint(node.input) for node in graph.node)
-        or any(path for path, _ in walk_graphs(graph, operators=operators))
-    )
-
-
-def describe_whole(source: SourceModel) -> Placement:
-    """Return the placement of a model that an engine runs whole."""
-    index = GraphIndex(
-        source.proto.graph,
-        types=TypeTable(),
-        weights=source.weights,
-        owner=source.proto,
-    )
-    counts = count_nodes({index: range(len(index.nodes))})
-    return Placement(
-        nodes=counts["nodes"],
+    sizes = {name: weight.nbytes for name, weight in source.weights.items()}
+    for name, tensor in find_constants(nodes):
+        if tensor.data_type != TensorProto.STRING:
+            sizes[name] = compute_raw_size(tensor.data_type, (*tensor.dims,))
+    row = describe_counts(counts, sum([sizes[name] for name in sizes.keys() & read]))
+    placement = Placement(
+        nodes=len(nodes),
         folded_nodes=0,
         inside_nodes=0,
-        eps=[{"ep": CPU_EP, "provided_by": "engine", "simulated": False, **counts}],
+        eps=[{"ep": CPU_EP, "provided_by": "engine", "simulated": False, **row}],
         left=[],
     )
+    plan = Plan([step], inputs=inputs, outputs=outputs, constants={})
+    return plan, TypeTable([*graph.input, *results]), placement

@@ -349,7 +349,8 @@ def test_an_answer_that_is_none_of_the_contract_is_the_plugins_fault(handmade, a
 
     assert finding.code == "plugin-broken"
     assert re.search(
-        r"verify_payloads.* instead of a (list, which may be empty|Finding)\.$", finding.message
+        r"verify_payloads.* instead of a (list, which may be empty|Finding)\.$",
+        finding.message,
     )
 
 

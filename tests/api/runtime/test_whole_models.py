@@ -143,11 +143,15 @@ def test_a_name_of_a_length_that_is_not_utf_8_is_no_fault_of_the_engine():
     assert result.tolist() == [0, 2]
 
 
-def test_an_output_that_is_not_utf_8_is_a_fault_of_the_model():
-    model = parsed("g (float[n] x) => (float[n] result) {result = Relu (x)}")
+@pytest.mark.parametrize("name", [b"input", b"label", b"inner", b"weight", b"result"])
+def test_a_name_that_is_not_utf_8_is_a_fault_of_the_model(name):
+    model = parsed(
+        "g (float[n] input) => (float[n] result) <float[1] weight = {2}> "
+        "{[label] inner = Relu (input)  result = Mul (inner, weight)}"
+    )
 
     with pytest.raises(epctx.InvalidGraph, match="not UTF-8"):
-        epctx.InferenceSession(model.replace(b"result", b"resul\xff"))
+        epctx.InferenceSession(model.replace(name, name[:-1] + b"\xff"))
 
 
 @pytest.mark.parametrize("network", NETWORKS)
