@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from epctx_core.options import *
     from epctx_core.options.run import *
     from epctx_core.registry import *
-    from epctx_core.registry.default import *
     from epctx_core.session import *
     from epctx_core.sessions.assigned_nodes import *
     from epctx_core.sessions.compatibility import *
@@ -99,10 +98,8 @@ _HOME = {
         "PluginRecord",
         "PluginState",
         "Registry",
-        "default_registry",
-    ),
-    "epctx_core.registry.default": (
         "add_plugin_path",
+        "default_registry",
         "get_all_providers",
         "get_available_providers",
         "get_device",
