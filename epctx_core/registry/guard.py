@@ -269,6 +269,14 @@ def plugin_error(
 
 
 _MARK = f"{PROJECT}_impl"
+_GONE = {
+    "get_kernel_registry": (
+        "Kernels are a package of their own: derive the EP from "
+        "`epctx_kernels.KernelProvider` (pip install epctx-kernels), without @hookimpl "
+        "above this method."
+    )
+}
+"""Hints by the names of hooks that were there before API 1 was released."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,8 +449,8 @@ def _find_wrong_hooks(cls: type[ExecutionProvider]) -> Iterator[Problem]:
                 f"{method.attribute} is marked with @hookimpl, but there is no hook "
                 f"{method.hook!r}"
             )
-            hint = f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}."
-            yield fault, hint.lstrip()
+            known = f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}."
+            yield fault, _GONE.get(method.hook, known.lstrip())
         elif implemented.count(method.hook) > 1:
             fault = f"{method.attribute} is not the only implementation of "
             yield fault + method.hook, "Implement each hook once."
