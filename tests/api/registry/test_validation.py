@@ -111,6 +111,13 @@ def test_a_misspelt_hook_is_named_with_the_nearest_one():
     assert "Did you mean 'load_context'?" in error.hint
 
 
+def test_the_error_for_the_hook_of_kernels_that_is_gone_says_what_to_use():
+    error = error_of(changed(get_kernel_registry=hookimpl(lambda self: None)))
+
+    assert "there is no hook 'get_kernel_registry'" in error.message
+    assert "derive the EP from `epctx_kernels.KernelProvider`" in error.hint
+
+
 @pytest.mark.parametrize(
     "options", [{"specname": "shutdwn"}, {"specname": "shutdwn", "optionalhook": True}]
 )
