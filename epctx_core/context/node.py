@@ -325,7 +325,9 @@ def make_node_error(
     name: str, problem: str, *, hint: str = "Compile the source model again."
 ) -> InvalidGraph:
     """Return the error for an EPContext node; the problem follows its name."""
-    return InvalidGraph(f"EPContext node {name!r} {problem}.", node=name, hint=hint)
+    # Protobuf gives bytes for a name that is not UTF-8; JSON has none.
+    node = name if type(name) is str else repr(name)
+    return InvalidGraph(f"EPContext node {name!r} {problem}.", node=node, hint=hint)
 
 
 def make_context_node(
