@@ -140,7 +140,7 @@ class Work:
         if self.written % CHUNK < size:
             self.progress("write", self.written, 0)
 
-    def begin(self) -> ProviderSession:
+    def begin(self) -> None:
         """Begin anew: no EP is chosen, and nothing is open.
 
         Raises:
@@ -148,9 +148,12 @@ class Work:
         """
         self._reset()
         self.providers = ProviderSession(
-            self.session, self.registry, progress=self.progress, cancel=self.cancel
+            self.session,
+            self.registry,
+            progress=self.progress,
+            cancel=self.cancel,
+            config=self.config,
         )
-        return self.providers
 
     def choose(self, purpose: Purpose | None) -> Sequence[ProviderChoice]:
         """Begin anew: look up, import and check the EPs that the host named.
