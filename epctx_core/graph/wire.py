@@ -32,7 +32,7 @@ _RAW_DATA: Final = 9
 """Number of a field of onnx's TensorProto."""
 
 _ENDLESS: Final = count()
-_size_of: Final = attrgetter("nbytes")
+_size_of = attrgetter("nbytes")
 
 Field: TypeAlias = "tuple[int, int, int, int]"
 """Number, wire type, offset and length of a field."""
@@ -95,7 +95,7 @@ def read_field(
         else:
             length = FIXED_SIZES[kind]
     except (IndexError, KeyError):
-        number = length = at = 0
+        number = 0  # that of no field
     if not 0 < number <= _MAX_FIELD or at + length > end:
         raise ValueError(f"it is damaged at byte {passed + start:,}")
     return number, kind, at, length
