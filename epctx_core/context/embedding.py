@@ -102,7 +102,6 @@ def _replace_markers(
         return [markers.popleft()[1]]
     return replace_fields(
         data,
-        lambda at, count: data[at : at + count].tobytes(),
         extent,
         # Not a closure that calls itself: such a cycle would keep the contents.
         partial(_replace_markers, data, markers),

@@ -82,48 +82,48 @@ def _is_axis_from(least: int, name: str) -> _Check:
 
 
 _EINSUM_TERM = re.compile(rb"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
-_PRECONDITIONS: dict[tuple[str, str], tuple[_Check, str]] = {
+_PRECONDITIONS: dict[str, tuple[_Check, str]] = {
     **dict.fromkeys(
-        [("", "Max"), ("", "Mean"), ("", "Min"), ("", "Sum")],
+        ["Max", "Mean", "Min", "Sum"],
         (
             # onnxruntime ends the process.
             lambda node, _attributes: all(node.input),
             "An empty string stands for an optional input; these are variadic.",
         ),
     ),
-    ("", "Einsum"): (
+    "Einsum": (
         _has_terms_of_letters,
         (
             "The equation string contains a comma-separated sequence of letters; each "
             "term corresponds to an operand tensor."
         ),
     ),
-    ("", "GatherND"): (
+    "GatherND": (
         _is_axis_from(0, "batch_dims"),
         "b < min(q, r) is to be honored.",
     ),
-    ("", "LayerNormalization"): (
+    "LayerNormalization": (
         _is_axis_from(-MAX_RANK, "axis"),
         "If rank(X) is r, axis' allowed range is [-r, r).",
     ),
-    ("", "Scan"): (
+    "Scan": (
         lambda node, attributes: (
             "num_scan_inputs" not in attributes
             or 0 < attributes["num_scan_inputs"].i <= len(node.input)
         ),
         "num_scan_inputs: An attribute specifying the number of scan_inputs M.",
     ),
-    ("", "Split"): (
+    "Split": (
         _splits_evenly,
         "num_outputs: Number of outputs to split parts of the tensor into.",
     ),
-    ("", "TfIdfVectorizer"): (
+    "TfIdfVectorizer": (
         _counts_within_pool,
         "ngram_counts: The starting indexes of 1-grams, 2-grams, and so on in pool.",
     ),
 }
-"""By domain and operator: the check of a node, and the sentence of ONNX's specification
-that it broke otherwise.
+"""By operator of the default domain: the check of a node, and the sentence of ONNX's
+specification that it broke otherwise.
 """
 
 
@@ -139,14 +139,12 @@ def check_preconditions(model: ModelProto, operators: Operators) -> None:
     """
     functions = [node for function in model.functions for node in function.node]
     nodes: Iterable[NodeProto] = walk_nodes(functions)
-    if not _PRECONDITIONS.keys().isdisjoint(operators):
+    if not _PRECONDITIONS.keys().isdisjoint([name for _, name in operators]):
         walk = walk_graphs(model.graph, operators=operators)
         nodes = chain(nodes, *(graph.node for _, graph in walk))
     for node in nodes:
-        check, text = _PRECONDITIONS.get(
-            (shorten_domain(node.domain), node.op_type), (None, "")
-        )
-        if check is None:
+        check, text = _PRECONDITIONS.get(node.op_type, (None, ""))
+        if check is None or shorten_domain(node.domain):
             continue
         attributes = {attribute.name: attribute for attribute in node.attribute}
         # What a function's caller gives is not known here.

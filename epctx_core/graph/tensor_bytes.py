@@ -17,7 +17,7 @@ import numpy as np
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile, OpenedFile
 from epctx_core.graph.walks import (
-    can_have_subgraphs,
+    WITH_SUBGRAPHS,
     iter_subgraphs,
     walk_inner_tensors,
 )
@@ -209,7 +209,7 @@ def make_dense(graph: GraphProto, functions: Iterable[FunctionProto] = ()) -> No
                                 name="value", type=AttributeProto.TENSOR, t=tensor
                             )
                         )
-            elif can_have_subgraphs(node.domain, node.op_type):
+            elif node.domain or node.op_type in WITH_SUBGRAPHS:
                 pending += iter_subgraphs(node)
 
 

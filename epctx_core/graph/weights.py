@@ -40,8 +40,9 @@ PACKED_BITS: dict[int, int] = {
 
 def compute_raw_size(elem_type: int, shape: tuple[int, ...]) -> int:
     """Return the length in bytes of a tensor's raw data (sub-byte types are packed)."""
-    bits = PACKED_BITS.get(elem_type)
-    bits = bits or 8 * tensor_dtype_to_np_dtype(elem_type).itemsize
+    bits = (
+        PACKED_BITS.get(elem_type) or 8 * tensor_dtype_to_np_dtype(elem_type).itemsize
+    )
     return (math.prod(shape) * bits + 7) // 8
 
 

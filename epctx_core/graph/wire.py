@@ -5,6 +5,8 @@ separated from its weights by them; needs no onnx.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 VARINT: Final = 0
@@ -29,6 +31,9 @@ _INITIALIZER: Final = 5
 _RAW_DATA: Final = 9
 """Number of a field of onnx's TensorProto."""
 
+_ENDLESS: Final = count()
+_size_of = attrgetter("nbytes")
+
 Field: TypeAlias = "tuple[int, int, int, int]"
 """Number, wire type, offset and length of a field."""
 Extent: TypeAlias = "tuple[int, int]"
@@ -52,31 +57,48 @@ def walk_fields(
     """
     while start < end:
         head = read(start, min(_LONGEST_HEAD, end - start))
-        try:
-            # Nearly all tags and most lengths are one byte; none that protobuf takes
-            # has more than five.
-            tag, at = (
-                (head[0], 1) if head[0] < MORE else read_varint(head, 0, _HEAD_BITS)
-            )
-            number, kind = tag >> 3, tag & 7
-            if kind == BYTES:
-                length = head[at]
-                at += 1
-                if length >= MORE:
-                    length, at = read_varint(head, at - 1, _HEAD_BITS)
-            else:
-                length = (
-                    read_varint(head, at)[1] - at
-                    if kind == VARINT
-                    else FIXED_SIZES[kind]
-                )
-        except (IndexError, KeyError):
-            raise ValueError(f"it is damaged at byte {start:,}") from None
-        offset = start + at
-        if not 0 < number <= _MAX_FIELD or offset + length > end:
-            raise ValueError(f"it is damaged at byte {start:,}")
-        yield number, kind, offset, length
-        start = offset + length
+        number, kind, at, length = read_field(head, 0, end - start, start)
+        start += at
+        yield number, kind, start, length
+        start += length
+
+
+def read_field(
+    data: bytes | memoryview, start: int, end: int, passed: int = 0
+) -> Field:
+    """Return the field of a message that begins at an offset.
+
+    Args:
+        data: the message, of which the head of the field is enough.
+        start: offset of the field.
+        end: offset behind the message.
+        passed: bytes before the data, which the error's text counts.
+
+    Raises:
+        ValueError: see `walk_fields`.
+    """
+    try:
+        # Nearly all tags and most lengths are one byte; none that protobuf takes has
+        # more than five.
+        tag = data[start]
+        at = start + 1
+        if tag >= MORE:
+            tag, at = read_varint(data, start, _HEAD_BITS)
+        number, kind = tag >> 3, tag & 7
+        if kind == BYTES:
+            length = data[at]
+            at += 1
+            if length >= MORE:
+                length, at = read_varint(data, at - 1, _HEAD_BITS)
+        elif kind == VARINT:
+            length = read_varint(data, at)[1] - at
+        else:
+            length = FIXED_SIZES[kind]
+    except (IndexError, KeyError):
+        number = 0  # that of no field
+    if not 0 < number <= _MAX_FIELD or at + length > end:
+        raise ValueError(f"it is damaged at byte {passed + start:,}")
+    return number, kind, at, length
 
 
 def read_varint(
@@ -140,69 +162,66 @@ def separate_weights(
     """
     if not data:
         raise ValueError("it is empty")
-    left = most_fields
-
-    def read(at: int, count: int) -> bytes:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise ValueError("it has very many fields")
-        return bytes(data[at : at + count])
-
+    left = iter(range(most_fields))
     # For each initializer, in the order in which the decoder merges pieces of a graph.
-    raw: list[list[Extent]] = []
+    raw: list[Extent | None] = []
 
     def cut_data(extent: Extent) -> Pieces | None:
-        raw[-1].append(extent)
+        if raw[-1]:
+            # The decoder takes the last, whatever its length.
+            raise ValueError("a tensor has its data twice")
+        raw[-1] = extent
         return [] if extent[1] >= smallest else None
 
     def cut_tensor(tensor: Extent) -> Pieces | None:
-        raw.append([])
+        raw.append(None)
         if tensor[1] < smallest:
             return None
-        return replace_fields(data, read, tensor, cut_data, _RAW_DATA)
+        return replace_fields(data, tensor, cut_data, _RAW_DATA, left)
 
     def cut_graph(graph: Extent) -> Pieces:
-        return replace_fields(data, read, graph, cut_tensor, _INITIALIZER)
+        return replace_fields(data, graph, cut_tensor, _INITIALIZER, left)
 
-    pieces = replace_fields(data, read, (0, len(data)), cut_graph, _GRAPH)
-    if any(len(extents) > 1 for extents in raw):
-        # The decoder takes the last, whatever its length.
-        raise ValueError("a tensor has its data twice")
+    pieces = replace_fields(data, (0, len(data)), cut_graph, _GRAPH, left)
     return pieces, {
-        position: extents[0]
-        for position, extents in enumerate(raw)
-        if extents and extents[0][1] >= smallest
+        position: extent
+        for position, extent in enumerate(raw)
+        if extent and extent[1] >= smallest
     }
 
 
 def replace_fields(
     data: memoryview,
-    read: Callable[[int, int], bytes],
     message: Extent,
     replace: Callable[[Extent], Pieces | None],
     number: int = 0,
+    left: Iterator[int] = _ENDLESS,
 ) -> Pieces:
     """Return the pieces of a message with the content of some fields replaced.
 
     Args:
         data: the model.
-        read: see `walk_fields`.
         message: its extent.
         replace: returns the new content for the extent of the old one, None to keep it.
         number: of the fields; 0 for all.
+        left: gives an item for each field that may be stepped over.
+
+    Raises:
+        ValueError: the message is damaged, or has more fields; see `separate_weights`.
     """
     kept = before = message[0]
+    end = sum(message)
     pieces: Pieces = []
-    for field, kind, offset, length in walk_fields(read, before, sum(message)):
-        content = (
-            replace((offset, length))
-            if kind == BYTES and number in (0, field)
-            else None
-        )
+    while before < end:
+        if next(left, None) is None:
+            raise ValueError("it has very many fields")
+        field, kind, offset, length = read_field(data, before, end)
+        content = None
+        if kind == BYTES and number in (0, field):
+            content = replace((offset, length))
         if content is not None:
             # Lengths stand in front, and may be encoded in more bytes than needed.
-            size = sum([piece.nbytes for piece in content])
+            size = sum(map(_size_of, content))
             head = encode_varint(field << 3 | BYTES) + encode_varint(size)
             pieces += (data[kept:before], memoryview(head), *content)
             kept = offset + length

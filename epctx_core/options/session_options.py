@@ -75,6 +75,28 @@ class CancellationFlag:
             )
 
 
+_DEFAULTS: Mapping[str, object] = {
+    **{name: default for name, (default, _) in CHECKED["SessionOptions"].items()},
+    "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
+    "intra_op_num_threads": 0,
+    "inter_op_num_threads": 0,
+    "log_severity_level": 2,
+    "_data_reader": None,
+    "_source_model": None,
+    "_libraries": (),
+    "_host_plugins": (),
+    "providers": list,
+    "cancellation": CancellationFlag,
+    "input_budget": InputBudget,
+    "_entries": dict,
+    "_initializers": dict,
+    "_dimensions": dict,
+    "_denotations": dict,
+}
+"""Attribute to its default; a class stands for an instance, each object's own."""
+
+
 class SessionOptions(Strict):
     """Options of a session or a compiler, with the names of
     `onnxruntime.SessionOptions`.
@@ -94,45 +116,30 @@ class SessionOptions(Strict):
         >>> so.add_provider("QNNExecutionProvider", {"htp_arch": "73"})
     """
 
-    __slots__ = (
-        "_data_reader",
-        "_denotations",
-        "_dimensions",
-        "_entries",
-        "_host_plugins",
-        "_initializers",
-        "_libraries",
-        "_source_model",
-        *CHECKED["SessionOptions"],
-        "cancellation",
-        "execution_mode",
-        "graph_optimization_level",
-        "input_budget",
-        "inter_op_num_threads",
-        "intra_op_num_threads",
-        "log_severity_level",
-        "providers",
-    )
+    __slots__ = tuple(_DEFAULTS)
+
+    graph_optimization_level: GraphOptimizationLevel
+    execution_mode: ExecutionMode
+    intra_op_num_threads: int
+    inter_op_num_threads: int
+    log_severity_level: int
+    providers: list[tuple[str, dict[str, str]]]
+    cancellation: CancellationFlag
+    input_budget: InputBudget
+    _entries: dict[str, str]
+    _initializers: dict[str, np.ndarray]
+    _dimensions: dict[str, int]
+    _denotations: dict[str, int]
+    _data_reader: DataReader | None
+    _source_model: memoryview | None
+    _libraries: tuple[str, ...]
+    _host_plugins: tuple[object, ...]
 
     def __init__(self) -> None:
-        self.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
-        self.intra_op_num_threads = 0
-        self.inter_op_num_threads = 0
-        self.log_severity_level = 2
-        self.providers: list[tuple[str, dict[str, str]]] = []
-        self.cancellation = CancellationFlag()
-        self.input_budget = InputBudget()
-        for name, (default, _) in CHECKED["SessionOptions"].items():
-            setattr(self, name, default)
-        self._entries: dict[str, str] = {}
-        self._initializers: dict[str, np.ndarray] = {}
-        self._dimensions: dict[str, int] = {}
-        self._denotations: dict[str, int] = {}
-        self._data_reader: DataReader | None = None
-        self._source_model: memoryview | None = None
-        self._libraries: tuple[str, ...] = ()
-        self._host_plugins: tuple[object, ...] = ()
+        # Every load makes options; what hosts set is checked, defaults need not be.
+        for name, default in _DEFAULTS.items():
+            value = default() if isinstance(default, type) else default
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _NUMBERS and not is_whole(value):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -87,6 +88,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
+@cache
 def tensor_dtype_to_np_dtype(elem_type: int) -> np.dtype[Any]:
     """Return the numpy or ml_dtypes type of an element; as `onnx.helper` does.
 

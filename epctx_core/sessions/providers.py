@@ -54,6 +54,7 @@ from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
+    from epctx_core.options.table import SessionConfig
     from epctx_core.plugin import ContextNode, ContextReader, ModelIdentity
     from epctx_core.registry.entries import HostPlugin
     from epctx_core.registry.records import PluginRecord
@@ -320,6 +321,7 @@ class ProviderSession:
         cancel: the flag that EPs poll; None for the session's own.
         host_plugins: what wraps hooks; None for what the environment, the registry and
             the session's options name.
+        config: the session's options, if they were read before.
 
     Attributes:
         config: the session's options, read.
@@ -337,9 +339,10 @@ class ProviderSession:
         progress: Progress = check_progress,
         cancel: CancellationFlag | None = None,
         host_plugins: Sequence[HostPlugin] | None = None,
+        config: SessionConfig | None = None,
     ) -> None:
         self.session = session
-        self.config = session.config()
+        self.config = config or session.config()
         self.registry = registry
         self.progress = progress
         self.cancel = cancel or session.cancellation

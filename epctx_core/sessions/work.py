@@ -140,7 +140,7 @@ class Work:
         if self.written % CHUNK < size:
             self.progress("write", self.written, 0)
 
-    def begin(self) -> ProviderSession:
+    def begin(self) -> None:
         """Begin anew: no EP is chosen, and nothing is open.
 
         Raises:
@@ -148,9 +148,12 @@ class Work:
         """
         self._reset()
         self.providers = ProviderSession(
-            self.session, self.registry, progress=self.progress, cancel=self.cancel
+            self.session,
+            self.registry,
+            progress=self.progress,
+            cancel=self.cancel,
+            config=self.config,
         )
-        return self.providers
 
     def choose(self, purpose: Purpose | None) -> Sequence[ProviderChoice]:
         """Begin anew: look up, import and check the EPs that the host named.
@@ -220,8 +223,10 @@ class Work:
         """Return the functions that EPs keep as calls."""
         # Such a call is a single node to all other EPs: only those count that will be
         # there.
-        available, _ = self.providers.choose(self.requested or (), self.purpose)
-        return {function for each in available for function in each.cls.keeps_functions}
+        self._choose(self.purpose)
+        return {
+            function for each in self.choices for function in each.cls.keeps_functions
+        }
 
     def route(self) -> Mapping[str, Sequence[ContextNodeRecord]]:
         """Read the manifest, and give each EPContext node to the EP that takes its
@@ -260,7 +265,9 @@ class Work:
         it.
         """
         self.purpose = purpose
-        self._choose(purpose)
+        if self.config.optional_providers:
+            # All others are chosen for any purpose.
+            self._choose(purpose)
 
     def route_node(self, node: ContextNodeRecord) -> None:
         """Give a node to the EP that takes its source.
