@@ -8,10 +8,10 @@ import os
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import (
@@ -190,7 +190,8 @@ logged_names: ContextVar[set[str]] = ContextVar("epctx_told")
 """Optional EPs that the log named since the host's call began; see `host_call`."""
 
 
-class SkippedProvider(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class SkippedProvider:
     """An optional EP that could not be had.
 
     Attributes:
@@ -205,7 +206,7 @@ class SkippedProvider(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
-        return self._asdict()
+        return asdict(self)
 
 
 def stem(name: str) -> str:
