@@ -14,9 +14,8 @@ from collections.abc import (
 )
 from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import onnx
 from onnx import (
     GraphProto,
@@ -27,6 +26,7 @@ from onnx import (
 )
 
 from epctx_core.errors import InvalidGraph, quote
+from epctx_core.graph.index import find_constants
 from epctx_core.graph.model_io import get_structure
 from epctx_core.graph.preconditions import (
     check_preconditions,
@@ -556,28 +556,23 @@ def _has_long_steps(graph: GraphProto) -> bool:
     graphs = [each for _, each in walk_graphs(graph)]
     nodes = [node for each in graphs for node in each.node]
     steps = {n.input[4] for n in nodes if n.op_type == "Slice" and n.input[4:]} - {""}
-    known: list[tuple[str, Any]] = [
-        (t.name, t) for each in graphs for t in each.initializer if t.name in steps
-    ]
-    for node in nodes:
-        if steps.isdisjoint(node.output):
-            continue
-        if node.op_type != "Constant":
-            return True
-        values = map(onnx.helper.get_attribute_value, node.attribute)
-        known += [(node.output[0], value) for value in values]
+    tensors = [t for each in graphs for t in each.initializer if t.name in steps]
+    makers = [node for node in nodes if not steps.isdisjoint(node.output)]
+    constants = [*find_constants(makers)]
     # The others are inputs.
-    names = {name for name, _ in known}
-    return not (steps <= names and all(_fits(value) for _, value in known))
+    known = {t.name for t in tensors}.union(name for name, _ in constants)
+    tensors += [tensor for _, tensor in constants]
+    return not (
+        steps <= known and len(constants) == len(makers) and all(map(_fits, tensors))
+    )
 
 
-def _fits(steps: Any) -> bool:
-    """Return whether steps, a tensor or the numbers of a Constant node, are short."""
-    if isinstance(steps, TensorProto):
-        if is_detached(steps) or steps.data_type not in _STEP_TYPES:
-            return False
-        steps = onnx.numpy_helper.to_array(steps)
-    return bool((abs(np.asarray(steps, float)) <= LONGEST_STEP).all())
+def _fits(steps: TensorProto) -> bool:
+    """Return whether steps are short."""
+    if is_detached(steps) or steps.data_type not in _STEP_TYPES:
+        return False
+    values = onnx.numpy_helper.to_array(steps).astype(float)
+    return bool((abs(values) <= LONGEST_STEP).all())
 
 
 def _has_long_vectors(graph: GraphProto) -> bool:

@@ -407,8 +407,8 @@ def _is_sound(graph: GraphProto, known: set[str], has_subgraphs: bool) -> bool:
 
 
 def _has_sound_subgraphs(node: NodeProto, known: set[str]) -> bool:
-    """Return whether a node has no subgraphs, or is an If or Loop with its own; `known`
-    are the names around it, see `_is_sound`.
+    """Return whether a node has no subgraphs, or is an If or Loop with its own, which
+    give their outputs; `known` are the names around it, see `_is_sound`.
     """
     domain = shorten_domain(node.domain)
     if not can_have_subgraphs(domain, node.op_type):
@@ -422,7 +422,12 @@ def _has_sound_subgraphs(node: NodeProto, known: set[str]) -> bool:
         return False
 
     for subgraph in subgraphs.values():
-        if not _is_sound(subgraph, known, has_subgraphs=True):
+        outputs = [value.name for value in subgraph.output]
+        if (
+            not _is_sound(subgraph, known, has_subgraphs=True)
+            or "" in outputs
+            or not known.issuperset(outputs)
+        ):
             return False
         # The next branch may give the same names.
         results = chain.from_iterable(inner.output for inner in subgraph.node)

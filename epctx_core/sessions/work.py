@@ -13,6 +13,7 @@ from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.graph.mapping import CHUNK
 from epctx_core.plugin import Purpose
 from epctx_core.process import pause_collection
+from epctx_core.registry.guard import blame
 from epctx_core.sessions.assignment import begin_assignment, complete_assignment
 from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.placement import Placement, describe_placement
@@ -223,10 +224,13 @@ class Work:
         """Return the functions that EPs keep as calls."""
         # Such a call is a single node to all other EPs: only those count that will be
         # there.
-        self._choose(self.purpose)
-        return {
-            function for each in self.choices for function in each.cls.keeps_functions
-        }
+        if self.choices:
+            self.skip_unavailable(self.purpose)
+        functions: set[FunctionId] = set()
+        for choice in self.choices:
+            with blame(choice.record, "keeps_functions"):
+                functions.update(choice.cls.keeps_functions)
+        return functions
 
     def route(self) -> Mapping[str, Sequence[ContextNodeRecord]]:
         """Read the manifest, and give each EPContext node to the EP that takes its

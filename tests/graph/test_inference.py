@@ -10,7 +10,12 @@ import pytest
 from onnx import parser
 
 from epctx_core.graph import inference
-from epctx_core.graph.inference import LONGEST_SHAPE, PROPAGATING, infer_types
+from epctx_core.graph.inference import (
+    LONGEST_SHAPE,
+    PROPAGATING,
+    infer_types,
+    prove_wrong,
+)
 from epctx_core.graph.type_table import make_declared_types
 
 HEADER = '<ir_version: 9, opset_import: ["": 17]>'
@@ -44,6 +49,24 @@ def test_a_shape_that_a_body_computes_is_followed():
     )
 
     assert types.get("y").shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ['value_string = "x"', 'value_strings = ["x"]', "value_ints: ints = @r"],
+)
+def test_steps_of_a_slice_that_are_no_numbers_are_for_a_check_that_names_the_node(
+    attribute,
+):
+    model = parser.parse_model(
+        HEADER + "g (float[4] x) => (y) <int64[1] zero = {0}, int64[1] end = {4}> "
+        "{ s = Constant <value_int = 1> () y = Slice (x, zero, end, zero, s) }"
+    )
+    maker = parser.parse_node(f"s = Constant <{attribute}> ()")
+    model.graph.node[0].CopyFrom(maker)
+
+    infer_types(model)  # no error
+    assert "Slice" in prove_wrong(model)
 
 
 @pytest.mark.parametrize("length", [LONGEST_SHAPE, LONGEST_SHAPE + 1])

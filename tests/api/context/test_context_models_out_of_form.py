@@ -103,6 +103,15 @@ def give_a_name_twice_in_a_branch(model):
     add_branches(model, "t1 = Neg(x) t1 = Abs(x) t0 = Neg(t1)")
 
 
+def leave_out_what_a_branch_is_to_give(model):
+    add_branches(model, "t1 = Neg(x)")
+
+
+def leave_the_output_of_a_branch_without_a_name(model):
+    add_branches(model, "t0 = Neg(x)")
+    model.graph.node[-1].attribute[0].g.output[0].name = ""
+
+
 def leave_out_a_branch(model):
     add_branches(model, "t0 = Neg(x)")
     del model.graph.node[-1].attribute[1]
@@ -150,6 +159,8 @@ FAULTS = [
     read_a_name_that_nobody_gives_in_a_branch,
     give_a_name_of_the_main_graph_in_a_branch,
     give_a_name_twice_in_a_branch,
+    leave_out_what_a_branch_is_to_give,
+    leave_the_output_of_a_branch_without_a_name,
     leave_out_a_branch,
     read_a_name_that_nobody_gives,
     give_a_name_twice,

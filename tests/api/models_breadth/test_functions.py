@@ -270,3 +270,47 @@ def test_explaining_each_call_costs_no_look_at_each_function():
         counts += count
 
     assert counts[1] < 3 * counts[0]
+
+
+def test_kept_functions_that_no_set_can_have_are_a_fault_of_the_ep():
+    class Wrong(Taker):
+        keeps_functions = (["mine", "Scaled"],)
+
+    model = sequence_of_functions().model.SerializeToString()
+
+    with pytest.raises(epctx.PluginError, match="in keeps_functions"):
+        epctx.InferenceSession(
+            model, providers=[Wrong.name], registry=registry_with(Wrong)
+        )
+
+
+def test_a_session_looks_up_an_ep_once_and_keeps_it_whatever_the_host_removes():
+    names = []
+
+    class Counting(epctx.Registry):
+        def resolve(self, name):
+            names.append(name)
+            return super().resolve(name)
+
+    registry = Counting(entry_points=False)
+    registry.register(Taker)
+    model = sequence_of_functions().model.SerializeToString()
+
+    with epctx.InferenceSession(model, providers=[Taker.name], registry=registry):
+        pass
+
+    assert names == [Taker.name]
+
+
+def test_a_plugin_that_cannot_be_imported_is_a_finding_of_a_verification():
+    class Broken(epctx.Registry):
+        def resolve(self, name):
+            raise epctx.PluginError("it cannot be imported.", ep=name)
+
+    options = epctx.SessionOptions()
+    options.add_provider("AnyExecutionProvider")
+    model = sequence_of_functions().model.SerializeToString()
+
+    report = epctx.verify_model(model, options, registry=Broken(entry_points=False))
+
+    assert "plugin-broken" in {finding.code for finding in report.findings}
