@@ -91,14 +91,16 @@ def blame_host(
     callback: str,
     *,
     passing: tuple[type[BaseException], ...] = (EpctxError, SystemExit),
+    caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
 ) -> Iterator[None]:
     """Turn an exception of a block that calls a callback of the host into Fail.
 
     Args:
         callback: what raised and at what, such as "the progress callback raised at
             stage 'compile'".
-        passing: exceptions that pass, by which a callback may end the work. Those of
-            test frameworks, which are no `Exception`, always do.
+        passing: exceptions that pass, by which a callback may end the work.
+        caught: exceptions that are turned. Others pass, too, such as those of test
+            frameworks, which are no `Exception`.
 
     Raises:
         Fail: the callback raised; that is the cause, and its text is part of the
@@ -106,9 +108,9 @@ def blame_host(
     """
     try:
         yield
-    except (Exception, SystemExit) as error:
-        if isinstance(error, passing):
-            raise
+    except passing:
+        raise
+    except caught as error:
         hint = "The callback's own exception is the cause of this error (`__cause__`)."
         raise Fail(f"{callback}: {describe(error)}.", hint=hint) from error
 

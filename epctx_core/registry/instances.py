@@ -341,7 +341,11 @@ class ProviderInstances:
         with ExitStack() as stack:
             for host in self._observers:
                 span = f"the span of the host plugin {host.label}"
-                with blame_host(f"{span} raised", passing=(EpctxError,)):
+                with blame_host(
+                    f"{span} raised",
+                    passing=(EpctxError, KeyboardInterrupt),
+                    caught=(BaseException,),
+                ):
                     manager = host.plugin.span(name, category, facts)
                     manager.__enter__()
                 leave = partial(manager.__exit__, None, None, None)
