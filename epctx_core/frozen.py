@@ -45,8 +45,8 @@ def _make_repr(cls: type) -> _Function:
     shown = [field.name for field in fields(cls) if field.repr]
 
     def describe(self: Any) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
-        return f"{type(self).__qualname__}({values})"
+        values = (f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{type(self).__qualname__}({', '.join(values)})"
 
     return describe
 
@@ -63,12 +63,13 @@ def _make_eq(cls: type) -> _Function:
 
 
 def _make_hash(cls: type) -> _Function:
-    names = [
-        field.name
-        for field in fields(cls)
-        if (field.compare if field.hash is None else field.hash)
-    ]
-    values_of = _make_getter(names)
+    values_of = _make_getter(
+        [
+            field.name
+            for field in fields(cls)
+            if (field.compare if field.hash is None else field.hash)
+        ]
+    )
 
     def compute_hash(self: Any) -> int:
         return hash(values_of(self))

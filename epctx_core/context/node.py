@@ -49,8 +49,8 @@ _KINDS = {
 }  # fmt: skip
 
 _DEFAULTS: dict[str, Any] = {"main_context": 1, "embed_mode": 1, "source": ""}
-_SWITCHES = frozenset({"embed_mode", "main_context"})
-_NAMES = frozenset({"partition_name", "source"})
+_SWITCHES = ("embed_mode", "main_context")
+_NAMES = ("partition_name", "source")
 
 BOUNDARY_TYPES = frozenset(
     {

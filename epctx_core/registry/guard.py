@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from epctx_core.errors import (
     EpctxError,
@@ -25,7 +25,6 @@ from epctx_core.errors import (
     describe,
     suggestion,
 )
-from epctx_core.frozen import dataclass
 from epctx_core.plugin import (
     PLUGIN_API,
     ExecutionProvider,
@@ -281,8 +280,7 @@ _GONE = {
 """Hints by the names of hooks that were there before API 1 was released."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MarkedMethod:
+class MarkedMethod(NamedTuple):
     """An attribute marked with `hookimpl`.
 
     Attributes:

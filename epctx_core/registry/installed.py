@@ -15,7 +15,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.machinery import PathFinder
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from epctx_core.frozen import dataclass
 from epctx_core.registry.records import normalise_name
@@ -30,8 +30,7 @@ OBJECT = re.compile(
 """Value of an entry point that names an object of a module."""
 
 
-@dataclass(frozen=True)
-class EntryPoint:
+class EntryPoint(NamedTuple):
     """Entry point of a distribution, as Python's packaging has them."""
 
     name: str

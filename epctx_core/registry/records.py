@@ -39,12 +39,10 @@ class PluginState(Enum):
     """
 
 
-USABLE_STATES = frozenset(
-    {
-        PluginState.DISCOVERED,
-        PluginState.LOADED,
-        PluginState.RESTART_NEEDED,
-    }
+_USABLE_STATES = (
+    PluginState.DISCOVERED,
+    PluginState.LOADED,
+    PluginState.RESTART_NEEDED,
 )
 
 
@@ -104,7 +102,7 @@ class PluginRecord:
     @property
     def usable(self) -> bool:
         """True if a session may use it, as far as is known without importing it."""
-        return self.state in USABLE_STATES
+        return self.state in _USABLE_STATES
 
     @property
     def undecided(self) -> bool:

@@ -226,7 +226,7 @@ class Work:
         # there.
         if self.choices:
             self.skip_unavailable(self.purpose)
-        functions = set[FunctionId]()
+        functions: set[FunctionId] = set()
         for choice in self.choices:
             with blame(choice.record, "keeps_functions"):
                 functions.update(choice.cls.keeps_functions)
