@@ -21,11 +21,13 @@ from epctx_onnxruntime.engine import OnnxRuntimeEngine
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.registry.instances import ProviderInstances
+from epctx_core.registry.instances import ProviderHooks
 
-SIDE = 2048
+SIDE = 3072
 WEIGHTS = 2 * SIDE * SIDE * 4
-"""Bytes of the two weights: the unit of bytes read, written and copied."""
+"""Bytes of the two weights: the unit of bytes read, written and copied. A quarter of
+them is far more than the buffers and modules of a case, some 8 MiB.
+"""
 
 SOURCE, DATA, CONTEXT, BINARY = "net.onnx", "net.data", "net_ctx.onnx", "net_qnn.bin"
 INLINE = "net_inline.onnx"
@@ -101,7 +103,7 @@ class Counts:
         self.read = self.written = self.copied = self._in_kernel = 0
         sys.addaudithook(self._heard)
         self._look_at(
-            ProviderInstances, "call", lambda _ep, hook, **_: self.hooks.update([hook])
+            ProviderHooks, "call", lambda hook, _arguments: self.hooks.update([hook])
         )
         self._look_at(OnnxRuntimeEngine, "prepare", self._count_engine)
         self._copy = os.copy_file_range

@@ -1,7 +1,7 @@
 """Costs of the main cases, in counts rather than seconds: a regression fails on any
 machine.
 
-The network has two weights of 16 MiB in a file, two partitions for QNN and a node for
+The network has two weights of 36 MiB in a file, two partitions for QNN and a node for
 the CPU EP. Bytes read, written and copied are in units of those weights, to the half: 0
 means that no weight byte was touched by a call or lies in memory of its own. Each case
 runs in a fresh process, imports done.
