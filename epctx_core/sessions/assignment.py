@@ -49,7 +49,23 @@ class RefusalRecord:
     follows: dict[int, int] = field(default_factory=dict, compare=False)
 
 
-class GraphAssignment:
+class _Claimed:
+    """Partitions that EPs claimed, of a graph or of a model."""
+
+    claimed: list[GraphPartition]
+
+    @property
+    def partitions(self) -> list[GraphPartition]:
+        """Those whose nodes do not stay in the model."""
+        return [p for p in self.claimed if not p.keeps_nodes]
+
+    @property
+    def kept(self) -> list[GraphPartition]:
+        """Those whose nodes stay in the model."""
+        return [p for p in self.claimed if p.keeps_nodes]
+
+
+class GraphAssignment(_Claimed):
     """Assignment of the nodes of one graph.
 
     Attributes:
@@ -75,19 +91,9 @@ class GraphAssignment:
             for node, subgraphs in graph.subgraphs.items()
         }
         self.executed: set[int] = set()
-        self.claimed: list[GraphPartition] = []
+        self.claimed = []
         self.take([[node] for node in reserved.get(graph.path, ())])
         self.take_control_flow()
-
-    @property
-    def partitions(self) -> list[GraphPartition]:
-        """Those whose nodes do not stay in the model."""
-        return [p for p in self.claimed if not p.keeps_nodes]
-
-    @property
-    def kept(self) -> list[GraphPartition]:
-        """Those whose nodes stay in the model."""
-        return [p for p in self.claimed if p.keeps_nodes]
 
     @cached_property
     def partitioner(self) -> Partitioner:
@@ -181,7 +187,7 @@ class GraphAssignment:
 
 
 @dataclass(kw_only=True)
-class Assignment:
+class Assignment(_Claimed):
     """Assignment of all nodes of a model.
 
     Attributes:
@@ -230,16 +236,6 @@ class Assignment:
     def of(self, ep: str) -> list[GraphPartition]:
         """Return one EP's partitions."""
         return [p for p in self.partitions if p.ep == ep]
-
-    @property
-    def partitions(self) -> list[GraphPartition]:
-        """Those whose nodes do not stay in the model."""
-        return [p for p in self.claimed if not p.keeps_nodes]
-
-    @property
-    def kept(self) -> list[GraphPartition]:
-        """Those whose nodes stay in the model."""
-        return [p for p in self.claimed if p.keeps_nodes]
 
     def release(self, partitions: Collection[GraphPartition]) -> None:
         """Release partitions of any graph."""
