@@ -94,7 +94,7 @@ _DEFAULTS: Mapping[str, object] = {
     "_dimensions": dict,
     "_denotations": dict,
 }
-"""Attribute to its default; a class stands for an instance, each object's own."""
+"""Attribute to its default; a class where each object gets an instance of its own."""
 
 
 class SessionOptions(Strict):

@@ -16,6 +16,7 @@ from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from epctx_core.errors import describe
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.installed import (
     OBJECT,
@@ -156,7 +157,7 @@ def _ask_finder(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - as in an import of a plugin
-        reason = f"it failed to find EPs: {type(error).__name__}: {error}"
+        reason = f"it failed to find EPs: {describe(error)}"
         return [make(finder, reason=reason)]
 
 

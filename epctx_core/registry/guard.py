@@ -7,7 +7,6 @@ from __future__ import annotations
 import builtins
 import inspect
 import logging
-import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -392,7 +391,6 @@ def _find_problems(cls: Any, name: str | None) -> Iterator[Problem]:
 
 
 _COLLECTIONS = (tuple, list, set, frozenset)
-_IN_FILE_NAMES = {"name": EP_NAME, "binary_suffix": re.compile(f"({EP_NAME.pattern})?")}
 
 
 def _find_wrong_attributes(
@@ -416,9 +414,10 @@ def _find_wrong_attributes(
                     fault = f"{attribute} holds {option!r:.160}, which is not a "
                     hint = 'Write ProviderOption("name", int, default=…, doc="…").'
                     yield fault + "ProviderOption that a host can set", hint
-        elif attribute in _IN_FILE_NAMES and not _IN_FILE_NAMES[attribute].fullmatch(
-            value
-        ):
+        elif (
+            attribute == "name" or (attribute == "binary_suffix" and value)
+        ) and not EP_NAME.fullmatch(value):
+            # Both become parts of names of files.
             fault = f"{attribute} is {value!r:.80}"
             yield fault, "Use letters, digits, '_', '.' and '-'."
         elif attribute == "name" and expected_name not in (None, value):
