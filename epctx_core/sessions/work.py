@@ -123,6 +123,7 @@ class Work:
         self.purpose = Purpose.RUN
         self.choices: list[ProviderChoice] = []
         self.skipped: tuple[SkippedProvider, ...] = ()
+        self._chosen_for: Purpose | None = None
         self.manifest: Manifest | None = None
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         self.readers: dict[str, PayloadReader] = {}
@@ -176,6 +177,7 @@ class Work:
     def _choose(self, purpose: Purpose | None) -> None:
         requested = self.requested or ()
         self.choices, self.skipped = self.providers.choose(requested, purpose)
+        self._chosen_for = purpose
 
     def open(self) -> OpenModel:
         """Read the model, check, type and index it, its files all of one state.
@@ -269,8 +271,8 @@ class Work:
         it.
         """
         self.purpose = purpose
-        if self.config.optional_providers:
-            # All others are chosen for any purpose.
+        # All but optional ones are chosen for any purpose.
+        if self.config.optional_providers and purpose is not self._chosen_for:
             self._choose(purpose)
 
     def route_node(self, node: ContextNodeRecord) -> None:
