@@ -7,7 +7,6 @@ error is sent as its class, its text and its fields, never as an object.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import struct
 import threading
@@ -235,14 +234,6 @@ _PLUGIN_FIELDS = ("hook", "distribution", "version")
 _LONGEST = LONGEST_MESSAGE
 """Characters of one text of an error."""
 _LONGEST_TRACE = 1 << 16
-
-
-def describe(error: BaseException) -> str:
-    """Return type and text of an exception, also of one whose `__str__` raises."""
-    with contextlib.suppress(Exception, SystemExit, GeneratorExit):
-        # It is a plugin's exception class.
-        return f"{type(error).__name__}: {error}"
-    return type(error).__name__
 
 
 def make_printable(text: str, longest: int, *, keeps_lines: bool = False) -> str:

@@ -21,6 +21,7 @@ from epctx_core.errors import (
     InternalError,
     PackageMissing,
     PluginError,
+    describe,
 )
 from epctx_core.ext import HOOKS
 from epctx_core.plugin import Purpose
@@ -31,7 +32,6 @@ from epctx_isolation.channel import (
     ProtocolError,
     RemoteError,
     decode_error,
-    describe,
     encode_error,
     make_printable,
 )

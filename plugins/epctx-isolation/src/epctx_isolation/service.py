@@ -29,6 +29,7 @@ from epctx_core.errors import (
     RuntimeException,
     conceal,
     concealed,
+    describe,
 )
 from epctx_core.ext import HOOKS, CpuEngine, ProviderChoice, ProviderSession
 from epctx_core.plugin import EnginePolicy, ModelIdentity, Purpose, WeightlessMode
@@ -39,7 +40,6 @@ from epctx_isolation.channel import (
     Message,
     ProtocolError,
     decode_error,
-    describe,
     encode_error,
 )
 from epctx_isolation.codecs import ARGUMENTS, RESULTS
