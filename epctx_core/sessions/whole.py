@@ -26,10 +26,14 @@ from epctx_core.sessions.placement import Placement, describe_counts
 from epctx_core.sessions.plan import Plan, StepSpec
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from onnx import ModelProto, NodeProto
 
     from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.model_io import SourceModel
+    from epctx_core.graph.weights import Weight
 
 
 def prepare_whole(
@@ -94,17 +98,35 @@ def prepare_whole(
         allocates=engine.allocates,
         nodes=range(len(nodes)),
     )
-    sizes = {name: weight.nbytes for name, weight in source.weights.items()}
+    placement = _describe_placement(nodes, counts, read, source.weights)
+    plan = Plan([step], inputs=inputs, outputs=outputs, constants={})
+    return plan, TypeTable([*graph.input, *results]), placement
+
+
+def _describe_placement(
+    nodes: Sequence[NodeProto],
+    counts: Mapping[tuple[str, str], int],
+    read: AbstractSet[str],
+    weights: Mapping[str, Weight],
+) -> Placement:
+    """Return the placement of nodes that are all the engine's.
+
+    Args:
+        nodes: of the only graph.
+        counts: the number of nodes by domain and operator.
+        read: the names that they read.
+        weights: the initializers.
+    """
+    sizes = {name: weight.nbytes for name, weight in weights.items()}
     for name, tensor in find_constants(nodes):
         if tensor.data_type != TensorProto.STRING:
             sizes[name] = compute_raw_size(tensor.data_type, (*tensor.dims,))
+
     row = describe_counts(counts, sum([sizes[name] for name in sizes.keys() & read]))
-    placement = Placement(
+    return Placement(
         nodes=len(nodes),
         folded_nodes=0,
         inside_nodes=0,
         eps=[{"ep": CPU_EP, "provided_by": "engine", "simulated": False, **row}],
         left=[],
     )
-    plan = Plan([step], inputs=inputs, outputs=outputs, constants={})
-    return plan, TypeTable([*graph.input, *results]), placement
