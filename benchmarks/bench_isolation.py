@@ -1,4 +1,4 @@
-"""Isolated EPs: what the process of its own costs a compile, a load, and each run; as
+"""Isolation: the cost of a process of its own for a compile, a load, and each run, as
 ratios to none.
 """
 

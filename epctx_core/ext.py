@@ -5,15 +5,12 @@ An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and
 exactly its own version of the core.
 
 `CpuEngine`:
-    the engine that EPs are lent in another process, and in an explanation
-    (epctx-conformance, epctx-isolation).
-`GraphIndex`, `GraphPartition`, `GraphSlice`:
-    a copy of a model in another process (epctx-isolation).
+    the engine that EPs are lent in an explanation (epctx-conformance).
 `HOOKS`:
     giving an implementation a hook's whole signature (epctx-bench,
-    epctx-conformance, epctx-isolation).
+    epctx-conformance).
 `MappedFile`:
-    that copy's weights; files that a model names (epctx-files, epctx-isolation).
+    files that a model names (epctx-files).
 `ModelFolder`:
     opening only what lies in a model's folder, and the state of a file there
     (epctx-cache, epctx-cli, epctx-files, epctx-report).
@@ -24,19 +21,16 @@ exactly its own version of the core.
     saying that it cannot be before any work is done for it (epctx-batch,
     epctx-bench, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
 `ProviderSession`:
-    the EPs that a compile will have, with options and versions; an EP instance in
-    another process (epctx-bench, epctx-cache, epctx-isolation).
-`PrivatePayloads`:
-    loading in a session what an EP compiled in another process (epctx-isolation).
+    the EPs that a compile will have, with options and versions (epctx-bench,
+    epctx-cache).
 `ProviderChoice`:
-    an EP of a compile or a session, with its options (epctx-cache, epctx-isolation,
-    epctx-onnxruntime).
+    an EP of a compile or a session, with its options (epctx-cache, epctx-onnxruntime).
 `SESSION_OPTIONS`:
     the part of each in a key; the same options of onnxruntime; those that another
     process knows; those that are no secret (epctx-batch, epctx-cache, epctx-isolation,
     epctx-onnxruntime).
-`types_of`:
-    that copy's types (epctx-isolation).
+`SessionState`:
+    a session that another process loads and runs (epctx-isolation).
 `Weight`:
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
@@ -48,13 +42,15 @@ exactly its own version of the core.
     names of packages and of wheels with EPs (epctx-cache, epctx-onnxruntime).
 `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
+`make_scratch_folder`:
+    temporary files of another process (epctx-isolation).
 `digest_model`:
     a digest of a model with its weights, and the state of its files (epctx-cache).
 `host_call`:
     one call of a host that compiles, loads or explains (epctx-cache, epctx-conformance,
     epctx-onnxruntime).
 `implemented_hooks`:
-    knowing which hooks an EP has (epctx-cli, epctx-conformance, epctx-isolation).
+    knowing which hooks an EP has (epctx-cli, epctx-conformance).
 `import_installed`:
     naming the package that a command or a function needs (epctx-batch, epctx-cli,
     epctx-conformance, epctx-onnxruntime).
@@ -76,9 +72,12 @@ exactly its own version of the core.
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).
+`watch_calls`:
+    telling which plugin was called when a process died (epctx-isolation).
 `Work`:
-    reading a model that is to be converted or sealed, and asking EPs for their claims
-    (epctx-conformance, epctx-files, epctx-onnxruntime).
+    reading a model that is to be converted or sealed, asking EPs for their claims, and
+    handing a model with its options to another process (epctx-conformance,
+    epctx-files, epctx-isolation, epctx-onnxruntime).
 """
 
 from __future__ import annotations
@@ -94,15 +93,11 @@ if TYPE_CHECKING:
     from epctx_core.context.model_formats import *
     from epctx_core.context.model_head import *
     from epctx_core.context.paths import *
-    from epctx_core.context.payload_writer import *
     from epctx_core.context.scratch import *
     from epctx_core.engines.cpu_engine import *
     from epctx_core.forwarding import *
-    from epctx_core.graph.extraction import *
-    from epctx_core.graph.index import *
     from epctx_core.graph.inference import *
     from epctx_core.graph.mapping import *
-    from epctx_core.graph.type_table import *
     from epctx_core.graph.weights import *
     from epctx_core.installing import *
     from epctx_core.options.table import *
@@ -112,6 +107,7 @@ if TYPE_CHECKING:
     from epctx_core.registry.installed import *
     from epctx_core.registry.records import *
     from epctx_core.sessions.host import *
+    from epctx_core.sessions.load import *
     from epctx_core.sessions.providers import *
     from epctx_core.sessions.source import *
     from epctx_core.sessions.work import *
@@ -123,28 +119,26 @@ _HOME = {
     "epctx_core.context.metadata": ("parse_json",),
     "epctx_core.context.model_formats": ("read_with_manifest",),
     "epctx_core.context.paths": ("ModelFolder",),
-    "epctx_core.context.payload_writer": ("PrivatePayloads",),
     "epctx_core.context.scratch": (
         "make_private_folder",
+        "make_scratch_folder",
         "get_user_folder",
         "remove_tree",
     ),
     "epctx_core.engines.cpu_engine": ("CpuEngine",),
     "epctx_core.forwarding": ("import_installed",),
     "epctx_core.installing": ("install_command", "known_ep"),
-    "epctx_core.graph.index": ("GraphIndex",),
     "epctx_core.graph.mapping": ("MappedFile", "read_small_file"),
-    "epctx_core.graph.extraction": ("GraphPartition", "GraphSlice"),
     "epctx_core.graph.inference": ("infer_safely",),
-    "epctx_core.graph.type_table": ("types_of",),
     "epctx_core.graph.weights": ("Weight",),
     "epctx_core.options.table": ("SESSION_OPTIONS",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.publish.publication": ("Publication",),
-    "epctx_core.registry.guard": ("implemented_hooks",),
+    "epctx_core.registry.guard": ("implemented_hooks", "watch_calls"),
     "epctx_core.registry.installed": ("list_distributions",),
     "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),
+    "epctx_core.sessions.load": ("SessionState",),
     "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession"),
     "epctx_core.sessions.source": ("digest_model",),
     "epctx_core.sessions.work": ("Work",),

@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from epctx_core.errors import InvalidArgument, RuntimeException
-from epctx_core.options.choices import CPU_EP
+from epctx_core.options.choices import CPU_EP, Isolation
 from epctx_core.options.strict import Strict
 from epctx_core.plugin.extensions import run_with_options
 from epctx_core.process import keep_forever
@@ -81,15 +81,7 @@ class InferenceSession(Strict):
         self._options, requested = host.read_request(
             sess_options, providers, provider_options
         )
-        work = Work(model, self._options, registry, requested)
-        exporter = None
-        if work.config.context_enable:
-            # Loading and running need nothing of compiling to files.
-            from epctx_core.compiling.compile import prepare_export
-
-            exporter = prepare_export(work)
-
-        state = load_session(work, exporter)
+        state = open_session(Work(model, self._options, registry, requested))
         self._state: SessionState | None = state
         self._inputs = state.inputs
         self._outputs = state.outputs
@@ -285,10 +277,7 @@ class InferenceSession(Strict):
             InvalidArgument: no EP has such an option, or a value is not allowed.
             PluginError: an EP failed.
         """
-        providers = self._open().providers
-        from epctx_core.sessions.dynamic_options import set_dynamic_options
-
-        set_dynamic_options(providers, options)
+        self._open().providers.set_dynamic_options(options)
 
     def placement(self) -> Placement:
         """Return the nodes and weights of each EP, and why EPs left nodes to the CPU
@@ -400,3 +389,22 @@ class InferenceSession(Strict):
             keep_forever(state)
         else:
             state.providers.close()
+
+
+def open_session(work: Work) -> SessionState:
+    """Load a model and make it ready to run, here or in another process; see
+    `InferenceSession`.
+    """
+    if work.config.compile_isolation is not Isolation.NONE:
+        from epctx_core.compiling.out_of_process import load_isolated
+
+        state = load_isolated(work)
+        if state is not None:
+            return state
+    exporter = None
+    if work.config.context_enable:
+        # Loading and running need nothing of compiling to files.
+        from epctx_core.compiling.compile import prepare_export
+
+        exporter = prepare_export(work)
+    return load_session(work, exporter)

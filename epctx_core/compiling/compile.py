@@ -43,12 +43,13 @@ from epctx_core.graph.model_io import get_model_path
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import (
     GraphOptimizationLevel,
+    Isolation,
     OrtCompileApiFlags,
 )
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.hookspecs import CONTEXT_HOOKS
 from epctx_core.process import pause_collection
-from epctx_core.publish.publication import Publication
+from epctx_core.publish.publication import Publication, settle_death
 from epctx_core.sessions.claims import explain_unused_eps
 from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import (
@@ -137,10 +138,38 @@ class Compile:
         Raises:
             EpctxError: see `ModelCompiler.compile_to_file`.
         """
+        if self.work.config.compile_isolation is not Isolation.NONE:
+            return self._run_isolated()
+        with closing(self.work):
+            return self.run_stages()
+
+    def _run_isolated(self) -> CompileReport:
+        """Take all stages in another process."""
+        from epctx_core.sessions.isolation import use_isolation
+
+        self.check_destination(has_payloads=False)
+        functions = {
+            "sink": self.sink,
+            "write": self.deliver,
+            "locate": self.destination.placement.locate,
+        }
+        with (
+            settle_death(self.destination.folder),
+            use_isolation(self.work.config) as isolation,
+        ):
+            return isolation.call(
+                self.work,
+                Compile.run_stages,
+                {"self": self},
+                CompileReport,
+                functions,
+            )
+
+    def run_stages(self) -> CompileReport:
+        """Take all stages in this process; the caller closes the work."""
         work = self.work
         with ExitStack() as stack, work.cancel.by_interrupt():
             self.choose()
-            stack.enter_context(closing(work))
             self.open()
             stack.enter_context(pause_collection(work.model.node_count))
             with self.settle() as workspace_of:

@@ -29,11 +29,13 @@ from epctx_core.frozen import dataclass
 from epctx_core.graph.model_io import get_model_path
 from epctx_core.options import (
     GraphOptimizationLevel,
+    Isolation,
     OrtCompileApiFlags,
     SessionConfig,
     SessionOptions,
 )
 from epctx_core.process import keep_forever
+from epctx_core.publish.publication import settle_death
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
@@ -399,6 +401,8 @@ class ShareGroup:
         self._members: list[Compile] = []
         self._open = ExitStack()
         self._report: ShareReport | None = None
+        # The group in another process, which its first model may ask for.
+        self._isolated: Any = None
         self._process = os.getpid()
         self._is_over = False
 
@@ -484,6 +488,9 @@ class ShareGroup:
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
         """
         self._refuse_over()
+        if isolated := self._find_isolated(sess_options):
+            isolated.compile(model, sess_options, name)
+            return
         with ExitStack() as stack:
             if not self._members:
                 # Of a first model that fails, nothing stays.
@@ -510,6 +517,27 @@ class ShareGroup:
 
         self._folder = member.destination.folder
         self._members.append(member)
+
+    def _find_isolated(self, session: SessionOptions) -> Any:
+        """Return the group in another process; None if the first model is compiled
+        here.
+        """
+        config = host.copy_options(session).config()
+        is_wanted = config.compile_isolation is not Isolation.NONE
+        if self._isolated is None and is_wanted and not self._members:
+            from epctx_core.sessions.isolation import use_isolation
+
+            arguments = {
+                "output_dir": self._folder,
+                "flags": self._flags,
+                "graph_optimization_level": self._level,
+                "progress": self._progress,
+                "registry": self._registry,
+            }
+            with use_isolation(config) as isolation:
+                self._isolated = isolation.share(config, arguments)
+            self._open.callback(self._isolated.discard)
+        return self._isolated
 
     def _make_member(
         self,
@@ -559,6 +587,11 @@ class ShareGroup:
                 should.
         """
         self._refuse_over()
+        if self._isolated is not None:
+            with settle_death(self._folder):
+                self._report = self._isolated.finish(ShareReport)
+            self.discard()
+            return self._report
         if not self._members:
             raise Fail(
                 "a share group without a model cannot be written.",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -38,7 +39,6 @@ from epctx_core.errors import (
 from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_declared_types
 from epctx_core.graph.walks import list_operators, walk_indexed_nodes
-from epctx_core.options import Isolation
 from epctx_core.plugin import (
     ContextNode,
     ContextReader,
@@ -52,9 +52,14 @@ from epctx_core.process import resume_collection
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
 from epctx_core.sessions.plan import make_mismatch_error
-from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+from epctx_core.sessions.providers import (
+    ProviderChoice,
+    ProviderSession,
+    check_progress,
+)
 from epctx_core.sessions.signature import describe_array, has_shape
 from epctx_core.sessions.source import infer_model_types
+from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -207,32 +212,24 @@ def _read(
     """Have one EP read its nodes: whole, or as far as it checks payloads."""
     choice = providers.choices[ep]
     whole = choice.cls.loads_without_device
-    is_isolated = providers.config.compile_isolation is not Isolation.NONE
-    if is_isolated and not whole:
-        _log.debug(
-            (
-                "not read back: %s is isolated, and its class is not asked what its "
-                "process wrote."
-            ),
-            ep,
-        )
-        return
-
     try:
-        with providers.context_to_read(ep) as context, ExitStack() as stack:
+        with ExitStack() as stack:
+            # It opens no device, and shares nothing with the compiling instance.
+            context = replace(
+                providers.contexts[ep],
+                purpose=Purpose.EXPORT,
+                progress=check_progress,
+                workspace=stack.enter_context(closing(SessionWorkspace())),
+            )
             context.cancel.raise_if_requested()
             if whole:
-                # A process of its own for a few milliseconds of reading would cost more
-                # than many a compile.
-                session = providers
-                if not is_isolated:
-                    session = ProviderSession(
-                        providers.session,
-                        providers.registry,
-                        host_plugins=providers.instances.host_plugins,
-                    )
-                    stack.enter_context(closing(session))
-                    session.add(choice, choice.cls, context)
+                session = ProviderSession(
+                    providers.session,
+                    providers.registry,
+                    host_plugins=providers.instances.host_plugins,
+                )
+                stack.enter_context(closing(session))
+                session.add(choice, context)
                 session.load_nodes(ep, nodes, reader, Purpose.EXPORT)
                 return
             for finding in look_into(choice, context, nodes, reader) or ():

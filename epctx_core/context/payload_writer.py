@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from epctx_core.context.callbacks import view_bytes
 from epctx_core.context.digests import (
@@ -22,30 +21,16 @@ from epctx_core.context.digests import (
     Segment,
 )
 from epctx_core.context.embedding import make_marker
-from epctx_core.context.node import (
-    ContextNodeRecord,
-    make_context_node,
-    read_context_node,
-)
-from epctx_core.context.paths import ModelFolder
-from epctx_core.context.payload_reader import PayloadReader, make_plugin_nodes
-from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.file_names import is_payload_name
 from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
 from epctx_core.options import WeightlessMode
-from epctx_core.plugin.protos import NodeProto
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import PathInput
-    from epctx_core.graph.type_table import TypeTable
     from epctx_core.plugin import (
-        ContextNode,
-        ContextReader,
-        EPContextNode,
-        Partition,
         TensorView,
     )
 
@@ -349,83 +334,3 @@ class PayloadSet:
         self._handles.append(handle)
         self.writers[id(handle)] = writer
         return handle
-
-
-class PrivatePayloads:
-    """Payloads for some partitions; they take the same way as a context model's, checks
-    included.
-
-    Attributes:
-        writer: what the EP writes with.
-
-    Args:
-        ep: the EP name.
-        partitions: what was compiled.
-    """
-
-    def __init__(self, ep: str, partitions: Sequence[Partition]) -> None:
-        self._ep = ep
-        self._stack = ExitStack()
-        self._folder = self._stack.enter_context(make_scratch_folder())
-        self._set = PayloadSet(
-            ep,
-            file_name=lambda name: f"{name or 'payload'}.bin",
-            # Without a buffer, as it is read while it is still open.
-            open_sink=lambda name: self._stack.enter_context(
-                (self._folder / name).open("xb", buffering=0)
-            ),
-            embedded=False,
-            graphs_by_model=(tuple(p.name for p in partitions),),
-        )
-        self.writer = self._set.handle
-
-    def read(
-        self, described: Sequence[EPContextNode], types: TypeTable
-    ) -> tuple[Sequence[ContextNode], ContextReader]:
-        """Return nodes and payloads as a load of a context model gives them; nothing is
-        written from then on.
-
-        Args:
-            described: what the EP said of its nodes.
-            types: those of the model that the partitions are of.
-
-        Raises:
-            InvalidGraph: references without any primary, or an attribute of the wrong
-                type.
-        """
-        records = {
-            str(node.partition.name): self._make_record(node, node.partition)
-            for node in described
-        }
-        reader = PayloadReader(
-            records,
-            folder=ModelFolder(self._folder),
-            manifest=None,
-            scratch=self._stack,
-        )
-        return make_plugin_nodes(list(records.values()), types, self._ep), reader
-
-    def _make_record(
-        self, description: EPContextNode, partition: Any
-    ) -> ContextNodeRecord:
-        written = self._set.writers.get(id(description.payload))
-        node = make_context_node(
-            NodeProto(
-                name=partition.name,
-                input=partition.input_names,
-                output=partition.output_names,
-            ),
-            {
-                **description.attributes,
-                "partition_name": description.graph_name,
-            },
-            source=self._ep,
-            main_context=bool(description.main_context),
-            embed_mode=False,
-            cache=None if written is None else written.get_cache_value(),
-        )
-        return read_context_node(node, 0, partition.graph.path)
-
-    def close(self) -> None:
-        """Remove all of it."""
-        self._stack.close()

@@ -54,11 +54,9 @@ class GraphSlice:
         is_assigned: for each node whether an EP has it.
         parent_node: the node that holds this graph as a subgraph; None for the main
             graph.
-        root: the main graph; None if this is it.
 
     Attributes:
         index: the graph's index.
-        root: that of the main graph.
         is_assigned: see the argument.
         grouped: result of the last `convex_groups`: an EP that claims exactly these
             groups needs no second check.
@@ -78,11 +76,9 @@ class GraphSlice:
         partitioner: Partitioner,
         is_assigned: Sequence[bool],
         parent_node: Node | None = None,
-        root: GraphIndex | None = None,
     ) -> None:
         self.parent_node = parent_node
         self.index = graph
-        self.root = root or graph
         self.is_assigned = is_assigned
         self._partitioner = partitioner
         self._own = {

@@ -344,10 +344,6 @@ class GraphIndex:
                 yield from subgraph.walk()
         yield self
 
-    def get_node(self, index: int) -> Node:
-        """Return a node."""
-        return Node(self, index)
-
     def get_node_name(self, index: int) -> str:
         """Return a node's name; one without a name is named by operator and index."""
         return self.names[index] or f"{self.op_types[index]}_{index}"

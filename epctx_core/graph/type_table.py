@@ -181,16 +181,6 @@ class TypeTable:
             table = table.get_subgraph(node, attribute)
         return table
 
-    def list_declaring_graphs(self) -> list[GraphProto]:
-        """Return a graph that declares all types, those in subgraphs too, and where
-        there are hints one without them.
-
-        See `types_of`. Not to be changed.
-        """
-        self._complete()
-        tables = (self, self._proven)
-        return [table._graph for table in tables if table is not None]  # noqa: SLF001 - of the same class
-
     def _complete(self) -> None:
         """Take over the inferred table, which includes all declarations, once."""
         if self._infer is None:

@@ -410,9 +410,9 @@ class SessionConfig:
         choices={i.value: i for i in Isolation},
         cache=CachePart.LOAD,
         doc=(
-            "Which work of EPs is done in a process of its own, so that a crash or a "
-            "hang there is an error here: empty: none; compile: what a compile asks "
-            "of them; all: loading and running, too."
+            "Which work is done in a process of its own, so that a crash or a hang "
+            "of an EP there is an error here: empty: none; compile: compiles, also "
+            "those of sessions; all: whole sessions, with loading and running, too."
         ),
     )
     compile_seconds = SessionOption(
@@ -422,9 +422,9 @@ class SessionConfig:
         read=_parse_number,
         cache=CachePart.LOAD,
         doc=(
-            "How long each EP may work on the compile of one model, all its calls "
-            "together, before its process is ended: with a limit, compiles are done in "
-            "a process of its own as with `ep.isolate=compile`. Empty: no limit."
+            "How long the compile of one model may take, from the first question to an "
+            "EP, before its process is ended: with a limit, compiles are done in a "
+            "process of their own as with `ep.isolate=compile`. Empty: no limit."
         ),
     )
     isolated_by = SessionOption(
@@ -434,9 +434,9 @@ class SessionConfig:
         read=str,
         cache=CachePart.LOAD,
         doc=(
-            "What isolates EPs for `ep.isolate`, and reads a strange model first for "
-            "`verify`: the name of an entry point of the group `epctx.isolation`. "
-            "`process` is the one of epctx-isolation."
+            "What works in other processes for `ep.isolate`, and reads a strange model "
+            "first for `verify`: the name of an entry point of the group "
+            "`epctx.isolation`. `process` is the one of epctx-isolation."
         ),
     )
     isolation_seconds = SessionOption(
@@ -446,7 +446,10 @@ class SessionConfig:
         values="a whole number of seconds from 1 to 999999",
         read=int,
         cache=CachePart.LOAD,
-        doc="How long one call of an isolated EP may take before its process is ended.",
+        doc=(
+            "How long one call of a plugin in another process, or the work between "
+            "two, may take before that process is ended."
+        ),
     )
     isolation_bytes = SessionOption(
         key="ep.isolate_max_bytes",
@@ -455,8 +458,9 @@ class SessionConfig:
         read=_parse_number,
         cache=CachePart.LOAD,
         doc=(
-            "The most memory that the process of an isolated EP may have for data, "
-            "and the most that it may give back in one message. Empty: no limit."
+            "The most memory that the process of an isolated session or compile may "
+            "have for data, and the most that it may give back in one message. Empty: "
+            "no limit."
         ),
     )
     external_initializers_folder = SessionOption(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin.engine import *
     from epctx_core.plugin.extensions import *
     from epctx_core.plugin.hookspecs import *
+    from epctx_core.plugin.packages import *
     from epctx_core.plugin.provider import *
     from epctx_core.plugin.storage import *
     from epctx_core.plugin.types import *
@@ -33,8 +34,6 @@ _HOME = {
     ),
     "epctx_core.plugin.extensions": (
         "BaseEngine",
-        "ModelFormat",
-        "ProcessIsolation",
         "current_options",
         "write_in_place",
     ),
@@ -50,6 +49,7 @@ _HOME = {
         "KernelRegistry",
         "OperatorTypes",
     ),
+    "epctx_core.plugin.packages": ("ModelFormat", "ProcessIsolation"),
     "epctx_core.plugin.provider": (
         "Cancellation",
         "ExecutionProvider",

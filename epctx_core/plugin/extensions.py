@@ -1,122 +1,25 @@
-"""Contracts of packages that extend epctx by something else than an EP: engines,
-formats of model files, isolation.
-"""
+"""Contract of packages with an engine: its base class, and helpers of it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from epctx_core.errors import NotImplementedByProvider, RuntimeException
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     import onnx
 
-    from epctx_core.options import GraphOptimizationLevel, SessionOptions
+    from epctx_core.options import GraphOptimizationLevel
     from epctx_core.options.run import RunOptions
     from epctx_core.plugin.engine import OptimizedModel, RunnableModel
-    from epctx_core.plugin.provider import ExecutionProvider
-    from epctx_core.plugin.types import EnginePolicy, Purpose
+    from epctx_core.plugin.types import EnginePolicy
     from epctx_core.plugin.views import TensorView
 
 _R = TypeVar("_R")
-
-
-class ModelFormat(Protocol):
-    """Format of model files beside ONNX, decoded to ONNX; an object or a module with
-    these functions.
-
-    A package offers it by the entry-point group `epctx.model_formats`; the entry's name
-    is the format's, as in `session.load_model_format`. It is imported only for models
-    that are not ONNX, and only if the host names the format: by that option, or by a
-    path whose suffix is the name, in any case.
-    """
-
-    def recognizes(self, data: bytes) -> bool:
-        """Return whether bytes are a model in this format, by a look at its first
-        bytes.
-        """
-
-    def decode(
-        self, data: bytes, path: Path | None, count: Callable[[str], None]
-    ) -> onnx.ModelProto:
-        """Decode a model to ONNX.
-
-        Args:
-            data: the whole file.
-            path: of the file, None for bytes.
-            count: called with `messages`, `nodes`, `names` or `bodies` before each one
-                is decoded; raises InvalidGraph for more than the host allows.
-
-        Returns:
-            The model, whose large weights may be external tensors in the same file.
-
-        Raises:
-            InvalidProtobuf: it is damaged, or of an unknown version.
-        """
-
-
-class ProcessIsolation(Protocol):
-    """Processes in which EPs work, and in which a strange file is read first, so that a
-    crash there is an error here; an object or a module with these functions.
-
-    A package offers it by the entry-point group `epctx.isolation`; a host chooses it by
-    the session option `ep.isolate_by`.
-    """
-
-    def isolate(
-        self,
-        record: Any,
-        cls: type[ExecutionProvider],
-        purpose: Purpose,
-        *,
-        mode: str,
-        seconds: int,
-        max_bytes: int | None,
-    ) -> type[ExecutionProvider]:
-        """Return the class whose instances a session uses: its hooks work in another
-        process. `cls` itself if none of this purpose's work is to be isolated.
-
-        A compile has a time limit for all its calls together where the instance's
-        `ProviderContext.session_config` has `ep.compile_timeout`, in seconds.
-
-        Args:
-            record: the EP's `epctx_core.PluginRecord`.
-            cls: the EP's class.
-            purpose: of the instances.
-            mode: `compile` for the work of a compile alone, `all` for all.
-            seconds: most time for one call.
-            max_bytes: most memory for data of a process; None for no limit.
-
-        Raises:
-            InvalidArgument, NotImplementedByProvider: the EP cannot be isolated.
-        """
-
-    def try_reading(
-        self,
-        model: str | bytes,
-        session: SessionOptions,
-        *,
-        seconds: float,
-        max_bytes: int,
-    ) -> tuple[bool, str]:
-        """Have another process load a model without its EPs.
-
-        Args:
-            model: its path, or its bytes.
-            session: the options; those of EPs are left out.
-            seconds: most time that it may take.
-            max_bytes: most memory for data.
-
-        Returns:
-            Whether it was loaded; and how the process ended that did not survive it,
-            empty for one that did.
-        """
 
 
 class BaseEngine(ABC):

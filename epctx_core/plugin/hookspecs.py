@@ -5,7 +5,7 @@ class. An implementation may take fewer arguments than the specification (the co
 passes what is named), never unknown ones, none with a default, and no wrappers. All but
 the first two are optional.
 
-All code that calls, checks, traces, isolates or documents hooks reads the table
+All code that calls, checks, traces or documents hooks reads the table
 `HOOKS`. A new hook is a specification in `HookSpecs`, which is its row, and its call.
 """
 
@@ -55,14 +55,11 @@ class Hook(NamedTuple):
         arguments: each argument's type as the specification writes it, in order; `ep`
             first, but for class methods.
         result: the type of the result, written likewise. Results are checked against
-            it, and these types choose the codecs for the process of an isolated EP.
+            it.
         needed_for: `run` or `save and load` for a hook that an EP needs to do so; empty
             for an optional one.
         in_runs: whether it is called while a session is open, by runs and by the host.
-            All others belong to a compile or a load: the host can cancel them, and
-            `ep.isolate=compile` runs them in another process.
-        works_isolated: whether an EP in another process can implement it; not for
-            memory or functions of this one.
+            All others belong to a compile or a load, which the host can cancel.
         caller_checks: whether the caller checks the items of the result against the
             arguments.
     """
@@ -72,7 +69,6 @@ class Hook(NamedTuple):
     result: str
     needed_for: str = ""
     in_runs: bool = False
-    works_isolated: bool = True
     caller_checks: bool = False
 
     @classmethod
@@ -238,7 +234,7 @@ class HookSpecs(Protocol):
         where `ExecutionProvider.loads_without_device` is set.
         """
 
-    @hookspec(in_runs=True, works_isolated=False, caller_checks=True)
+    @hookspec(in_runs=True, caller_checks=True)
     def allocate(
         self, ep: str, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> np.ndarray:

@@ -130,15 +130,20 @@ def require_locks(folder: Path) -> None:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path, *, waits: bool = True) -> Iterator[None]:
     """Hold the exclusive lock of a folder: that on a file in it, which is removed with
     the lock.
 
-    Waits for it. The system drops it when the process dies, so a file that is left is
+    The system drops it when the process dies, so a file that is left is
     no lock. Processes and threads exclude each other. Nothing is read from the file or
     written to it, whoever made it.
 
+    Args:
+        folder: the folder.
+        waits: whether to wait for a lock that another holds.
+
     Raises:
+        BlockingIOError: another holds the lock, which is not waited for.
         InvalidArgument: this thread holds the lock already.
         OSError: the folder is missing, is not a folder, takes no new file, or its file
             system has no locks; or the lock file is a link or another user's own.
@@ -161,7 +166,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
                         "same folder."
                     ),
                 )
-            _wait_for_lock(descriptor, status.st_ino, folder)
+            if waits:
+                _wait_for_lock(descriptor, status.st_ino, folder)
+            else:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Who held it has removed it, and another may have got the name.
             with suppress(FileNotFoundError):
                 locked = os.path.samestat(status, path.lstat())

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import stat
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias
 
@@ -30,7 +30,7 @@ from epctx_core.file_names import STAGING_PREFIX, list_parents, normalise_path
 from epctx_core.publish import files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _log = logging.getLogger("epctx.publish")
 
@@ -230,6 +230,24 @@ def settle_interrupted(folder: Path) -> None:
             len(left),
             left[0],
         )
+
+
+@contextmanager
+def settle_death(folder: Path | None) -> Iterator[None]:
+    """Settle, if the block raises, what another process of this host left that died
+    while it published, unless somebody holds the folder; the next compile there would,
+    too.
+
+    Args:
+        folder: the folder; None for none.
+    """
+    try:
+        yield
+    except BaseException:
+        if folder is not None and (folder / files.LOCK).exists():
+            with suppress(EpctxError, OSError), files.folder_lock(folder, waits=False):
+                settle_interrupted(folder)
+        raise
 
 
 def _find_distrust(staging: Path) -> str:

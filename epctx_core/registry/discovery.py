@@ -7,10 +7,12 @@ Reads metadata only, and lets no distribution disturb another.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -57,7 +59,20 @@ SIMULATED_GROUP = "epctx.simulated"
 the EP name, its value `true` or `false`.
 """
 _SAID = {"true": True, "false": False}
+_ATTEMPTS = 5
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def invalidate_caches() -> None:
+    """Have Python look into its folders again.
+
+    It walks tables to which an import in another thread may add meanwhile.
+    """
+    for _ in range(_ATTEMPTS):
+        with suppress(RuntimeError):
+            importlib.invalidate_caches()
+            return
+    importlib.invalidate_caches()
 
 
 def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:

@@ -9,7 +9,7 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -36,6 +36,24 @@ from epctx_core.registry.records import PluginRecord, PluginState
 
 _log = logging.getLogger("epctx.providers")
 
+_watches: list[Callable[..., Any]] = []
+
+
+def watch_calls(watch: Callable[..., Any]) -> None:
+    """Have a function watch every call of a plugin in this process from now on, such as
+    to say whose fault it is that the process dies.
+
+    Args:
+        watch: a `contextmanager`; `watch(record, hook, arguments)` is entered around a
+            call.
+    """
+    _watches.append(watch)
+
+
+def watched(record: PluginRecord, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an EP's `run`, whose calls are watched if any are."""
+    return _watches[-1](record, "run", ())(run) if _watches else run
+
 
 def mark_broken(
     record: PluginRecord, error: BaseException, prefix: str
@@ -53,9 +71,14 @@ def mark_broken(
 
 
 @contextmanager
-def blame(record: PluginRecord, hook: str) -> Iterator[None]:
+def blame(record: PluginRecord, hook: str, *arguments: object) -> Iterator[None]:
     """Attribute every exception of a block that calls a hook or a class method to the
     plugin.
+
+    Args:
+        record: the plugin's.
+        hook: the hook, or the method.
+        arguments: what it is called with, for a watch; see `watch_calls`.
 
     Raises:
         EpctxError: raised by the plugin; passed on with the EP filled in.
@@ -64,7 +87,8 @@ def blame(record: PluginRecord, hook: str) -> Iterator[None]:
             `GeneratorExit` included.
     """
     try:
-        yield
+        with _watches[-1](record, hook, arguments) if _watches else nullcontext():
+            yield
     except EpctxError as error:
         # Its texts may be older than a secret's first use.
         error.message = concealed(error.message)

@@ -125,7 +125,7 @@ class ProviderHooks(pluggy.PluginManager):
                 raise _host_error(
                     hosts, record, hook, "changed its arguments in place."
                 )
-            with blame(record, hook):
+            with blame(record, hook, *arguments):
                 result = method(*arguments)
             result = check_result(record, row, result)
             if hosts:
@@ -259,7 +259,7 @@ class ProviderInstances:
             EpctxError: raised by its `__init__`, such as InvalidArgument for
                 contradicting options.
         """
-        with blame(record, "__init__"):
+        with blame(record, "__init__", context):
             provider = cls(context)
         if type(provider) is not cls:
             raise plugin_error(

@@ -7,14 +7,13 @@ are in the modules beside it.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_core._version import __version__
 from epctx_core.errors import (
@@ -28,7 +27,12 @@ from epctx_core.errors import (
 from epctx_core.options.choices import CPU_EP
 from epctx_core.plugin.types import Availability
 from epctx_core.process import PerProcess
-from epctx_core.registry.discovery import Entry, discover, merge_entries
+from epctx_core.registry.discovery import (
+    Entry,
+    discover,
+    invalidate_caches,
+    merge_entries,
+)
 from epctx_core.registry.guard import (
     call_class_method,
     describe_problems,
@@ -62,7 +66,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import PluginRecord
 
 _log = logging.getLogger("epctx.registry")
-_ATTEMPTS = 5
 
 
 class Registry:
@@ -94,6 +97,23 @@ class Registry:
         self._selected: dict[RecordKey, PluginRecord] | None = None
         self._host_plugins: tuple[HostPlugin, ...] = ()
 
+    def __getstate__(self) -> Sequence[Any]:
+        """Return what makes the same registry in another process."""
+        classes = [(e.cls, e.record.sources) for e in self._registered.values()]
+        plugins = [host.plugin for host in self._host_plugins]
+        return self._entry_points, self._paths, self._preferred, classes, plugins
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Make the registry of another process here, which finds modules as it does."""
+        entry_points, paths, preferred, classes, plugins = state
+        Registry.__init__(self, entry_points=entry_points)
+        self._paths += paths
+        self._preferred.update(preferred)
+        for cls, sources in classes:
+            self.register(cls, sources=sources)
+        for plugin in plugins:
+            self.register_host_plugin(plugin)
+
     # -- records
 
     def records(self) -> list[PluginRecord]:
@@ -118,7 +138,7 @@ class Registry:
         """Discover EPs and read the environment again; registered classes and added
         paths stay.
         """
-        _invalidate_caches()
+        invalidate_caches()
         with self._lock():
             self._selected = None
             self._is_stale = True
@@ -349,7 +369,7 @@ class Registry:
             raise NoSuchFile(
                 f"there is no folder or wheel {location!r}.", path=location, hint=hint
             )
-        _invalidate_caches()
+        invalidate_caches()
         added = discover([location])
         if not added:
             raise InvalidArgument(
@@ -629,18 +649,6 @@ class Registry:
         hint.
         """
         return explain_unusable(record)
-
-
-def _invalidate_caches() -> None:
-    """Have Python look into its folders again.
-
-    It walks tables to which an import in another thread may add meanwhile.
-    """
-    for _ in range(_ATTEMPTS):
-        with suppress(RuntimeError):
-            importlib.invalidate_caches()
-            return
-    importlib.invalidate_caches()
 
 
 default_registry: Registry = Registry()

@@ -338,7 +338,6 @@ def ask_ep(
             part.partitioner,
             part.is_assigned,
             parent,
-            assignment.main.graph,
         )
         view.metadata = metadata
         claims = Claims(

@@ -7,9 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from epctx_core.errors import EPFail, InvalidArgument, describe, one_line
-from epctx_core.options import Isolation
-from epctx_core.plugin import Purpose
+from epctx_core.errors import EPFail, describe, one_line
 from epctx_core.sessions.assignment import RefusalRecord
 from epctx_core.sessions.claims import compile_partitions
 
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
 
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.index import GraphIndex
+    from epctx_core.plugin import Purpose
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.providers import ProviderSession
 
@@ -41,21 +40,10 @@ def compile_or_release(
         those nodes. None if nothing failed.
 
     Raises:
-        InvalidArgument: a session is to compile in a process of its own and run here.
         PluginError: the EP broke the contract of `compile`.
         ModelLoadCanceled: the host asked to stop.
     """
     ep = partitions[0].ep
-    isolation = providers.config.compile_isolation
-    if purpose is Purpose.RUN and isolation is Isolation.COMPILE:
-        # It would load a payload that grows with each call.
-        raise InvalidArgument(
-            f"{ep} compiles in a process of its own for a session that runs here, "
-            "which takes all its partitions in one call; ep.on_compile_failure=next "
-            "compiles them one by one.",
-            ep=ep,
-            hint="Set ep.isolate=all, or compile a context model and load that.",
-        )
     failures: dict[GraphPartition, str] = {}
     for partition in partitions:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 from epctx_core.errors import (
     InvalidArgument,
@@ -13,13 +13,10 @@ from epctx_core.errors import (
 )
 from epctx_core.sessions.plan import list_implementers
 
-if TYPE_CHECKING:
-    from epctx_core.sessions.providers import ProviderSession
-
 _DYNAMIC = "set_dynamic_options"
 
 
-def set_dynamic_options(providers: ProviderSession, options: Mapping[str, str]) -> None:
+def set_dynamic_options(providers: Any, options: Mapping[str, str]) -> None:
     """Give each EP the options that it declares; one that declares none gets all, and
     checks them itself.
 

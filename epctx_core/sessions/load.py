@@ -21,7 +21,6 @@ from epctx_core.errors import InvalidArgument
 from epctx_core.file_names import is_folder_name
 from epctx_core.frozen import dataclass
 from epctx_core.options import DataReader, GraphOptimizationLevel, SessionConfig
-from epctx_core.options.choices import Isolation
 from epctx_core.plugin import EnginePolicy, Purpose
 from epctx_core.process import pause_collection
 from epctx_core.sessions.assignment import check_allowed
@@ -150,7 +149,6 @@ def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
         work.choices
         or work.skipped
         or work.providers.instances.host_plugins
-        or config.isolation is not Isolation.NONE
         or config.disable_cpu_ep_fallback
         or config.record_assignments
         or get_metadata(source.proto, MANIFEST) is not None
@@ -180,6 +178,10 @@ def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
 def _build(work: Work, exporter: Exporter | None) -> SessionState:
     """Return the session of a model that was read."""
     work.route()
+    if contained := work.find_contained():
+        from epctx_core.sessions.isolation import load_contained
+
+        return load_contained(work, contained)  # type: ignore[no-any-return]
     folder = find_context_folder(work.model, work.config, compiles=exporter is not None)
     work.check_compatibility(read_compatibility_info(work.model.source.proto))
 
@@ -193,7 +195,7 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
             workspaces = load_workspaces(work.nodes, folder, work.config, work.manifest)
         engine = CpuEngine(_make_policy(work))
         with work.providers.instances.span("start"):
-            work.start(engine, workspaces, contained=work.find_contained())
+            work.start(engine, workspaces)
         if exporter is not None:
             exporter.check_hooks()
         planner = prepare(work, folder, exporter)

@@ -16,6 +16,7 @@ from epctx_core.registry.guard import (
     FAULT_HINT,
     contract_error,
     to_plain,
+    watched,
 )
 from epctx_core.sessions.signature import describe_array, fits, has_shape, has_type
 
@@ -280,7 +281,7 @@ def add_checks(
     )
     array = np.ndarray
     check = _make_check(outputs, owner, hook, spec.name if is_loaded else None)
-    run = spec.run
+    run = watched(owner, spec.run)
 
     def run_and_check(inputs: Sequence[Any], memory: Memory | None) -> Sequence[Any]:
         buffers = None if memory is None else _complete_memory(memory, outputs, inputs)

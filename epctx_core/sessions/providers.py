@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -28,7 +28,6 @@ from epctx_core.errors import (
 from epctx_core.frozen import dataclass
 from epctx_core.options import (
     CancellationFlag,
-    Isolation,
     SessionOptions,
     WeightlessMode,
 )
@@ -327,6 +326,7 @@ class ProviderSession:
         config: the session's options, read.
         instances: the live EPs.
         choices: the chosen EPs, by name.
+        contexts: those of their instances.
         weightless: the mode that they compile in.
         scratch: temporary files of payloads; removed last.
     """
@@ -367,7 +367,7 @@ class ProviderSession:
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
         self.weightless = WeightlessMode.NONE
-        self._contexts: dict[str, ProviderContext] = {}
+        self.contexts: dict[str, ProviderContext] = {}
         self._runnables: list[CompiledPartition] = []
         self.scratch = self._stack.enter_context(contextlib.ExitStack())
         self._closed = False
@@ -437,13 +437,10 @@ class ProviderSession:
         model: OpenModel,
         engine: CpuEngine,
         workspace_of: WorkspaceOf = make_private_workspace,
-        contained: Collection[str] = (),
     ) -> None:
         """Make the instances.
 
-        The workspaces that `workspace_of` returns are closed with the session. EPs in
-        `contained` have all their work done in processes of their own, as with
-        `ep.isolate=all`: see `Work.find_contained`.
+        The workspaces that `workspace_of` returns are closed with the session.
 
         Raises:
             NotImplementedByProvider: an EP is not available for the purpose, or does
@@ -451,52 +448,31 @@ class ProviderSession:
             InvalidArgument: an EP does not support the weightless mode that was asked
                 for.
             PluginError: an EP's constructor or its `availability` raised.
-            PackageMissing: an EP is to be isolated, and what does so is not installed.
         """
         registry = self.registry
-        config = self.config
-        isolation = config.isolation
-        if purpose is not Purpose.LOAD:
-            isolation = config.compile_isolation
-            if config.weightless is not WeightlessMode.NONE:
-                # A load needs no mode: payloads say what they left out.
-                from epctx_core.context.weightless import check_weightless_mode
+        mode = self.config.weightless
+        # A load needs no mode: payloads say what they left out.
+        if purpose is not Purpose.LOAD and mode is not WeightlessMode.NONE:
+            from epctx_core.context.weightless import check_weightless_mode
 
-                for choice in choices:
-                    check_weightless_mode(
-                        choice.name, choice.cls.weightless_modes, config.weightless
-                    )
-                self.weightless = config.weightless
+            for choice in choices:
+                check_weightless_mode(choice.name, choice.cls.weightless_modes, mode)
+            self.weightless = mode
 
-        isolates = isolation is not Isolation.NONE
-        if isolates:
-            # It is missed before any EP is asked whether it is available.
-            from epctx_core.sessions.isolation import import_isolation
-
-            import_isolation(config)
         if not choices:
             # Nobody asks for the model's digest.
             return
         identity = model.identity
         for choice in choices:
             check_availability(choice.record, purpose, registry)
-            contain = choice.name in contained
-            cls = choice.cls
-            if contain or isolates:
-                from epctx_core.sessions.isolation import isolate
-
-                cls = isolate(choice.record, cls, config, purpose, contain=contain)
             workspace = workspace_of(choice)
             self._stack.callback(
                 guard.close_quietly,
                 workspace.close,
                 "closing what an EP kept in its workspace",
             )
-            self.add(
-                choice,
-                cls,
-                self.context_of(choice, purpose, identity, engine, workspace),
-            )
+            context = self.context_of(choice, purpose, identity, engine, workspace)
+            self.add(choice, context)
 
     def context_of(
         self,
@@ -526,37 +502,11 @@ class ProviderSession:
             else no_span,
         )
 
-    def add(
-        self,
-        choice: ProviderChoice,
-        cls: type[ExecutionProvider],
-        context: ProviderContext,
-    ) -> None:
+    def add(self, choice: ProviderChoice, context: ProviderContext) -> None:
         """Make one instance."""
-        self.instances.add(choice.record, cls, context)
+        self.instances.add(choice.record, choice.cls, context)
         self.choices[choice.name] = choice
-        self._contexts[choice.name] = context
-
-    @contextlib.contextmanager
-    def context_to_read(self, ep: str) -> Iterator[ProviderContext]:
-        """Yield a context for an EP that reads its own payloads: no device, nothing
-        shared with the compiling instance.
-        """
-        with contextlib.closing(SessionWorkspace()) as workspace:
-            yield replace(
-                self._contexts[ep],
-                purpose=Purpose.EXPORT,
-                progress=check_progress,
-                workspace=workspace,
-            )
-
-    def keep(self, results: Iterable[Any]) -> None:
-        """Own results of a hook: they are closed before their EP is shut down, a shared
-        `close` once.
-        """
-        self._runnables.extend(
-            r for r in results if issubclass(type(r), CompiledPartition)
-        )
+        self.contexts[choice.name] = context
 
     def load_nodes(
         self,
@@ -584,15 +534,17 @@ class ProviderSession:
         purpose: Purpose,
         **arguments: object,
     ) -> Sequence[CompiledPartition]:
-        """Call a hook that returns one `CompiledPartition` for each expected item; see
-        `keep`.
+        """Call a hook that returns one `CompiledPartition` for each expected item; they
+        are closed before their EP is shut down, a shared `close` once.
 
         Raises:
             PluginError: it failed, or returned something else.
         """
         result: Sequence[Any]
         with self.instances.calling(ep, hook, **arguments) as result:
-            self.keep(result)
+            self._runnables.extend(
+                r for r in result if issubclass(type(r), CompiledPartition)
+            )
             record = self.choices[ep].record
             if len(result) != len(expected):
                 what = (
@@ -618,6 +570,14 @@ class ProviderSession:
         prefix = self.session.profile_file_prefix
         plugins = self.instances.host_plugins
         return next((h.plugin.end(prefix) for h in plugins if h.name == PROFILE), "")
+
+    def set_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Give each EP the options that it declares; see
+        `InferenceSession.set_ep_dynamic_options`.
+        """
+        from epctx_core.sessions.dynamic_options import set_dynamic_options
+
+        set_dynamic_options(self, options)
 
     def close(self) -> None:
         """Close compiled partitions, shut all EPs down, close their workspaces; further

@@ -9,9 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.context.payload_reader import find_entry
-from epctx_core.errors import InvalidArgument
 from epctx_core.graph.mapping import identify_file
-from epctx_core.options import Isolation
 from epctx_core.sessions.providers import (
     ProviderChoice,
     WorkspaceOf,
@@ -49,13 +47,6 @@ def load_workspaces(
         binaries = _identify_binaries(nodes.get(choice.name, ()), folder, manifest)
         if not binaries:
             return make_private_workspace(choice)
-        if config.isolation is not Isolation.NONE:
-            raise InvalidArgument(
-                f"ep.isolate={config.isolation.value} and ep.share_ep_contexts=1 "
-                "contradict each other in a session: EPs share objects within one "
-                "process only.",
-                hint="Leave one of the two out.",
-            )
         # A binary is verified as the session that opened it asked for.
         return shared_workspaces.get().join(
             (fingerprint_providers([choice]), config.verification, binaries)

@@ -100,7 +100,9 @@ def prepare_whole(
     )
     placement = _describe_placement(nodes, counts, read, source.weights)
     plan = Plan([step], inputs=inputs, outputs=outputs, constants={})
-    return plan, TypeTable([*graph.input, *results]), placement
+    # The engine repeats what the model declares of its outputs.
+    types = TypeTable([*graph.input, *results], trusted=inputs)
+    return plan, types, placement
 
 
 def _describe_placement(

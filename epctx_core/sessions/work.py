@@ -355,25 +355,25 @@ class Work:
         if reason:
             _log.warning("%s", reason)
 
-    def find_contained(self) -> set[str]:
-        """Return the EPs that get a process of their own because a payload without
-        digests could end this one.
+    def find_contained(self) -> str:
+        """Return an EP whose session gets a process of its own because a payload
+        without digests could end this one; empty if there is none.
         """
-        trusts = self.config.trust_unverified
-        return {
+        if self.config.trust_unverified:
+            return ""
+        contained = (
             choice.name
             for choice in self.choices
             for record in self.nodes.get(choice.name, ())
-            if choice.cls.needs_verified_payloads and record.main_context and not trusts
+            if choice.cls.needs_verified_payloads and record.main_context
             if find_entry(record, self.manifest) is None
-        }
+        )
+        return next(contained, "")
 
     def start(
         self,
         engine: CpuEngine,
         workspace_of: WorkspaceOf = make_private_workspace,
-        *,
-        contained: Collection[str] = (),
     ) -> ProviderSession:
         """Make the EPs' instances, which are lent an engine; see
         `ProviderSession.start`.
@@ -385,7 +385,6 @@ class Work:
             model=self.model,
             engine=engine,
             workspace_of=workspace_of,
-            contained=contained,
         )
         return self.providers
 

@@ -19,12 +19,14 @@ from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
-from epctx_core.options import SessionOptions
+from epctx_core.options import Isolation, SessionOptions
 from epctx_core.plugin import ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.compatibility import look_into
+from epctx_core.sessions.isolation import use_isolation
 from epctx_core.sessions.load import prepare
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
+from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import PayloadReport, VerifyReport
 from epctx_core.verify.subject import Subject
 
@@ -68,6 +70,16 @@ def verify_model(
         (True, [])
     """
     session = sess_options or SessionOptions()
+    config = session.config()
+    if config.isolation is not Isolation.NONE:
+        work = Work(path_or_bytes, session, registry, session.providers or None)
+        arguments = {
+            "path_or_bytes": path_or_bytes,
+            "sess_options": session,
+            "registry": registry,
+        }
+        with use_isolation(config) as isolation:
+            return isolation.call(work, verify_model, arguments, VerifyReport, {})
     for _ in range(READ_ATTEMPTS):
         with OpenedFiles() as files:
             report = _verify_once(path_or_bytes, session, registry, files)

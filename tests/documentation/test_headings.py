@@ -95,7 +95,6 @@ def overview_row(hook):
         answer_in_words(hook),
         needed,
         "session" if hook.in_runs else "compile, load",
-        "yes" if hook.works_isolated else "no",
     ]
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 

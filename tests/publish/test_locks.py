@@ -21,7 +21,7 @@ from publish.users import ANOTHER, NOBODY, acting_as, as_root
 
 from epctx_core.errors import Fail
 from epctx_core.publish import files
-from epctx_core.publish.publication import Publication
+from epctx_core.publish.publication import Publication, settle_death
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -207,3 +207,28 @@ def test_an_error_of_the_work_under_the_lock_is_passed_on(tmp_path, error):
         raise error
 
     assert list(tmp_path.iterdir()) == []
+
+
+def end_by_death(folder: Path) -> None:
+    """Have work in a folder end by the death of the process that did it."""
+    with pytest.raises(EOFError), settle_death(folder):
+        raise EOFError
+
+
+def test_what_a_dead_process_left_is_settled_unless_another_publishes_there(
+    folder: Path,
+) -> None:
+    staging = folder / ".epctx-0123456789abcdef"
+    staging.mkdir()
+    end_by_death(folder)
+    # Nobody has begun to publish.
+    assert staging.exists()
+
+    held = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    end_by_death(folder)
+    assert staging.exists()
+
+    os.close(held)
+    end_by_death(folder)
+    assert list(folder.iterdir()) == []

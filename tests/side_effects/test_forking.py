@@ -120,7 +120,8 @@ def test_the_parent_goes_on_as_before(seen):
 def test_eps_of_another_process_are_not_closed(monkeypatch):
     closed = []
     providers = ProviderSession(epctx.SessionOptions(), epctx.Registry())
-    providers.keep([CompiledPartition(None, close=lambda: closed.append(True))])
+    partition = CompiledPartition(None, close=lambda: closed.append(True))
+    providers._runnables.append(partition)
     monkeypatch.setattr(os, "getpid", lambda: -1)
 
     providers.close()

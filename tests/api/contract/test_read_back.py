@@ -263,7 +263,7 @@ def test_an_isolated_ep_reads_back_in_its_own_process(tmp_path):
     ) as caught:
         to_file(Refusing, model, ep__isolate="compile")
 
-    assert isinstance(caught.value.__cause__, epctx.InvalidGraph)
+    assert "InvalidGraph" in str(caught.value.__cause__)
     assert snapshot(tmp_path) == before
     assert Refusing.seen == []
 

@@ -14,9 +14,10 @@ import pytest
 from contract.sharing import EPS, ROWS, compiled
 from end_to_end.share_models import example, options, run, sharing, write_model
 from end_to_end.sim_eps import QNN, VITISAI
+from isolation.harness import children
 
 import epctx_core as epctx
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidGraph
 
 
 @pytest.fixture
@@ -200,13 +201,22 @@ def test_a_session_that_shares_refuses_a_pending_model_whose_old_binary_is_open(
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
 
 
-def test_a_session_whose_eps_are_isolated_cannot_share(tmp_path):
+def test_isolated_sessions_that_share_are_in_one_process(tmp_path):
     out = compiled(QNN, tmp_path, "a", "b")
+    expected = run(out / "b_ctx.onnx", ROWS["b"], options(QNN))
+    before = children()
 
-    with pytest.raises(
-        InvalidArgument, match=r"ep\.isolate=all and ep\.share_ep_contexts=1"
+    isolated = sharing(QNN, ep__isolate="all")
+    with (
+        epctx.InferenceSession(out / "a_ctx.onnx", isolated) as first,
+        epctx.InferenceSession(out / "b_ctx.onnx", isolated) as second,
     ):
-        epctx.InferenceSession(out / "a_ctx.onnx", sharing(QNN, ep__isolate="all"))
+        assert len(children() - before) == 1
+        first.close()
+        (result,) = second.run(None, example(ROWS["b"]))
+
+    assert children() == before
+    np.testing.assert_array_equal(result, expected)
 
 
 def weight_of(path):

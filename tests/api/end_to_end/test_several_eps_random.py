@@ -90,7 +90,9 @@ def check(case, *, flag):
 
     for result in results:
         for one, other in zip(result, expected, strict=True):
-            np.testing.assert_array_equal(one, other, strict=True)
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            # Other groups of nodes may be fused to others: the last bit differs.
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
     left = assert_partitions_are_whole(case.model, context, report)
     event(f"{len({partition.ep for partition in report.partitions})} EPs")
     for ep in case.eps:

@@ -66,20 +66,20 @@ def write_to_lines(data):
 def message(head):
     """Return a message as it goes over the pipes."""
     text = json.dumps(head).encode()
-    return struct.pack("<I", len(text)) + text
+    is_result = isinstance(head, dict) and head.get("say") == "result"
+    return struct.pack("<BI", is_result, len(text)) + text
 
 
 def send_a_large_head():
     """Send 60 MiB of JSON: empty lists."""
-    text = b'{"say": "result", "claims": [' + b"[]," * (20 << 20) + b"[]]}"
-    write_to_lines(struct.pack("<I", len(text)) + text)
+    text = b'{"say": "log", "text": [' + b"[]," * (20 << 20) + b"[]]}"
+    write_to_lines(struct.pack("<BI", 0, len(text)) + text)
     time.sleep(600)
 
 
 def answer_and_exit(head):
-    """Send a result, with zeros for its blobs."""
-    blobs = bytes(sum(head.get("sizes", [])))
-    write_to_lines(message({"say": "result", **head}) + blobs)
+    """Send a result, and zeros for its blobs."""
+    write_to_lines(message({"say": "result", "sizes": [], **head}))
     os._exit(0)
 
 
@@ -218,6 +218,7 @@ FAULTS = {
     "hang": lambda: time.sleep(600),
     "native-hang": sleep_in_native_code,
     "slow": lambda: time.sleep(0.3),
+    "slow-start": lambda: time.sleep(5),
     "memory": fill_memory,
     "noise": lambda: (write_to_lines(b"\xff" * 64), time.sleep(600)),
     "nonsense": lambda: (write_to_lines(message([])), time.sleep(600)),

@@ -29,7 +29,10 @@ def absent(monkeypatch):
         name for name in sys.modules if name.partition(".")[0] == "epctx_isolation"
     ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [Absent, *sys.meta_path])
+    # In place: what is imported meanwhile may add a finder that is to stay.
+    sys.meta_path.insert(0, Absent)
+    yield
+    sys.meta_path.remove(Absent)
 
 
 @pytest.mark.parametrize("mode", ["compile", "all"])

@@ -53,9 +53,12 @@ def note(*words):
         print(*words, file=file)
 
 
-def isolate(record, cls, purpose, *, mode, seconds, max_bytes):
-    note("isolate", record.name, purpose.value, mode, seconds, max_bytes)
-    return cls
+def call(work, function, arguments, result, functions):
+    note("call", function.__qualname__, result.__name__, work.config.isolation_seconds)
+    try:
+        return function(**arguments)
+    finally:
+        work.close()
 
 
 def try_reading(model, session, *, seconds, max_bytes):
@@ -343,7 +346,7 @@ epctx.ModelCompiler(options, sys.argv[1]).compile_to_file(sys.argv[2])
 
 @pytest.mark.parametrize("kind", ["SystemExit", "GeneratorExit", "BaseException"])
 def test_an_isolation_that_raises_no_exception_is_blamed(site, python, tmp_path, kind):
-    code = f"def isolate(*_, **__): raise {kind}('no licence')"
+    code = f"def call(*_, **__): raise {kind}('no licence')"
     site("acme-isolation", "acme_isolation", code, isolation={"acme": "acme_isolation"})
     onnx.save(NEG, tmp_path / "m.onnx")
 
@@ -362,7 +365,7 @@ def test_the_isolation_of_a_third_package_replaces_ours(
 
     assert python(COMPILE, tmp_path / "m.onnx", tmp_path / "m_ctx.onnx") == ""
 
-    assert acme_isolation() == ["isolate QNNExecutionProvider export compile 7 None"]
+    assert acme_isolation() == ["call Compile.run_stages CompileReport 7"]
     assert (tmp_path / "m_ctx.onnx").exists()
 
 
@@ -405,8 +408,7 @@ def test_an_isolation_that_is_not_there_is_named_with_those_that_are(
     [
         ("import no_such_library", "no_such_library (required by acme-isolation)"),
         ("1 / 0", "failed: ZeroDivisionError: division by zero"),
-        ("def isolate(*_, **__): raise OSError('no room')", "failed: OSError: no room"),
-        ("def isolate(*_, **__): return 'a class'", "gave 'a class' for"),
+        ("def call(*_, **__): raise OSError('no room')", "failed: OSError: no room"),
     ],
 )
 def test_a_fault_of_an_isolation_names_its_package(site, python, tmp_path, code, why):

@@ -1,5 +1,5 @@
-"""EPs in processes of their own: a compiler that crashes or hangs ends its process and
-not the host's.
+"""Sessions and compiles in processes of their own: a compiler that crashes or hangs
+ends its process and not the host's.
 
 The core finds this module by the entry point `process` of the group `epctx.isolation`;
 see `epctx_core.plugin.ProcessIsolation`.
@@ -11,12 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epctx_isolation.proxy import isolate
     from epctx_isolation.reading import try_reading
+    from epctx_isolation.session import call, load, share
 
-__all__ = ["isolate", "try_reading"]
+__all__ = ["call", "load", "share", "try_reading"]
 
-_HOME = {"isolate": "epctx_isolation.proxy", "try_reading": "epctx_isolation.reading"}
+_HOME = dict.fromkeys(("call", "load", "share"), "epctx_isolation.session") | {
+    "try_reading": "epctx_isolation.reading"
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Reading of a model of unknown origin in a process of its own, before the host does.
+"""Reading of a model of unknown origin in a child, before the host does.
 
 onnx's checker and inference and the engines are native code: a model can end their
 process, keep it busy for ever, or fill its memory.
@@ -6,26 +6,11 @@ process, keep it busy for ever, or fill its memory.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import signal
-import struct
-import sys
-import tempfile
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from epctx_core import (
-    InferenceSession,
-    InputBudget,
-    Registry,
-    SessionOptions,
-    inspect_model,
-)
+from epctx_core import InferenceSession, Registry, SessionOptions, inspect_model
 from epctx_core.errors import EpctxError, InternalError
 from epctx_core.ext import SESSION_OPTIONS
 from epctx_core.plugin import (
@@ -35,14 +20,13 @@ from epctx_core.plugin import (
     ExecutionProvider,
     hookimpl,
 )
-from epctx_isolation.process_group import ProcessGroup
-from epctx_isolation.service import limit_memory
+from epctx_isolation.children import begin
+from epctx_isolation.limits import Limits
+from epctx_isolation.orders import keep_objects
+from epctx_isolation.process import Call, ChildProcess
 
-STARTING_SECONDS = 60.0
-"""Seconds that a process may take until it begins to read."""
-_ALARM = getattr(signal, "SIGALRM", None)
-_LAST_WORDS = 400
-_SCRIPT = Path(__file__).with_name("child.py")
+if TYPE_CHECKING:
+    from epctx_isolation.service import Service
 
 
 def try_reading(
@@ -52,97 +36,62 @@ def try_reading(
     seconds: float,
     max_bytes: int,
 ) -> tuple[bool, str]:
-    """Have a process load a model without its EPs, see
+    """Have a child load a model without its EPs, see
     `epctx_core.plugin.ProcessIsolation`.
-
-    Raises:
-        OSError: no process could be started.
     """
-    config = session.config()
-    content = b"" if isinstance(model, str) else model
-    # Its last line: an exit code alone may be lost, where the host ignores SIGCHLD.
-    token = uuid.uuid4().hex
-    order = {
-        "path": [os.fspath(path) for path in sys.path],
-        "read": {
-            "model": model if isinstance(model, str) else None,
-            "size": len(content),
-            "entries": _select_entries(config.entries),
-            "libraries": [os.fspath(path) for path in config.custom_ops_libraries],
-            "budget": asdict(config.input_budget),
-            "seconds": seconds,
-            "max_bytes": max_bytes,
-            "token": token,
-        },
-    }
-    head = json.dumps(order).encode()
-    with tempfile.TemporaryFile() as printed:
-        process = ProcessGroup(
-            [sys.executable, "-P", os.fspath(_SCRIPT)],
-            stdin=-1,
-            stdout=printed,
-            stderr=printed,
-        )
-        sink = process.first.stdin
-        assert sink is not None  # noqa: S101 - asked for above
-        with contextlib.suppress(OSError), sink:  # it died at once
-            sink.write(struct.pack("<I", len(head)) + head + content)
-        # The process counts its seconds itself, from when it has started.
-        ended = process.wait_and_end(STARTING_SECONDS + seconds)
-        length = printed.seek(0, os.SEEK_END)
-        printed.seek(max(0, length - _LAST_WORDS))
-        lines = printed.read().decode(errors="replace").splitlines()
-
-    answer = lines[-1] if lines else ""
-    if answer == f"{token} loaded":
+    if not hasattr(os, "preadv"):
+        # There are no children on this system.
         return True, ""
-    if answer == f"{token} refused":
-        return False, ""
-    if not ended or -process.first.returncode == _ALARM:
-        return False, f"it took longer than the {seconds:g} seconds that it had"
-    last_line = next((line for line in reversed(lines) if line.strip()), "")
-    reason = f"it {process.ending}"
-    return False, f"{reason}: {last_line}" if last_line else reason
-
-
-def _select_entries(entries: Mapping[str, str]) -> dict[str, str]:
-    """Return the config entries that have nothing to do with EPs, which are not
-    here.
-    """
-    kept = {key: value for key, value in entries.items() if key in SESSION_OPTIONS}
-    # No payload is asked for.
-    return {**kept, "ep.context_verify": "lazy"}
-
-
-def read(order: Mapping[str, Any], content: bytes) -> None:
-    """Load a model as far as no EP of it is needed, in the process that may end by it;
-    print the outcome.
-    """
-    if hasattr(signal, "setitimer"):
-        # The default action ends the process, whatever native code is doing.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, order["seconds"])
-    limit_memory(order["max_bytes"])
-    outcome = "refused"
+    registry = Registry(entry_points=False)
+    options = _leave_out_eps(session)
+    objects = keep_objects(options, registry)
+    limits = Limits(seconds=seconds, between=seconds, max_bytes=max_bytes)
+    child = ChildProcess(limits)
     try:
-        _load(content if order["model"] is None else order["model"], order)
-        outcome = "loaded"
+        begin(child, registry)
+        call = Call(function=read, arguments=(model, options), objects=objects)
+        return bool(child.do(call)), ""
     except InternalError:
         raise
-    except EpctxError:
-        # The host finds the same.
-        pass
-    print(f"\n{order['token']} {outcome}", flush=True)  # noqa: T201 - to the host
+    except EpctxError as error:
+        return False, child.describe_end() if child.is_over else error.message
+    finally:
+        child.close()
 
 
-def _load(model: str | bytes, order: Mapping[str, Any]) -> None:
+def _leave_out_eps(session: SessionOptions) -> SessionOptions:
+    """Return the options that have nothing to do with EPs, which are not in the
+    child.
+    """
+    config = session.config()
     options = SessionOptions()
-    options.input_budget = InputBudget(**order["budget"])
-    for key, value in order["entries"].items():
-        options.add_session_config_entry(key, value)
-    for library in order["libraries"]:
+    options.input_budget = config.input_budget
+    for key, value in config.entries.items():
+        if key in SESSION_OPTIONS:
+            options.add_session_config_entry(key, value)
+    # No payload is asked for.
+    options.add_session_config_entry("ep.context_verify", "lazy")
+    for library in config.custom_ops_libraries:
         options.register_custom_ops_library(library)
+    return options
 
+
+def read(_service: Service, model: str | bytes, options: SessionOptions) -> bool:
+    """Load a model as far as no EP of it is needed, in the process that may end by it;
+    return whether it is not refused, which the host finds, too.
+    """
+    try:
+        _load(model, options)
+    except InternalError:
+        raise
+    except EpctxError as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise error.__cause__ from None
+        return False
+    return True
+
+
+def _load(model: str | bytes, options: SessionOptions) -> None:
     described = inspect_model(model, budget=options.input_budget)
     registry = Registry(entry_points=False)
     registry.register(

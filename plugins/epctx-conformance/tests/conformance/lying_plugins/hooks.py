@@ -179,22 +179,22 @@ class OpensItsDeviceToExport(HonestProvider):
 
 @lie("it_compiles_out_of_process")
 class LeavesItsDriverInTheClass(HonestProvider):
-    """An instance takes what `availability` found, which another process never
-    asked.
+    """An instance that loads takes what one that compiled left, perhaps in another
+    process.
     """
 
     driver: ClassVar[object] = None
 
-    @classmethod
-    def availability(cls, purpose):
-        LeavesItsDriverInTheClass.driver = contextlib
-        return super().availability(purpose)
-
     @hookimpl
     def compile(self, partitions):
+        LeavesItsDriverInTheClass.driver = contextlib
+        return super().compile(partitions)
+
+    @hookimpl
+    def load_context(self, nodes, reader):
         if self.driver is None:
             raise LookupError("there is no driver")
-        return super().compile(partitions)
+        return super().load_context(nodes, reader)
 
 
 @lie("it_sets_simulated_if_its_vendor_says_so")

@@ -1,0 +1,168 @@
+"""Sessions that another process loads and runs, or whose EPs compile there and run in
+this one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from epctx_core.compiling.compile import Compile, prepare_export
+from epctx_core.compiling.destination import make_destination
+from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, make_placement
+from epctx_core.context.node import is_context_node
+from epctx_core.context.scratch import make_scratch_folder
+from epctx_core.errors import InvalidArgument, NotImplementedByProvider
+from epctx_core.graph.mapping import OpenedFiles
+from epctx_core.graph.model_io import get_model_path
+from epctx_core.graph.walks import walk_indexed_nodes
+from epctx_core.options import (
+    SESSION_OPTIONS,
+    CachePart,
+    GraphOptimizationLevel,
+    Isolation,
+    ModelOverrides,
+)
+from epctx_core.options.choices import CPU_EP
+from epctx_core.publish.publication import settle_death
+from epctx_core.sessions.host import host_call
+from epctx_core.sessions.isolation import use_isolation
+from epctx_core.sessions.load import load_session
+from epctx_core.sessions.work import Work
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from epctx_core.compiling.report import CompileReport
+    from epctx_core.sessions.load import SessionState
+
+_FOR_PLAIN = frozenset(
+    {
+        GraphOptimizationLevel.ORT_DISABLE_ALL,
+        GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    }
+)
+"""Levels of a session at which the whole model is optimised, or nothing of it."""
+
+
+class _CompiledWork(Work):
+    """Work on what another process compiled, where all EPs decided what to compile."""
+
+    @property
+    def settled(self) -> Collection[str]:
+        """All EPs."""
+        return [choice.name for choice in self.choices]
+
+
+@host_call("loading the model")
+def load_isolated(work: Work) -> SessionState | None:
+    """Have another process load a model or, into a private folder or where the session
+    exports to, only compile it; None for a model of which nothing is to be compiled.
+
+    Raises:
+        InvalidArgument: the session is a member of a share group, or an EP takes nodes
+            that stay in the model.
+        NotImplementedByProvider: an EP cannot save what it compiles.
+        EpctxError: see `ModelCompiler` and `InferenceSession`.
+    """
+    if work.config.isolation is Isolation.ALL:
+        exports = work.config.context_enable
+        folder = prepare_export(work).destination.folder if exports else None
+        with settle_death(folder), use_isolation(work.config) as isolation:
+            return isolation.load(work)  # type: ignore[no-any-return]
+    if not work.requested or _is_compiled(work):
+        return None
+    if work.config.share_contexts:
+        isolated = work.config.isolation.value or "compile"
+        raise InvalidArgument(
+            f"ep.isolate={isolated} and ep.share_ep_contexts=1 contradict each other "
+            "in a session: EPs share objects within one process only. So does "
+            "ep.compile_timeout, which isolates compiles.",
+            hint="Leave one of the two out.",
+        )
+    with ExitStack() as stack:
+        compiled = _compile(work, stack.enter_context(make_scratch_folder()))
+        state = load_session(compiled)
+        # What is mapped lies there.
+        state.providers.scratch.push(stack.pop_all())
+        return state
+
+
+def _is_compiled(work: Work) -> bool:
+    """Return whether a model has EPContext nodes: a context model is loaded here."""
+    work.begin()
+    with closing(work), OpenedFiles() as opened:
+        graph = work.read_source(opened).proto.graph
+        return any(is_context_node(node) for _, _, node in walk_indexed_nodes(graph))
+
+
+def _compile(work: Work, folder: Path) -> Work:
+    """Return the work on what another process compiled of a model."""
+    export = (
+        prepare_export(work)
+        if work.config.context_enable
+        else _prepare_private(work, folder)
+    )
+    try:
+        report = export.run()
+    except NotImplementedByProvider as error:
+        error.hint = "Set ep.isolate=all: the EP then runs there, too."
+        raise
+
+    _refuse_kept_nodes(report)
+    compiled = _CompiledWork(
+        report.output if report.outputs and report.output else work.source,
+        work.session,
+        work.registry,
+        work.requested,
+        work.progress,
+    )
+    if report.outputs:
+        # Options about the source were for the compile.
+        kept = {
+            key: value
+            for key, value in work.config.entries.items()
+            if key not in SESSION_OPTIONS
+            or SESSION_OPTIONS[key].cache is not CachePart.SOURCE
+        }
+        overrides = ModelOverrides()
+        compiled.config = replace(work.config, entries=kept, overrides=overrides)
+    return compiled
+
+
+def _refuse_kept_nodes(report: CompileReport) -> None:
+    """Raise InvalidArgument if an EP took nodes that stay in the model: there is
+    nothing to load of them.
+    """
+    compiled = Counter(dict.fromkeys(report.assignments, 0))
+    for partition in report.partitions:
+        compiled[partition.ep] += partition.nodes
+    for ep, count in report.assignments.items():
+        if ep != CPU_EP and count > compiled[ep]:
+            raise InvalidArgument(
+                f"{ep} runs nodes that stay in the model, which ep.isolate=compile, "
+                "which ep.compile_timeout includes, cannot load from another process.",
+                ep=ep,
+                hint="Set ep.isolate=all, or leave out ep.compile_timeout or the EP.",
+            )
+
+
+def _prepare_private(work: Work, folder: Path) -> Compile:
+    """Return the compile into a folder of the session's own."""
+    level = GraphOptimizationLevel(work.session.graph_optimization_level)
+    return Compile(
+        work=work,
+        destination=make_destination(
+            get_model_path(work.source),
+            str(folder / "model_ctx.onnx"),
+            replace=True,
+            # A model may be larger than one file.
+            placement=make_placement(None, DEFAULT_THRESHOLD, None, "model.weights"),
+        ),
+        embedded=False,
+        level=level if level in _FOR_PLAIN else None,
+    )

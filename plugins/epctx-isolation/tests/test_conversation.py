@@ -1,0 +1,49 @@
+"""Conversations with a child that does not keep to what it may send."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from epctx_isolation.channel import Message, ProtocolError, send_message
+from epctx_isolation.conversation import Conversation
+from epctx_isolation.orders import keep_objects
+
+import epctx_core as epctx
+
+
+class Line(io.BytesIO):
+    """Line on which a child has sent some bytes."""
+
+    def sendall(self, data):
+        """Take what the host sends."""
+
+
+class Sent(bytearray):
+    """What a child sends."""
+
+    sendall = bytearray.extend
+
+
+@pytest.mark.parametrize(("pieces", "is_allowed"), [(10, True), (11, False)])
+def test_a_payload_in_pieces_is_no_larger_than_a_message(pieces, is_allowed):
+    sent = Sent()
+    for _ in range(pieces):
+        send_message(sent, {"say": "chunk"}, [bytes(1000)])
+    send_message(sent, {"say": "chunk"})
+    written = []
+    objects = keep_objects(
+        None,
+        epctx.Registry(entry_points=False),
+        write=lambda name, data: written.append((name, len(data.read()))),
+    )
+    conversation = Conversation(Line(sent), objects, limit=10_000)
+    question = Message({"say": "ask", "kind": "write", "name": "p.bin"})
+
+    if is_allowed:
+        conversation.answer(question, asks=True)
+    else:
+        with pytest.raises(ProtocolError, match="10,000 bytes in pieces"):
+            conversation.answer(question, asks=True)
+
+    assert written == [("p.bin", 10_000)] * is_allowed
