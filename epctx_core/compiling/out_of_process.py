@@ -164,5 +164,7 @@ def _prepare_private(work: Work, folder: Path) -> Compile:
             placement=make_placement(None, DEFAULT_THRESHOLD, None, "model.weights"),
         ),
         embedded=False,
+        # Without a compiled node the session has its own model.
+        plain=False,
         level=level if level in _FOR_PLAIN else None,
     )
