@@ -355,7 +355,8 @@ def kills(model, folder, first, last, step):
 
 
 def test_killed_at_any_change_the_next_one_gets_a_whole_entry(host, model):
-    assert kills(model, host.folder, 1, 1000, 3) >= 14
+    # The child that compiles makes its own changes.
+    assert kills(model, host.folder, 1, 1000, 3) >= 8
 
 
 @pytest.mark.stress

@@ -457,7 +457,9 @@ def _hide_reports_of_nothing() -> Iterator[None]:
     thread = threading.get_ident()
 
     def is_shown(record: logging.LogRecord) -> bool:
-        return record.thread != thread or not str(record.msg).startswith("nothing was")
+        # Of another process the message is an argument.
+        text = record.getMessage()
+        return record.thread != thread or not text.startswith("nothing was")
 
     compiles = logging.getLogger("epctx.compile")
     compiles.addFilter(is_shown)
