@@ -25,6 +25,7 @@ from epctx_isolation.channel import (
     send_message,
     whole_numbers,
 )
+from isolation.harness import turn_bits_over
 
 from epctx_core.errors import InvalidGraph, PluginError
 
@@ -199,11 +200,9 @@ def test_messages_with_bits_turned_over_are_messages_or_none():
     outcomes = set()
 
     for _ in range(2000):
-        data = bytearray(good)
-        for _ in range(generator.randint(1, 4)):
-            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        data = turn_bits_over(good, generator)
         try:
-            received(bytes(data), limit=1 << 20)
+            received(data, limit=1 << 20)
         except (ProtocolError, EOFError) as error:
             outcomes.add(type(error))
         else:

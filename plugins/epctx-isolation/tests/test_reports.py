@@ -19,7 +19,13 @@ from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, saved
 from epctx_isolation.channel import ProtocolError
 from epctx_isolation.results import decode_fields, decode_kept, encode_fields
-from isolation.harness import OPERATORS, options_for, registry_of, source
+from isolation.harness import (
+    OPERATORS,
+    options_for,
+    registry_of,
+    source,
+    turn_bits_over,
+)
 
 import epctx_core as epctx
 from epctx_core.plugin import Availability, Purpose, TensorType
@@ -307,11 +313,8 @@ def list_damages(told, count):
     generator = random.Random(0)  # noqa: S311 - damage, no secrets
     good = json.dumps(told).encode()
     for _ in range(count):
-        data = bytearray(good)
-        for _ in range(generator.randint(1, 3)):
-            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
         with contextlib.suppress(ValueError):
-            yield json.loads(bytes(data))
+            yield json.loads(turn_bits_over(good, generator))
 
 
 def test_a_report_with_bits_turned_over_is_a_report_or_none(report):

@@ -115,3 +115,11 @@ def interrupt_when(condition):
             os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
+
+
+def turn_bits_over(good, generator):
+    """Return bytes with one to four bits of them turned over."""
+    data = bytearray(good)
+    for _ in range(generator.randint(1, 4)):
+        data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+    return bytes(data)
