@@ -8,7 +8,7 @@ import atexit
 import logging
 import threading
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import EpctxError
 from epctx_isolation import calls
@@ -63,6 +63,16 @@ class Child:
         if self.is_left:
             self.process.close()
             atexit.unregister(self.abandon)
+
+    def begin(self, call: Call) -> Any:
+        """Do the call by which one begins to use the child, who leaves it if that
+        fails.
+        """
+        try:
+            return self.process.do(call)
+        except BaseException:
+            self.leave()
+            raise
 
     def close(self, number: int, method: str, objects: HostObjects) -> None:
         """Close what the child keeps, and leave; what that raises is logged."""

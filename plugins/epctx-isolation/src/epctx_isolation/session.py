@@ -72,11 +72,7 @@ def load(work: Work) -> SessionState:
         decode=partial(_make_state, child, objects),
         cancel=work.cancel,
     )
-    try:
-        return cast("SessionState", child.process.do(order))
-    except BaseException:
-        child.leave()
-        raise
+    return cast("SessionState", child.begin(order))
 
 
 def call(
@@ -98,11 +94,7 @@ def call(
         decode=partial(decode_kept, result),
         cancel=work.cancel,
     )
-    try:
-        number, report = child.process.do(order)
-    except BaseException:
-        child.leave()
-        raise
+    number, report = child.begin(order)
     if is_shared:
         models = child.models.setdefault(report.folder, [])
         models.append(str(report.output))
@@ -284,17 +276,13 @@ class RemoteGroup:
         self._registry = arguments["registry"]
         self._progress = arguments["progress"]
         self._objects = self._keep_objects(None)
-        try:
-            self._number = child.process.do(
-                Call(
-                    function=calls.begin_group,
-                    arguments=(arguments,),
-                    objects=self._objects,
-                )
+        self._number = child.begin(
+            Call(
+                function=calls.begin_group,
+                arguments=(arguments,),
+                objects=self._objects,
             )
-        except BaseException:
-            child.leave()
-            raise
+        )
 
     def _keep_objects(self, session: SessionOptions | None) -> HostObjects:
         return keep_objects(session, self._registry, progress=self._progress)
