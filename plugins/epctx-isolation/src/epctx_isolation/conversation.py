@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from epctx_core.plugin import Cancellation
+    from epctx_isolation.limits import Progress
 
 _LONGEST_NAME = 1 << 8
 _LONGEST_FACT = 1 << 9
@@ -76,7 +77,7 @@ class Conversation:
         pause: Callable[[float], object] = lambda _: None,
     ) -> None:
         self._pause = pause
-        self.progress: tuple[str, int, int, float] | None = None
+        self.progress: Progress | None = None
         self._line = line
         self._objects = objects
         self._limit = limit

@@ -7,12 +7,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from epctx_isolation.channel import make_printable
 
 KEY = "ep.compile_timeout"
 _LONGEST_NAME = 400
+Progress: TypeAlias = tuple[str, int, int, float]
+"""Stage, what is done, the total, and the time of the report."""
 
 START_SECONDS = 60.0
 """Seconds for a process to start on a busy machine, whatever the host allows for one
@@ -71,7 +73,7 @@ class CompileLimit:
         )
 
     def describe_excess(
-        self, state: Mapping[str, Any], progress: tuple[str, int, int, float] | None
+        self, state: Mapping[str, Any], progress: Progress | None
     ) -> str:
         """Return what the EP was doing when its time was over, in sentences.
 
@@ -112,7 +114,7 @@ def _describe_work(state: Mapping[str, Any]) -> str:
     return f"It {'was compiling' if is_compiling else 'had compiled'} {shown}"
 
 
-def _describe_progress(progress: tuple[str, int, int, float] | None) -> str:
+def _describe_progress(progress: Progress | None) -> str:
     if progress is None:
         return "It reported no progress"
     stage, done, total, when = progress

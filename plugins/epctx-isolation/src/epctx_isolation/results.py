@@ -154,10 +154,12 @@ def _list_hints(cls: type) -> Mapping[str, Any]:
     """Return the types of a dataclass's fields; modules import some of them for type
     checkers only, and others of the core have them.
     """
-    own = vars(sys.modules[cls.__module__])
-    core = [m for name, m in sys.modules.items() if name.startswith("epctx_core.")]
-    others = {key: value for m in core for key, value in vars(m).items()}
-    names = {key: value for key, value in others.items() if key not in own}
+    names: dict[str, Any] = {}
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("epctx_core."):
+            names.update(vars(module))
+    # Those of its own module go before.
+    names.update(vars(sys.modules[cls.__module__]))
     hints = typing.get_type_hints(cls, localns=names)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
@@ -346,9 +348,10 @@ class _Arrays(NamedTuple):
         text = np.empty(sum(lengths.tolist()), np.uint8)
         self.read_into(offset + lengths.nbytes, text)
         array = np.empty(lengths.size, object)
-        ends = np.cumsum(lengths).tolist()
-        for index, (length, end) in enumerate(zip(lengths.tolist(), ends, strict=True)):
-            array[index] = str(text[end - length : end].data, "utf-8")
+        start = 0
+        for index, length in enumerate(lengths.tolist()):
+            array[index] = str(text[start : start + length].data, "utf-8")
+            start += length
         return array.reshape(shape)
 
 
