@@ -51,6 +51,10 @@ exactly its own version of the core.
     epctx-onnxruntime).
 `implemented_hooks`:
     knowing which hooks an EP has (epctx-cli, epctx-conformance).
+`check_host_plugin`:
+    plugins of a host that stay with it (epctx-isolation).
+`plugin_error`:
+    errors about a plugin that another process called (epctx-isolation).
 `import_installed`:
     naming the package that a command or a function needs (epctx-batch, epctx-cli,
     epctx-conformance, epctx-onnxruntime).
@@ -103,6 +107,7 @@ if TYPE_CHECKING:
     from epctx_core.options.table import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.publish.publication import *
+    from epctx_core.registry.entries import *
     from epctx_core.registry.guard import *
     from epctx_core.registry.installed import *
     from epctx_core.registry.records import *
@@ -134,7 +139,8 @@ _HOME = {
     "epctx_core.options.table": ("SESSION_OPTIONS",),
     "epctx_core.plugin.hookspecs": ("HOOKS",),
     "epctx_core.publish.publication": ("Publication",),
-    "epctx_core.registry.guard": ("implemented_hooks", "watch_calls"),
+    "epctx_core.registry.entries": ("check_host_plugin",),
+    "epctx_core.registry.guard": ("implemented_hooks", "plugin_error", "watch_calls"),
     "epctx_core.registry.installed": ("list_distributions",),
     "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),

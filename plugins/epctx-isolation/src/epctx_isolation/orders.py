@@ -20,7 +20,7 @@ import numpy as np
 
 from epctx_core import Registry, SessionOptions
 from epctx_core.errors import SHORTEST_SECRET, InvalidArgument, PluginError, describe
-from epctx_core.ext import Work
+from epctx_core.ext import Work, check_host_plugin
 from epctx_core.plugin import ExecutionProvider
 from epctx_isolation.channel import Sink, Source, read_exactly
 
@@ -93,20 +93,17 @@ def keep_objects(
     """
     observers = []
     references = {}
-    registered = [host.plugin for host in registry.host_plugins]
-    for plugin in (*registered, *(session.host_plugins if session else ())):
-        if isinstance(plugin, str):
-            continue
-        reference = _find_name(plugin)
-        if not _wraps_hooks(plugin):
-            observers.append(plugin)
-        elif reference:
-            references[id(plugin)] = reference
+    added = session.host_plugins if session else ()
+    checked = (check_host_plugin(each) for each in added if not isinstance(each, str))
+    for host in (*registry.host_plugins, *checked):
+        if not host.hooks and host.transform is None:
+            observers.append(host.plugin)
+        elif reference := _find_name(host.plugin):
+            references[id(host.plugin)] = reference
         else:
-            name = type(plugin).__qualname__
             raise InvalidArgument(
-                f"the host plugin {name} wraps hooks that run in another process, "
-                "where it cannot be found.",
+                f"the host plugin {type(host.plugin).__qualname__} wraps hooks that "
+                "run in another process, where it cannot be found.",
                 hint=(
                     "Make it an attribute of a module that can be imported, or an "
                     "entry point of the group `epctx.host_plugins`; what it gathers "
@@ -138,17 +135,6 @@ def _list_values(
     entries = session.config_entries
     texts += [entries[key] for key in session.provider_option_keys]
     return {text for text in texts if len(text) >= SHORTEST_SECRET}
-
-
-def _wraps_hooks(plugin: object) -> bool:
-    marks = (getattr(f, "__dict__", {}) for f in _list_attributes(plugin))
-    return any("epctx_impl" in mark for mark in marks)
-
-
-def _list_attributes(plugin: object) -> list[Any]:
-    # Properties are not evaluated.
-    owners = (plugin, *type(plugin).__mro__)
-    return [a for owner in owners for a in getattr(owner, "__dict__", {}).values()]
 
 
 def _find_name(thing: Any) -> str:
@@ -197,7 +183,7 @@ class _Pickler(pickle.Pickler):
             source: Any = value.source
             if isinstance(source, bytes):
                 source = pickle.PickleBuffer(source)
-            return make_work, (
+            return Work, (
                 source,
                 value.session,
                 value.registry,
@@ -233,13 +219,6 @@ def isolate_options(session: SessionOptions) -> SessionOptions:
     for key, value in NOT_ISOLATED.items():
         options.add_session_config_entry(key, value)
     return options
-
-
-def make_work(
-    source: Any, session: Any, registry: Any, requested: Any, progress: Any
-) -> Work:
-    """Return the work of an order, in the child."""
-    return Work(source, session, registry, requested, progress)
 
 
 def make_class(

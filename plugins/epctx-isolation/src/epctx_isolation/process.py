@@ -28,10 +28,9 @@ from epctx_core.errors import (
     EpctxError,
     Fail,
     ModelLoadCanceled,
-    PluginError,
     concealed,
 )
-from epctx_core.ext import make_scratch_folder
+from epctx_core.ext import make_scratch_folder, plugin_error
 from epctx_isolation.channel import (
     ProtocolError,
     RemoteError,
@@ -381,14 +380,8 @@ class ChildProcess:
                 event = "timed out"
                 end = self._compile.describe_excess(state, self._conversation.progress)
                 hint = self._compile.describe_remedy(record.name)
-            self._death = PluginError(
-                f"{record.label} {event} in {hook}: {end}",
-                ep=record.name,
-                hook=hook,
-                distribution=record.distribution,
-                version=record.version,
-                hint=hint,
-            )
+            fault = f"{record.label} {event} in {hook}: {end}"
+            self._death = plugin_error(fault, record, hook=hook, hint=hint)
         if output := "\n".join(self._list_printed()):
             self._death.__cause__ = RemoteError(f"its process printed:\n{output}")
         if self._cancel is not None and self._cancel.requested:
@@ -403,7 +396,9 @@ class ChildProcess:
         lines = self._list_printed()
         crash = [line for line in lines if line.startswith("Fatal Python error")]
         last = (*lines, *crash)[-1] if lines else ""
-        return f"{end}. It printed: {last.strip()}" if last else f"{end}."
+        if not last:
+            return f"{end}."
+        return f"{end}. It printed: {last.strip()}"
 
     def _list_printed(self) -> list[str]:
         """Return the last lines that it printed, without values of options."""

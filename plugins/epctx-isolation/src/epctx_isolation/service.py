@@ -10,17 +10,17 @@ import logging
 import math
 import os
 import pkgutil
+import resource
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from epctx_core import RunOptions
-from epctx_core.errors import EpctxError, Fail, PluginError, concealed, describe
-from epctx_core.ext import watch_calls
+from epctx_core.errors import EpctxError, Fail, concealed, describe
+from epctx_core.ext import plugin_error, watch_calls
 from epctx_isolation.channel import (
     LONGEST_RECORD,
     Message,
@@ -176,7 +176,9 @@ class Service:
             return self._call[1]
         if kind == OBJECT:
             return pkgutil.resolve_name(name)
-        return _FUNCTIONS[name](self) if kind == FUNCTION else _Observer(self, name)
+        if kind == FUNCTION:
+            return _FUNCTIONS[name](self)
+        return _Observer(self, name)
 
     def _describe_error(self, error: BaseException) -> dict[str, Any]:
         """Return the fields of a message about an error: the host's own, or one of
@@ -204,14 +206,8 @@ class Service:
         if not self._calls:
             return Fail(f"epctx needed more memory {limit}", hint=hint)
         record, hook = self._calls[-1]
-        return PluginError(
-            f"{record.label} needed more memory in {hook} {limit}",
-            ep=record.name,
-            hook=hook,
-            distribution=record.distribution,
-            version=record.version,
-            hint=hint,
-        )
+        fault = f"{record.label} needed more memory in {hook} {limit}"
+        return plugin_error(fault, record, hook=hook, hint=hint)
 
     # -- what the process does
 
@@ -356,10 +352,6 @@ def limit_memory(max_bytes: int | None) -> None:
     """Set the memory that this process may take from now on; None for the limit with
     which it started.
     """
-    if sys.platform == "win32":
-        return
-    import resource
-
     # Files that are mapped, such as weights and payloads, do not count.
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = hard if max_bytes is None else max_bytes
