@@ -92,17 +92,25 @@ def sleep_in_native_code():
     ctypes.PyDLL(None).sleep(600)
 
 
+def write_note(text):
+    """Put a note at its path whole: tests wait until it is there, and read it."""
+    path = Path(os.environ["EPCTX_TEST_NOTE"])
+    written = path.with_name(f"{path.name}.{os.getpid()}")
+    written.write_text(text)
+    written.replace(path)
+
+
 def leave_a_child():
     """Start a process that would live on, say which, and hang."""
     child = subprocess.Popen(["sleep", "600"])
-    Path(os.environ["EPCTX_TEST_NOTE"]).write_text(f"{os.getpid()} {child.pid}")
+    write_note(f"{os.getpid()} {child.pid}")
     time.sleep(600)
 
 
 def start_a_child():
     """Start a process that would live on, and say which."""
     child = subprocess.Popen(["sleep", "600"])
-    Path(os.environ["EPCTX_TEST_NOTE"]).write_text(str(child.pid))
+    write_note(str(child.pid))
     child.returncode = 0  # nobody waits for it
 
 
@@ -164,7 +172,7 @@ def log_as_others():
 
 
 def note_the_process():
-    Path(os.environ["EPCTX_TEST_NOTE"]).write_text(str(os.getpid()))
+    write_note(str(os.getpid()))
 
 
 def raise_error():
