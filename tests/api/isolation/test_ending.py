@@ -165,7 +165,7 @@ def test_the_start_of_an_ep_may_take_longer_than_a_call(tmp_path):
     options = options_for(
         Faulty,
         provider_options={"fault": "slow-start", "hook": "__init__"},
-        isolate_timeout_seconds=1,
+        isolate_timeout_seconds=4,
     )
 
     folder = compiled(tmp_path / "out", source(tmp_path), Faulty, options)
@@ -174,7 +174,7 @@ def test_the_start_of_an_ep_may_take_longer_than_a_call(tmp_path):
 
 
 def test_a_callback_of_the_host_may_take_longer_than_a_call_of_an_ep(tmp_path):
-    options = options_for(Stuck, isolate_timeout_seconds=1)
+    options = options_for(Stuck, isolate_timeout_seconds=4)
 
     def progress(stage, _done, _total):
         if stage == "tune":
