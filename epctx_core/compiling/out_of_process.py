@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from epctx_core.publish.publication import settle_death
 from epctx_core.sessions.host import host_call
 from epctx_core.sessions.isolation import use_isolation
 from epctx_core.sessions.load import load_session
+from epctx_core.sessions.source import read_source
 from epctx_core.sessions.work import Work
 
 if TYPE_CHECKING:
@@ -94,10 +95,13 @@ def load_isolated(work: Work) -> SessionState | None:
 
 def _is_compiled(work: Work) -> bool:
     """Return whether a model has EPContext nodes: a context model is loaded here."""
-    work.begin()
-    with closing(work), OpenedFiles() as opened:
-        graph = work.read_source(opened).proto.graph
-        return any(is_context_node(node) for _, _, node in walk_indexed_nodes(graph))
+    with OpenedFiles() as opened:
+        # No EP is chosen: none keeps functions, or asks for a digest.
+        source = read_source(
+            work.source, work.config, set, opened=opened, digested=False
+        )
+        nodes = walk_indexed_nodes(source.proto.graph)
+        return any(is_context_node(node) for _, _, node in nodes)
 
 
 def _compile(work: Work, folder: Path) -> Work:

@@ -11,7 +11,13 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import is_dataclass
 from functools import partial
 from types import MethodType
@@ -312,7 +318,8 @@ class ProviderInstances:
                 ep=ep,
                 hint="Use an EP that does, or ask the plugin's author for it.",
             )
-        result = manager.call(hook, {"ep": ep, **arguments})
+        with self._observe_call(ep, hook, arguments):
+            result = manager.call(hook, {"ep": ep, **arguments})
         is_changed = manager.is_changed(hook, result)
         try:
             yield check_result(record, HOOKS[hook], result) if is_changed else result
@@ -321,6 +328,21 @@ class ProviderInstances:
                 raise
             fault = f"changed a result against the contract: {error.message}"
             raise _host_error(manager.hosts[hook], record, hook, fault) from error
+
+    def _observe_call(
+        self, ep: str, hook: str, arguments: Mapping[str, Any]
+    ) -> AbstractContextManager[None]:
+        if not self.is_observed:
+            return nullcontext()
+
+        facts: dict[str, object] = {
+            name: [each.name for each in arguments[name]]
+            for name in ("partitions", "nodes")
+            if name in arguments
+        }
+        if "graph" in arguments:
+            facts["left"] = len(arguments["graph"].nodes)
+        return self.span(hook, "hook", ep=ep, **facts)
 
     @contextmanager
     def span(
@@ -332,7 +354,7 @@ class ProviderInstances:
 
         Args:
             name: that of the stage, the step, or what an EP does.
-            category: `stage`, `run`, `step`, or `ep`.
+            category: `stage`, `hook`, `run`, `step`, or `ep`.
             facts: what is known of it, such as `ep` and `nodes`.
 
         Raises:

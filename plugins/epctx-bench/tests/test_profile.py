@@ -79,6 +79,21 @@ def test_a_compile_writes_a_profile_too(model, options, tmp_path):
     assert {"read", "get_capability", "compile", "read_back"} <= set(names)
 
 
+@pytest.mark.parametrize("isolate", ["", "compile", "all"])
+def test_each_profile_has_work_wherever_the_ep_does_it(
+    model, options, tmp_path, isolate
+):
+    options.add_session_config_entry("ep.isolate", isolate)
+
+    with epctx.InferenceSession(model, options) as session:
+        session.run(None, X)
+
+    recorded = [read(path) for path in tmp_path.glob("profile*.json")]
+    assert all(recorded)
+    names = {event["name"] for events in recorded for event in events}
+    assert {"get_capability", "compile", "run"} <= names
+
+
 def test_spans_of_a_thread_nest(model, options):
     with epctx.InferenceSession(model, options) as session:
         session.run(None, X)

@@ -109,6 +109,23 @@ def test_a_load_and_each_run_have_theirs(observer, model):
     assert {(depth, kind) for depth, kind, _ in observer.seen[1:]} == {(1, "step")}
 
 
+def test_each_call_of_a_hook_is_a_span_that_says_what_it_was_about(observer, model):
+    options, registry = options_of(observer, Alpha)
+
+    epctx.ModelCompiler(options, model, registry=registry).compile_to_file()
+    with epctx.InferenceSession(
+        model.with_name("m_ctx.onnx"), options, registry=registry
+    ):
+        pass
+
+    assert observer.names("hook") == [
+        "get_capability", "compile", "get_ep_context_nodes", "load_context",
+    ]  # fmt: skip
+    assert observer.facts["get_capability"] == {"ep": Alpha.name, "left": 5}
+    partitions = observer.facts["compile"]["partitions"]
+    assert observer.facts["load_context"]["nodes"] == partitions
+
+
 def test_steps_say_who_runs_which_nodes_on_what(observer, model):
     options, registry = options_of(observer, Alpha)
 

@@ -7,19 +7,15 @@ observes as events of a Chrome trace, such as Perfetto shows.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-
-from epctx_core.ext import HOOKS
-from epctx_core.plugin import HookSpecs, hookimpl
 
 MOST_EVENTS: Final = 1_000_000
 """Events that a profile has at most, as in onnxruntime: those of later work are counted
@@ -32,13 +28,6 @@ _LONGEST_TEXT = 1000
 _MOST_ITEMS = 1000
 _DEEPEST = 4
 """Bounds of each fact: what EPs say is kept as long as the session."""
-
-_DESCRIBED: Final[Mapping[str, Callable[[Any], tuple[str, object]]]] = {
-    "graph": lambda graph: ("left", len(graph.nodes)),
-    "partitions": lambda partitions: ("partitions", [each.name for each in partitions]),
-    "nodes": lambda nodes: ("nodes", [node.name for node in nodes]),
-}
-"""Facts about arguments of hooks, by the argument's name; others are not recorded."""
 
 
 class Profile:
@@ -68,26 +57,6 @@ class Profile:
         self._threads: dict[int, str] = {}
         self.lost = 0
         self._path: str | None = None
-        vars(self).update((hook, self._wrap(hook)) for hook in HOOKS)
-
-    def _wrap(self, hook: str) -> Callable[..., Generator[None, Any, Any]]:
-        """Return a wrapper that records each call of a hook."""
-        names = tuple(HOOKS[hook].arguments)
-
-        # pluggy passes the arguments of the function that is wrapped.
-        @functools.wraps(vars(HookSpecs)[hook])
-        def recorded(*values: Any) -> Generator[None, Any, Any]:
-            arguments = dict(zip(names, values, strict=True))
-            facts: dict[str, object] = {"ep": arguments["ep"]}
-            facts |= dict(
-                describe(arguments[name])
-                for name, describe in _DESCRIBED.items()
-                if name in arguments
-            )
-            with self.span(hook, "hook", facts):
-                return (yield)
-
-        return hookimpl(wrapper=True)(recorded)
 
     @contextmanager
     def span(
