@@ -488,8 +488,15 @@ class ShareGroup:
             EpctxError: as `ModelCompiler.compile_to_file`. The group stays as it was.
         """
         self._refuse_over()
+        is_first = self._isolated is None
         if isolated := self._find_isolated(sess_options):
-            isolated.compile(model, sess_options, name)
+            try:
+                isolated.compile(model, sess_options, name)
+            except BaseException:
+                # Its process may be gone; the next model is the first one again.
+                if is_first:
+                    self._isolated = None
+                raise
             return
         with ExitStack() as stack:
             if not self._members:

@@ -64,6 +64,34 @@ def test_a_child_that_its_last_user_leaves_is_no_child_for_another(monkeypatch):
     taken[0].leave()
 
 
+def test_a_child_is_left_while_another_one_starts(monkeypatch):
+    registry = registry_of(Alpha)
+    child = children.take_child(LIMITS, registry, "a first test")
+    starts, may_start = threading.Event(), threading.Event()
+
+    def start_later(limits):
+        starts.set()
+        may_start.wait(60)
+        return ChildProcess(limits)
+
+    monkeypatch.setattr(children, "ChildProcess", start_later)
+
+    def take():
+        children.take_child(LIMITS, registry, "a second test").leave()
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    assert starts.wait(60)
+    leaver = threading.Thread(target=child.leave, daemon=True)
+    leaver.start()
+    leaver.join(60)
+    is_left = child.process.is_over
+    may_start.set()
+    taker.join()
+
+    assert is_left
+
+
 def test_a_wish_reaches_its_call_after_one_that_could_not_be_sent(
     tmp_path, monkeypatch
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 import pytest
 from epctx_isolation.channel import Message, ProtocolError, send_message
@@ -23,6 +24,30 @@ class Sent(bytearray):
     """What a child sends."""
 
     sendall = bytearray.extend
+
+
+def test_an_answer_that_cannot_be_sent_is_a_failure_to_the_child():
+    """It waits for one, and would take the next order for it."""
+    sent = []
+    line = Line()
+    line.sendall = lambda data: sent.append(bytes(data))
+    # The end of the chunks that a question comes with.
+    end = Sent()
+    send_message(end, {"say": "chunk"})
+    line.write(end)
+    line.seek(0)
+    objects = keep_objects(
+        None,
+        epctx.Registry(entry_points=False),
+        locate=lambda *_: threading.Lock(),
+    )
+    facts = {"name": "w", "present": None, "shape": [0], "elem_type": 1}
+    question = Message({"say": "ask", "kind": "locate", **facts})
+
+    Conversation(line, objects).answer(question, asks=True)
+
+    (order,) = (each for each in sent if b"failed" in each)
+    assert b"cannot be sent to another process" in order
 
 
 @pytest.mark.parametrize(("pieces", "is_allowed"), [(10, True), (11, False)])

@@ -32,6 +32,25 @@ def test_a_compile_and_a_run_write_their_profiles(epctx, model, tmp_path):
     assert categories(ran) == {"stage", "hook", "run", "step"}
 
 
+@pytest.mark.parametrize("isolate", ["compile", "all"])
+def test_a_profile_has_what_another_process_does(epctx, model, tmp_path, isolate):
+    path = tmp_path / "run.json"
+
+    done = epctx(
+        "run", model, "--ep", "QNN", "-c", f"ep.isolate={isolate}", "--profile", path
+    )
+
+    assert done.code == 0
+    events = [e for e in json.loads(path.read_text()) if e["ph"] == "X"]
+    assert {event["cat"] for event in events} == {"stage", "hook", "ep", "run", "step"}
+    assert {"get_capability", "compile"} <= {event["name"] for event in events}
+    assert all(
+        isinstance(event["args"]["nodes"], list)
+        for event in events
+        if event["cat"] == "step"
+    )
+
+
 def test_a_compile_that_fails_leaves_the_profile_of_what_it_did(epctx, model, tmp_path):
     done = epctx(
         "compile", model, "--ep", "QNN", "-o", "/proc/no/m.onnx",

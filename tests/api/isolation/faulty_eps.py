@@ -245,6 +245,7 @@ FAULTS = {
         "the key is %s", "s3cret-v4lue"
     ),
     "note": note_the_process,
+    "note-and-hang": lambda: (note_the_process(), time.sleep(600)),
     "note-slowly": lambda: (note_the_process(), time.sleep(1.3)),
     "leave-a-child": leave_a_child,
     "error": raise_error,

@@ -341,6 +341,53 @@ def test_a_share_group_has_the_limit_for_each_of_its_models(
     assert files(tmp_path / "out") == {}
 
 
+def test_a_first_model_that_takes_too_long_leaves_its_share_group_as_it_was(
+    tmp_path, temporary, models
+):
+    (tmp_path / "out").mkdir()
+    with (
+        nothing_left(temporary),
+        epctx.ShareGroup(
+            tmp_path / "out", registry=registry_of(StuckAtB, PatientAtB)
+        ) as group,
+    ):
+        with pytest.raises(epctx.PluginError, match="compile of 'b' was not done"):
+            group.compile(models[1], limited(StuckAtB, fault="hang"))
+        group.compile(models[0], limited(PatientAtB, seconds=60))
+
+    assert sorted(map(str, files(tmp_path / "out"))) == [
+        "a_ctx.onnx",
+        "a_patient_at_b.bin",
+    ]
+
+
+def test_the_end_of_a_share_group_ends_no_other_one_in_its_folder(
+    tmp_path, temporary, models
+):
+    """Groups that session options drive; their members wait for their own end."""
+
+    def compile_into_group(ep, number, stop="0"):
+        options = epctx.SessionOptions()
+        options.add_provider(ep)
+        options.add_session_config_entry(KEY, "60")
+        options.add_session_config_entry("ep.share_ep_contexts", "1")
+        options.add_session_config_entry("ep.stop_share_ep_contexts", stop)
+        path = models[number].with_name(f"{ep}_{number}_ctx.onnx")
+        epctx.ModelCompiler(options, models[number]).compile_to_file(path)
+        return path
+
+    with nothing_left(temporary):
+        written = [
+            compile_into_group(QNN, 0),
+            compile_into_group(OPENVINO, 0),
+            compile_into_group(QNN, 1, "1"),
+            compile_into_group(OPENVINO, 1, "1"),
+        ]
+
+    for path in written:
+        epctx.InferenceSession(path).close()
+
+
 def test_a_later_model_that_takes_too_long_ends_its_share_group(
     tmp_path, temporary, models
 ):

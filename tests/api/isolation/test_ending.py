@@ -249,6 +249,41 @@ def test_a_host_that_is_killed_takes_the_process_with_it_at_the_latest_when_its_
         assert wait_for(lambda: not is_alive(grandchild))
 
 
+HANGING = """
+import os, sys, threading
+from isolation.faulty_eps import Faulty
+from isolation.harness import options_for, registry_of, wait_for
+from end_to_end.small_models import example
+import epctx_core as epctx
+
+options = options_for(Faulty, isolate="all", provider_options={"fault": "note-and-hang", "hook": "run"}, isolate_timeout_seconds=600)
+options.add_session_config_entry("ep.share_ep_contexts", sys.argv[2])
+session = epctx.InferenceSession(sys.argv[1], options, registry=registry_of(Faulty))
+run = threading.Thread(target=session.run, args=(None, {"x": example()}), daemon=True)
+run.start()
+assert wait_for(lambda: os.path.exists(os.environ["EPCTX_TEST_NOTE"]))
+"""
+
+
+@pytest.mark.parametrize("shares", ["0", "1"])
+def test_a_host_whose_thread_waits_for_a_run_that_hangs_can_end(tmp_path, note, shares):
+    program = tmp_path / "host.py"
+    program.write_text(HANGING)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    done = subprocess.run(
+        [sys.executable, program, source(tmp_path), shares],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert wait_for(lambda: not is_alive(int(note.read_text())))
+
+
 def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
     program = tmp_path / "host.py"
     program.write_text(PROGRAM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import subprocess
@@ -504,6 +505,29 @@ def test_a_host_plugin_that_another_process_cannot_find_is_refused(tmp_path, mod
         epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Alpha))
 
     assert "epctx.host_plugins" in raised.value.hint
+
+
+@pytest.mark.parametrize("mode", ["compile", "all"])
+def test_a_host_plugin_is_found_in_any_module_that_has_it(tmp_path, monkeypatch, mode):
+    """Its class may be a library's."""
+    (tmp_path / "a_library.py").write_text(
+        "from epctx_core.errors import Fail\n"
+        "from epctx_core.plugin import hookimpl\n"
+        "class Refuses:\n"
+        "    @hookimpl(wrapper=True)\n"
+        "    def compile(self):\n"
+        "        yield\n"
+        "        raise Fail('refused by the plugin.')\n"
+    )
+    (tmp_path / "an_app.py").write_text(
+        "from a_library import Refuses\nrefuses = Refuses()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    options = options_for(Alpha, isolate=mode)
+    options.add_host_plugin(importlib.import_module("an_app").refuses)
+
+    with pytest.raises(epctx.Fail, match="refused by the plugin"):
+        epctx.InferenceSession(source(tmp_path), options, registry=registry_of(Alpha))
 
 
 class Spans:

@@ -16,7 +16,7 @@ from epctx_isolation.orders import keep_objects
 from epctx_isolation.process import Call, ChildProcess
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Hashable
 
     from epctx_core import Registry
     from epctx_isolation.limits import Limits
@@ -26,6 +26,8 @@ _log = logging.getLogger("epctx.providers")
 # A session that nobody has closed may be collected, and leave, while its thread takes
 # another child.
 _lock = threading.RLock()
+# Held while one that several use is started: whoever needs it waits for that one.
+_starting = threading.Lock()
 _shared: dict[tuple[str, Limits], Child] = {}
 
 
@@ -34,14 +36,14 @@ class Child:
 
     Attributes:
         process: the child.
-        models: paths of models that wait for the end of their share group, by its
-            folder.
+        models: paths of models that wait for the end of their share group, by what
+            identifies it.
         is_left: whether its last user has left it.
     """
 
     def __init__(self, limits: Limits, registry: Registry) -> None:
         self.process = ChildProcess(limits)
-        self.models: dict[Path | None, list[str]] = {}
+        self.models: dict[Hashable, list[str]] = {}
         self.is_left = False
         self._users = 0
         try:
@@ -91,13 +93,16 @@ class Child:
         """End the child with this process, and warn about models that cannot be
         loaded.
         """
-        if self.models and not self.process.is_over:
+        if self.process.is_over:
+            return
+        if self.models:
             _log.warning(
                 "a share group was never stopped: %s cannot be loaded. Compile its "
                 "last model with ep.stop_share_ep_contexts=1.",
                 ", ".join(chain.from_iterable(self.models.values())),
             )
-        self.process.close()
+        # A call that another thread waits for may never end.
+        self.process.kill("its host has ended")
 
 
 def begin(process: ChildProcess, registry: Registry) -> None:
@@ -121,9 +126,16 @@ def take_child(limits: Limits, registry: Registry, shared_by: str = "") -> Child
     """
     if not shared_by:
         return Child(limits, registry).enter()
-    with _lock:
-        child = _shared.get((shared_by, limits))
-        if child is None or child.is_left or child.process.is_over:
-            child = _shared[shared_by, limits] = Child(limits, registry)
-            atexit.register(child.abandon)
-        return child.enter()
+    key = shared_by, limits
+    with _starting:
+        with _lock:
+            child = _shared.get(key)
+            if child and not child.is_left and not child.process.is_over:
+                return child.enter()
+
+        # Others leave theirs meanwhile.
+        child = Child(limits, registry).enter()
+        atexit.register(child.abandon)
+        with _lock:
+            _shared[key] = child
+        return child

@@ -121,7 +121,14 @@ class Conversation:
         if self._end is not None:
             # Whatever a function of the host made of it.
             raise self._end
-        if asks:
+        if not asks:
+            return
+        try:
+            send_order(self._line, answer, self._objects)
+        except EpctxError as error:
+            # The child waits for an answer, which a result of the host's cannot be.
+            self.raised.append(error)
+            answer = "failed", self._note_exception(error)
             send_order(self._line, answer, self._objects)
 
     def _note_exception(self, error: Exception) -> tuple[int, Any, str, str]:
@@ -213,11 +220,8 @@ class Conversation:
             raise ProtocolError(f"a span {key} within {len(self._spans)} others")
         # Short texts, so that what a host keeps of many spans stays small.
         shown = {
-            make_printable(name, _LONGEST_NAME): make_printable(fact, _LONGEST_FACT)
-            if isinstance(fact, str)
-            else fact
+            make_printable(name, _LONGEST_NAME): _shorten(fact)
             for name, fact in facts.items()
-            if type(fact) in (str, int, float, bool)
         }
         name = make_printable(message.text("name"), _LONGEST_NAME)
         category = make_printable(message.text("category"), _LONGEST_NAME)
@@ -310,3 +314,17 @@ class Conversation:
                 raise self.decode_error(message)
             # An EP may report while it makes bytes.
             self.answer(message, asks=False)
+
+
+def _shorten(fact: object) -> object:
+    """Return a fact about a span as the host's plugin gets it: a number, a short text,
+    or a list of them.
+    """
+    if isinstance(fact, str):
+        return make_printable(fact, _LONGEST_FACT)
+    if isinstance(fact, list):
+        flat = (item for item in fact if not isinstance(item, list | dict))
+        return [_shorten(item) for item in flat]
+    if isinstance(fact, dict):
+        return None
+    return fact

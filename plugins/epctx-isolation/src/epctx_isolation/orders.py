@@ -13,6 +13,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,19 +141,24 @@ def _list_values(
 def _find_name(thing: Any) -> str:
     """Return the name by which another process can import an object, or ""."""
     if isinstance(thing, type):
-        module = sys.modules.get(thing.__module__)
-        found: Any = module
-        for part in thing.__qualname__.split("."):
-            found = getattr(found, part, None)
-        names = [thing.__qualname__] if found is thing else []
-    else:
-        module = sys.modules.get(type(thing).__module__)
-        found = vars(module) if module else {}
-        names = [name for name, value in found.items() if value is thing]
-    # The host's script is not run again.
-    if module is None or module.__name__ == "__main__" or not names:
+        place = f"{thing.__module__}:{thing.__qualname__}"
+        with suppress(ImportError, AttributeError, ValueError):
+            # The host's script is not run again.
+            if thing.__module__ != "__main__" and resolve_name(place) is thing:
+                return place
         return ""
-    return f"{module.__name__}:{names[0]}"
+
+    # Other threads may import something meanwhile.
+    modules = list(sys.modules.items())
+    modules.sort(key=lambda item: item[0] != type(thing).__module__)
+    for module, content in modules:
+        # The host's script may have another name, too.
+        if content is sys.modules.get("__main__"):
+            continue
+        for name, value in list(getattr(content, "__dict__", {}).items()):
+            if value is thing:
+                return f"{module}:{name}"
+    return ""
 
 
 class _Pickler(pickle.Pickler):

@@ -217,7 +217,7 @@ class ChildProcess:
                     raise
                 return call.decode(self._converse())
             except ProtocolError as error:
-                self._kill(f"it was ended because it sent an invalid message ({error})")
+                self.kill(f"it was ended because it sent an invalid message ({error})")
                 raise self._end_call(call) from error
             except BaseException as error:
                 # NoSuchFile is an OSError, too, and so may be what the host raised.
@@ -228,7 +228,7 @@ class ChildProcess:
                     raise death from death.__cause__ or error
                 # The call is over for the host, and the next message would belong to
                 # it.
-                self._kill(_INTERRUPTED)
+                self.kill(_INTERRUPTED)
                 self._end_call(call)
                 raise
             finally:
@@ -299,9 +299,9 @@ class ChildProcess:
             self._ended = now
         elif self._compile.is_over(now, begun=state.get("compiles") is True):
             self._is_late = True
-            self._kill("its compile took longer than ep.compile_timeout")
+            self.kill("its compile took longer than ep.compile_timeout")
         elif now > self._since + (seconds := self._get_seconds(changes, state)):
-            self._kill(f"it took longer than the {seconds:g} seconds that it had")
+            self.kill(f"it took longer than the {seconds:g} seconds that it had")
         else:
             self._pass_on_wishes(now)
 
@@ -317,7 +317,7 @@ class ChildProcess:
     def _pass_on_wishes(self, now: float) -> None:
         if self._asked is not None:
             if now > self._asked + GRACE_SECONDS:
-                self._kill("it did not stop when the host asked it to")
+                self.kill("it did not stop when the host asked it to")
         elif self._cancel is not None and self._cancel.requested:
             self._asked = now
             self._tell(STOP)
@@ -331,8 +331,10 @@ class ChildProcess:
 
     # -- its end
 
-    def _kill(self, reason: str) -> None:
-        """End the process and its children; the first reason counts."""
+    def kill(self, reason: str) -> None:
+        """End the process and its children, also while another thread waits for a call;
+        the first reason counts.
+        """
         self._reason = self._reason or reason
         self._process.end()
 
@@ -346,7 +348,7 @@ class ChildProcess:
             return
         with self._turn:
             if self._is_busy:
-                self._kill("it was closed in a callback of its call")
+                self.kill("it was closed in a callback of its call")
                 return
             if self._death is None:
                 self._death = Fail(

@@ -52,8 +52,12 @@ should have ended it, and is gone.
 """
 _COMPILES = frozenset({"get_capability", "optimize_model", "compile"})
 """Hooks that a load of a context model does not call."""
+_CALL = "epctx_call"
+"""Attribute of a MemoryError: record and hook of the call that raised it."""
 _SHOWN_PARTITIONS = 3
 _LONGEST_NAME = 200
+_MOST_ITEMS = 1000
+"""Items of a list among the facts about a span."""
 
 
 def serve(line: int, control: int, memory: int) -> None:
@@ -105,7 +109,6 @@ class Service:
     def do_call(self) -> None:
         """Do one call."""
         self._raised.clear()
-        self._calls.clear()
         self._compiles = False
         self._partitions.clear()
         self.memory.write_state({})
@@ -191,7 +194,7 @@ class Service:
                 if raised is cause:
                     hosts = {"host": number, "is_same": raised is error}
             if isinstance(cause, MemoryError) and self._limits.max_bytes is not None:
-                error = self._make_memory_error()
+                error = self._make_memory_error(cause)
                 break
             cause = cause.__cause__
         if not isinstance(error, EpctxError):
@@ -200,12 +203,12 @@ class Service:
             error = fault
         return {**encode_error(error), **hosts}
 
-    def _make_memory_error(self) -> EpctxError:
+    def _make_memory_error(self, error: MemoryError) -> EpctxError:
         limit = f"than the {self._limits.max_bytes:,} bytes that its process may have."
         hint = "Set ep.isolate_max_bytes higher, or leave it out."
-        if not self._calls:
+        if _CALL not in vars(error):
             return Fail(f"epctx needed more memory {limit}", hint=hint)
-        record, hook = self._calls[-1]
+        record, hook = vars(error)[_CALL]
         fault = f"{record.label} needed more memory in {hook} {limit}"
         return plugin_error(fault, record, hook=hook, hint=hint)
 
@@ -227,17 +230,14 @@ class Service:
         self._write_state()
         try:
             yield
-        except MemoryError:
-            # The report names the call.
+        except MemoryError as error:
+            # The report names the innermost call that ran out of it.
+            vars(error).setdefault(_CALL, (record, hook))
             raise
-        except BaseException:
-            self._end_watch()
-            raise
-        self._end_watch()
-
-    def _end_watch(self) -> None:
-        self._calls.pop()
-        self._write_state()
+        finally:
+            self._calls.pop()
+            with contextlib.suppress(MemoryError):
+                self._write_state()
 
     def _write_state(self) -> None:
         state: dict[str, Any] = {"compiles": self._compiles}
@@ -368,6 +368,10 @@ class _LogToHost(logging.Handler):
         super().__init__()
         self._service = service
 
+    def createLock(self) -> None:  # noqa: N802 - logging's name
+        """Have no lock: `tell` has one, which a thread may hold that logs."""
+        self.lock = None
+
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
         try:
@@ -397,10 +401,7 @@ class _Observer:
     ) -> Iterator[None]:
         """Have the host's plugin observe a block."""
         number = next(self._spans)
-        shown = {
-            key: value if isinstance(value, str | int | float) else f"{value!r:.80}"
-            for key, value in facts.items()
-        }
+        shown = {key: _to_plain(value) for key, value in facts.items()}
         about = {"observer": self._number, "number": number}
         self._service.tell(
             "span",
@@ -413,6 +414,18 @@ class _Observer:
             yield
         finally:
             self._service.tell("span_end", **about)
+
+
+def _to_plain(fact: object, *, is_item: bool = False) -> object:
+    """Return a fact about a span as a message may have it: what is nested in a list as
+    its text.
+    """
+    if isinstance(fact, str | int | float):
+        return fact
+    if isinstance(fact, list | tuple) and not is_item:
+        items = fact[:_MOST_ITEMS]
+        return [_to_plain(item, is_item=True) for item in items]
+    return f"{fact!r:.80}"
 
 
 def _make_progress(service: Service) -> Callable[..., Any]:

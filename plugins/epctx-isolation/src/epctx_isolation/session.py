@@ -96,10 +96,10 @@ def call(
     )
     number, report = child.begin(order)
     if is_shared:
-        models = child.models.setdefault(report.folder, [])
-        models.append(str(report.output))
+        group = report.folder, *(name for name, _ in work.requested or ())
+        child.models.setdefault(group, []).append(str(report.output))
         if work.config.stop_sharing:
-            del child.models[report.folder]
+            del child.models[group]
     child.close(number, "close", objects)
     return report
 
