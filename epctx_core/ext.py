@@ -7,8 +7,7 @@ exactly its own version of the core.
 `CpuEngine`:
     the engine that EPs are lent in an explanation (epctx-conformance).
 `HOOKS`:
-    giving an implementation a hook's whole signature (epctx-bench,
-    epctx-conformance).
+    giving an implementation a hook's whole signature (epctx-conformance).
 `MappedFile`:
     files that a model names (epctx-files).
 `ModelFolder`:
@@ -114,6 +113,7 @@ if TYPE_CHECKING:
     from epctx_core.sessions.host import *
     from epctx_core.sessions.load import *
     from epctx_core.sessions.providers import *
+    from epctx_core.sessions.routing import *
     from epctx_core.sessions.source import *
     from epctx_core.sessions.work import *
 
@@ -145,7 +145,8 @@ _HOME = {
     "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),
     "epctx_core.sessions.load": ("SessionState",),
-    "epctx_core.sessions.providers": ("ProviderChoice", "ProviderSession"),
+    "epctx_core.sessions.routing": ("ProviderChoice",),
+    "epctx_core.sessions.providers": ("ProviderSession",),
     "epctx_core.sessions.source": ("digest_model",),
     "epctx_core.sessions.work": ("Work",),
 }

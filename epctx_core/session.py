@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from epctx_core.options.run import RunOptions
     from epctx_core.sessions.assigned_nodes import OrtEpAssignedSubgraph
     from epctx_core.sessions.placement import Placement
-    from epctx_core.sessions.providers import ProviderRequest
+    from epctx_core.sessions.routing import ProviderRequest
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
 
 _POLL_SECONDS = 0.001

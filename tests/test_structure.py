@@ -222,11 +222,11 @@ def test_no_module_class_or_function_has_a_name_that_says_nothing():
 
 ROOMS = {
     "options", "plugin", "registry", "graph", "context", "engines", "sessions",
-    "compiling", "publish", "verify",
+    "compiling", "publish", "verify", "features",
 }  # fmt: skip
 
 
-def test_the_core_has_ten_rooms_and_no_two_modules_of_one_name():
+def test_the_core_has_eleven_rooms_and_no_two_modules_of_one_name():
     names = [path.stem for path in CORE.rglob("*.py") if path.stem != "__init__"]
 
     assert {path.parent.name for path in CORE.glob("*/__init__.py")} == ROOMS

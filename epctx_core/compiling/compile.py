@@ -52,10 +52,7 @@ from epctx_core.process import pause_collection
 from epctx_core.publish.publication import Publication, settle_death
 from epctx_core.sessions.claims import explain_unused_eps
 from epctx_core.sessions.plan import list_implementers
-from epctx_core.sessions.providers import (
-    WorkspaceOf,
-    make_private_workspace,
-)
+from epctx_core.sessions.providers import WorkspaceOf, make_private_workspace
 
 if TYPE_CHECKING:
     from epctx_core.sessions.work import Work

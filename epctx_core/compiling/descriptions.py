@@ -24,7 +24,7 @@ from epctx_core.sessions.signature import describe_array
 if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadSet
     from epctx_core.sessions.assignment import Assignment, GraphAssignment
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 HOOK: Final = "get_ep_context_nodes"

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.plugin import EPContextNode, TensorView
     from epctx_core.sessions.assignment import GraphAssignment
-    from epctx_core.sessions.providers import ProviderChoice, ProviderSession
+    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.work import Work
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"

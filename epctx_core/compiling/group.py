@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.mapping import ExtentDigests
     from epctx_core.options import SessionConfig
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.work import Work
 
 _log = logging.getLogger("epctx.sharing")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from epctx_core.compiling.pass_through import PassThrough
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.work import Work
 
 

@@ -52,11 +52,7 @@ from epctx_core.process import resume_collection
 from epctx_core.registry.guard import plugin_error
 from epctx_core.sessions.compatibility import LOOK, look_into
 from epctx_core.sessions.plan import make_mismatch_error
-from epctx_core.sessions.providers import (
-    ProviderChoice,
-    ProviderSession,
-    check_progress,
-)
+from epctx_core.sessions.providers import ProviderSession, check_progress
 from epctx_core.sessions.signature import describe_array, has_shape
 from epctx_core.sessions.source import infer_model_types
 from epctx_core.sessions.workspaces import SessionWorkspace
@@ -67,6 +63,7 @@ if TYPE_CHECKING:
     from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.sessions.assignment import Assignment
+    from epctx_core.sessions.routing import ProviderChoice
 
 _log = logging.getLogger("epctx.compile")
 

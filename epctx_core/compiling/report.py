@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.registry.records import PluginRecord
     from epctx_core.sessions.assignment import RefusalRecord
-    from epctx_core.sessions.providers import SkippedProvider
+    from epctx_core.sessions.routing import SkippedProvider
 
 
 @dataclass(frozen=True, kw_only=True)

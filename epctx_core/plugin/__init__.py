@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from epctx_kernels import *
 
     from epctx_core.options.choices import *
-    from epctx_core.plugin.engine import *
     from epctx_core.plugin.extensions import *
     from epctx_core.plugin.hookspecs import *
     from epctx_core.plugin.packages import *
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
 _HOME = {
     "epctx_blobs": ("Blobs", "write_blobs"),
     "epctx_core.options.choices": ("WeightlessMode",),
-    "epctx_core.plugin.engine": (
-        "Engine",
-        "OptimizedModel",
-        "PreparedModel",
-        "RunnableModel",
-    ),
     "epctx_core.plugin.extensions": (
         "BaseEngine",
         "current_options",
@@ -49,7 +42,14 @@ _HOME = {
         "KernelRegistry",
         "OperatorTypes",
     ),
-    "epctx_core.plugin.packages": ("ModelFormat", "ProcessIsolation"),
+    "epctx_core.plugin.packages": (
+        "Engine",
+        "OptimizedModel",
+        "PreparedModel",
+        "RunnableModel",
+        "ModelFormat",
+        "ProcessIsolation",
+    ),
     "epctx_core.plugin.provider": (
         "Cancellation",
         "ExecutionProvider",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from epctx_core.options import GraphOptimizationLevel
     from epctx_core.options.run import RunOptions
-    from epctx_core.plugin.engine import OptimizedModel, RunnableModel
+    from epctx_core.plugin.packages import OptimizedModel, RunnableModel
     from epctx_core.plugin.types import EnginePolicy
     from epctx_core.plugin.views import TensorView
 

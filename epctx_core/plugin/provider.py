@@ -23,7 +23,7 @@ from epctx_core.plugin.types import (
 )
 
 if TYPE_CHECKING:
-    from epctx_core.plugin.engine import Engine
+    from epctx_core.plugin.packages import Engine
     from epctx_core.plugin.storage import ContextReader, Finding, Workspace
     from epctx_core.plugin.views import Partition
 

@@ -41,6 +41,7 @@ from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.process import resume_collection
 from epctx_core.registry.guard import blame, contract_error, to_plain
 from epctx_core.sessions.assignment import RefusalRecord
+from epctx_core.sessions.stages import CompileJob
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -549,6 +550,42 @@ def _untransportable(partitions: Sequence[GraphPartition]) -> dict[int, str]:
             for name in refused.keys() & {*graph.inputs[node], *graph.outputs[node]}:
                 bad[node] = refused[name]
     return bad
+
+
+def compile_all(
+    assignment: Assignment,
+    providers: ProviderSession,
+    purpose: Purpose,
+    ask_again: Callable[[Sequence[str]], object],
+) -> None:
+    """Have each EP compile its partitions; see `Work.compile`.
+
+    Args:
+        assignment: gets the results.
+        providers: the live EPs.
+        purpose: theirs; an export compiles no partition whose nodes stay in the model.
+        ask_again: asks EPs that get the nodes of one that failed.
+    """
+
+    def compile_some(partitions: Sequence[GraphPartition]) -> None:
+        compile_partitions(assignment, partitions, providers, purpose)
+
+    for ep in providers.choices:
+        partitions = assignment.of(ep)
+        if purpose is not Purpose.EXPORT:
+            partitions += [p for p in assignment.kept if p.ep == ep]
+        if not partitions:
+            continue
+        job = CompileJob(
+            assignment=assignment,
+            partitions=partitions,
+            compile=compile_some,
+            eps=providers.instances.names,
+            cancel=providers.cancel,
+        )
+        later = providers.stages.compile(job)
+        if later is not None:
+            ask_again(later)
 
 
 def compile_partitions(

@@ -20,7 +20,7 @@ from epctx_core.plugin import CONTAINER_CODES, Compatibility, ExecutionProvider,
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.guard import blame, call_class_method, contract_error
 from epctx_core.registry.records import is_name_of
-from epctx_core.sessions.providers import ProviderChoice, choose_provider
+from epctx_core.sessions.routing import ProviderChoice, choose_provider
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import ModelInput

@@ -14,11 +14,12 @@ from epctx_core.errors import InvalidArgument, concealed, convert_errors
 from epctx_core.graph.mapping import known_digests
 from epctx_core.options import CancellationFlag, SessionOptions
 from epctx_core.registry.guard import blame_host
-from epctx_core.sessions.providers import Progress, check_progress, logged_names
+from epctx_core.sessions.providers import Progress, check_progress
+from epctx_core.sessions.routing import logged_names
 
 if TYPE_CHECKING:
     from epctx_core.graph.mapping import ModelInput
-    from epctx_core.sessions.providers import ProviderRequest
+    from epctx_core.sessions.routing import ProviderRequest
 
 F = TypeVar("F", bound=Callable[..., object])
 R = TypeVar("R")

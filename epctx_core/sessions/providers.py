@@ -1,4 +1,4 @@
-"""EPs of a session: choosing them, checking their options, and their live instances."""
+"""EPs of a session: looked up, admitted, and their live instances."""
 
 from __future__ import annotations
 
@@ -6,49 +6,43 @@ import contextlib
 import logging
 import os
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import (
-    SHORTEST_SECRET,
-    EpctxError,
     InvalidArgument,
-    NotImplementedByProvider,
-    conceal,
     concealed,
     convert_errors,
     describe,
-    suggestion,
 )
-from epctx_core.frozen import dataclass
 from epctx_core.options import (
     CancellationFlag,
     SessionOptions,
     WeightlessMode,
 )
 from epctx_core.options.choices import CPU_EP, PROFILE
-from epctx_core.options.strict import log_without_effect
-from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.plugin import (
-    BuildInfo,
-    Compatibility,
     CompiledPartition,
-    ExecutionProvider,
     ProviderContext,
     Purpose,
 )
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.plugin.provider import no_span, parse_provider_options
+from epctx_core.plugin.provider import no_span
 from epctx_core.process import keep_forever
 from epctx_core.registry import guard
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
-from epctx_core.registry.records import PluginState
+from epctx_core.sessions.routing import (
+    ProviderChoice,
+    SkippedProvider,
+    check_availability,
+    choose_provider,
+)
+from epctx_core.sessions.stages import ProviderSearch, make_stages
 from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
@@ -56,18 +50,12 @@ if TYPE_CHECKING:
     from epctx_core.options.table import SessionConfig
     from epctx_core.plugin import ContextNode, ContextReader, ModelIdentity
     from epctx_core.registry.entries import HostPlugin
-    from epctx_core.registry.records import PluginRecord
     from epctx_core.registry.registry import Registry
+    from epctx_core.sessions.routing import Outcome, ProviderRequest
     from epctx_core.sessions.source import OpenModel
-_log = logging.getLogger("epctx.providers")
 
-
-_SUFFIX = "executionprovider"
 _CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
-
-ProviderRequest: TypeAlias = "tuple[str, Mapping[str, object]]"
-"""An EP that a host asks for, by any of its names, with its options."""
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 """`progress(stage, done, total)`."""
 
@@ -84,99 +72,6 @@ def check_progress(stage: str, done: int, total: int) -> None:
     index(total)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProviderChoice:
-    """An EP that a session will have, before it exists.
-
-    Attributes:
-        record: the record of the plugin.
-        cls: the EP's class.
-        options: checked and typed.
-        requested: the name by which the host asked for it; empty if it did not.
-    """
-
-    record: PluginRecord
-    cls: type[ExecutionProvider]
-    options: Mapping[str, Any]
-    requested: str = ""
-
-    @property
-    def name(self) -> str:
-        """Name of the EP."""
-        return self.cls.name
-
-    @property
-    def binary_suffix(self) -> str:
-        """`[ep]` part of the context binary's name."""
-        return self.cls.binary_suffix or self.cls.name
-
-    def validate(self, info: str) -> Compatibility:
-        """Return the EP's verdict on its text about a compiled model.
-
-        Raises:
-            PluginError: it raised, or did not return a verdict.
-        """
-        verdict: Compatibility = guard.call_class_method(
-            self.record, self.cls, "validate_compatibility", info, self.options
-        )
-        return verdict
-
-    def public_options(self) -> dict[str, Any]:
-        """Return the options that may be shown: no secret ones."""
-        secret = {option.name for option in self.cls.options if option.secret}
-        return {
-            name: value for name, value in self.options.items() if name not in secret
-        }
-
-    @property
-    def secrets(self) -> list[str]:
-        """The values of the secret options that are set."""
-        values = (
-            self.options.get(each.name) for each in self.cls.options if each.secret
-        )
-        return [str(value) for value in values if value is not None]
-
-    def check_text(self, hook: str, value: object, part: str) -> str:
-        """Return a text of the EP that models are to hold, as a plain one.
-
-        Args:
-            hook: what gave it.
-            value: the text.
-            part: its name in the result.
-
-        Raises:
-            PluginError: it is not a text, UTF-8 cannot represent it, or it has the
-                value of one of the EP's secret options in it.
-        """
-        text: Any = guard.to_plain(value)
-        if type(text) is not str:
-            fault = f"gave a {type(text).__name__} instead of a text as {part}"
-        elif text.encode(errors="ignore").decode() != text:
-            fault = f"gave {text!r:.80} as {part}, which UTF-8 cannot represent"
-        elif any(len(s) >= SHORTEST_SECRET and s in text for s in self.secrets):
-            fault = f"gave a text as {part} that holds the value of a secret option"
-        else:
-            return text
-        raise guard.contract_error(self.record, hook, fault)
-
-    def build_info(self) -> BuildInfo:
-        """Return versions and target of the EP.
-
-        Raises:
-            PluginError: its class raised, or gave something else.
-        """
-        method = "get_build_info"
-        info = guard.call_class_method(self.record, self.cls, method, self.options)
-        with guard.blame(self.record, method):
-            texts = {each.name: getattr(info, each.name) for each in fields(BuildInfo)}
-        return BuildInfo(
-            **{
-                name: self.check_text(method, text, name)
-                for name, text in texts.items()
-            }
-        )
-
-
 WorkspaceOf = Callable[[ProviderChoice], SessionWorkspace]
 """Function that returns the workspace of an EP in one session."""
 
@@ -184,129 +79,6 @@ WorkspaceOf = Callable[[ProviderChoice], SessionWorkspace]
 def make_private_workspace(_choice: ProviderChoice) -> SessionWorkspace:
     """Return a workspace of one session's own."""
     return SessionWorkspace()
-
-
-logged_names: ContextVar[set[str]] = ContextVar("epctx_told")
-"""Optional EPs that the log named since the host's call began; see `host_call`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedProvider:
-    """An optional EP that could not be had.
-
-    Attributes:
-        name: as the host named it.
-        reason: not installed, broken, kept out, or unavailable on this machine.
-        hint: the way to have it, or None.
-    """
-
-    name: str
-    reason: str
-    hint: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its form in JSON."""
-        return asdict(self)
-
-
-def stem(name: str) -> str:
-    """Return the common part of the names of one EP: `distribution:QNN`, `QNN` and
-    `qnnExecutionProvider`.
-    """
-    return name.rpartition(":")[2].casefold().removesuffix(_SUFFIX)
-
-
-def _find_optional_stems(names: Sequence[str], asked: Sequence[str]) -> frozenset[str]:
-    """Return the stems of optional EPs.
-
-    Args:
-        names: of the session option. They apply to requested EPs only: a model's
-            EPContext nodes need theirs.
-        asked: names by which the host asked for EPs.
-
-    Raises:
-        InvalidArgument: an optional EP was not asked for: a typo, mostly.
-    """
-    for name in names if asked else ():
-        if stem(name) not in map(stem, asked):
-            raise InvalidArgument(
-                f"the session option 'ep.optional_providers' names {name!r}, which is "
-                f"not among the EPs that were asked for.{suggestion(name, asked)}",
-                hint=f"They are: {', '.join(asked)}.",
-            )
-    return frozenset(map(stem, names))
-
-
-def _skip(name: str, error: EpctxError, purpose: Purpose | None) -> SkippedProvider:
-    """Return an optional EP that is skipped, which the log names if it is for a
-    purpose.
-    """
-    logged = logged_names.get(set())
-    if purpose is not None and stem(name) not in logged:
-        _log.warning("the optional EP %s is skipped: %s", name, error.message)
-        logged.add(stem(name))
-    return SkippedProvider(name=name, reason=error.message, hint=error.hint)
-
-
-def choose_provider(
-    record: PluginRecord,
-    requested_options: Mapping[str, object],
-    session: SessionOptions,
-    registry: Registry,
-    *,
-    requested: str = "",
-) -> ProviderChoice:
-    """Import one EP and check the options for it; see `ProviderSession.choose`.
-
-    Secret options are concealed for as long as the result lives.
-    """
-    cls = registry.load(record)
-    merged = {**session.provider_config_entries(cls.name), **requested_options}
-    for option in cls.options:
-        if option.name in merged and not option.effect:
-            log_without_effect(
-                f"the option {option.name!r} of {cls.name}", option.doc.rstrip(".")
-            )
-
-    options = parse_provider_options(cls.name, cls.options, merged)
-    choice = ProviderChoice(
-        record=replace(
-            record,
-            state=PluginState.LOADED,
-            vendor=cls.vendor,
-            simulated=cls.simulated,
-        ),
-        cls=cls,
-        options=options,
-        requested=requested,
-    )
-    conceal(choice.secrets, choice)
-    return choice
-
-
-def _refuse_unknown_eps(
-    session: SessionOptions, registry: Registry, optional: Collection[str]
-) -> None:
-    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a
-    typo, mostly.
-    """
-    keys = session.provider_option_keys
-    if not keys:
-        return
-    starts = [f"ep.{record.name.lower()}." for record in registry.records()]
-    # An optional EP need not be installed.
-    others = [f"ep.{name}{end}." for name in optional for end in ("", _SUFFIX)]
-    for key in keys:
-        if not key.startswith((*starts, *others)):
-            names = [
-                *SESSION_OPTIONS,
-                *(start + key.rpartition(".")[2] for start in starts),
-            ]
-            raise InvalidArgument(
-                f"unknown session option {key!r}, which is not an option of an "
-                f"installed EP either.{suggestion(key, names)}",
-                hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
-            )
 
 
 class ProviderSession:
@@ -324,6 +96,7 @@ class ProviderSession:
 
     Attributes:
         config: the session's options, read.
+        stages: decisions that features change.
         instances: the live EPs.
         choices: the chosen EPs, by name.
         contexts: those of their instances.
@@ -343,6 +116,7 @@ class ProviderSession:
     ) -> None:
         self.session = session
         self.config = config or session.config()
+        self.stages = make_stages(self.config)
         self.registry = registry
         self.progress = progress
         self.cancel = cancel or session.cancellation
@@ -373,60 +147,61 @@ class ProviderSession:
         self._closed = False
         self._process = os.getpid()
 
-    def choose(
-        self, requested: Sequence[ProviderRequest], purpose: Purpose | None
-    ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
+    def look_up(self, requested: Sequence[ProviderRequest]) -> ProviderSearch:
         """Look up, import and check the EPs that a host asked for, in its order; the
         CPU EP is left out.
 
         Args:
             requested: names with options.
-            purpose: that of the EPs, for which optional ones that are not available are
-                skipped; None if no device is needed. The log names those that are
-                skipped for a purpose, once for each call of a host.
-
-        Returns:
-            The EPs, and the optional ones that cannot be had.
 
         Raises:
-            InvalidArgument: no such EP, one asked for twice, a wrong option, or an
-                optional EP that was not asked for: a typo, mostly.
+            InvalidArgument: no such EP, one asked for twice, or a wrong option.
             PluginError: a plugin is broken.
         """
-        session = self.session
         registry = self.registry
-        optional = _find_optional_stems(
-            self.config.optional_providers, [name for name, _ in requested]
+        search = ProviderSearch(
+            requested=requested, config=self.config, registry=registry
         )
-        _refuse_unknown_eps(session, registry, optional)
-        choices: list[ProviderChoice] = []
-        skipped: list[SkippedProvider] = []
+        self.stages.check_options(search)
+        if self.session.provider_option_keys:
+            # Few hosts name an EP's options there.
+            from epctx_core.sessions.provider_options import refuse_unknown_entries
 
+            names = [name for name, _ in requested]
+            refuse_unknown_entries(self.session, registry, names)
+        outcomes: list[Outcome] = []
         for name, options in requested:
             if name.lower() in _CPU_NAMES:
                 continue
-            is_optional = stem(name) in optional
-            try:
-                record = registry.resolve(name)
-                if is_optional:
-                    registry.load(record)
-            except EpctxError as error:
-                if not is_optional:
-                    raise
-                skipped.append(_skip(name, error, purpose))
+            found = self.stages.find(search, name)
+            if isinstance(found, SkippedProvider):
+                outcomes.append(found)
                 continue
-            choice = choose_provider(record, options, session, registry, requested=name)
-            if any(choice.name == other.name for other in choices):
+            choice = choose_provider(
+                found, options, self.session, registry, requested=name
+            )
+            if any(choice.name == other.name for other in outcomes):
                 raise InvalidArgument(
                     f"{choice.name} was asked for twice.", ep=choice.name
                 )
-            try:
-                if is_optional and purpose is not None:
-                    check_availability(record, purpose, registry)
-                choices.append(choice)
-            except EpctxError as error:
-                skipped.append(_skip(name, error, purpose))
+            outcomes.append(choice)
+        return replace(search, outcomes=outcomes)
 
+    def admit(
+        self, search: ProviderSearch, purpose: Purpose | None
+    ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
+        """Return the EPs that a session has, and those of the host's list that it
+        skips.
+
+        Args:
+            search: the EPs that were looked up.
+            purpose: that of the EPs; None if no device is needed.
+        """
+        outcomes = (
+            search.outcomes if purpose is None else self.stages.admit(search, purpose)
+        )
+        choices = [each for each in outcomes if isinstance(each, ProviderChoice)]
+        skipped = (each for each in outcomes if isinstance(each, SkippedProvider))
         return choices, tuple(skipped)
 
     def start(
@@ -575,7 +350,7 @@ class ProviderSession:
         """Give each EP the options that it declares; see
         `InferenceSession.set_ep_dynamic_options`.
         """
-        from epctx_core.sessions.dynamic_options import set_dynamic_options
+        from epctx_core.sessions.provider_options import set_dynamic_options
 
         set_dynamic_options(self, options)
 
@@ -623,23 +398,3 @@ def _conceal_in_record(record: logging.LogRecord) -> bool:
             "".join(traceback.format_exception(record.exc_info[1])).rstrip()
         )
     return True
-
-
-def check_availability(
-    record: PluginRecord, purpose: Purpose, registry: Registry
-) -> None:
-    """Raise NotImplementedByProvider if an EP is not available for a purpose on this
-    machine.
-    """
-    available = registry.availability(record, purpose)
-    if not available.available:
-        raise NotImplementedByProvider(
-            f"{record.name} cannot {purpose.value} on this machine: "
-            f"{available.reason.rstrip('.') or 'it gives no reason'}.",
-            ep=record.name,
-            hint=available.hint
-            or (
-                "Repair what is missing, leave it out of the providers, or name it in "
-                "ep.optional_providers."
-            ),
-        )

@@ -1,4 +1,5 @@
-"""EPs of EPContext nodes by their sources, and what they say about a compiled model.
+"""EPs of a session before they exist: those that a host asks for, those that take a
+model's EPContext nodes, and what they say about a compiled model.
 
 The text under `ep_compatibility_info.<EP name>` in the model's metadata is the EP's
 own; only that EP validates it.
@@ -7,32 +8,32 @@ own; only that EP validates it.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.errors import (
+    SHORTEST_SECRET,
     EpctxError,
     InvalidArgument,
     InvalidGraph,
     NotImplementedByProvider,
+    conceal,
     one_line,
 )
-from epctx_core.plugin import Compatibility, Purpose
-from epctx_core.registry.records import is_same_distribution
-from epctx_core.sessions.providers import (
-    check_availability,
-    stem,
-)
+from epctx_core.frozen import dataclass
+from epctx_core.options.strict import log_without_effect
+from epctx_core.plugin import BuildInfo, Compatibility, ExecutionProvider, Purpose
+from epctx_core.plugin.provider import parse_provider_options
+from epctx_core.registry import guard
+from epctx_core.registry.records import PluginState, is_same_distribution
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from epctx_core.context.manifest import ProviderFacts
     from epctx_core.context.node import ContextNodeRecord
+    from epctx_core.options import SessionOptions
     from epctx_core.registry import PluginRecord, Registry
-    from epctx_core.sessions.providers import (
-        ProviderChoice,
-        SkippedProvider,
-    )
 
 _log = logging.getLogger("epctx.session")
 
@@ -40,6 +41,197 @@ _UNSUPPORTED_HINT = (
     "Compile the source model again with the EP that is installed here, or give the "
     "options that describe the device it was compiled for."
 )
+EP_SUFFIX = "executionprovider"
+
+ProviderRequest: TypeAlias = "tuple[str, Mapping[str, object]]"
+"""An EP that a host asks for, by any of its names, with its options."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderChoice:
+    """An EP that a session will have, before it exists.
+
+    Attributes:
+        record: the record of the plugin.
+        cls: the EP's class.
+        options: checked and typed.
+        requested: the name by which the host asked for it; empty if it did not.
+    """
+
+    record: PluginRecord
+    cls: type[ExecutionProvider]
+    options: Mapping[str, Any]
+    requested: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the EP."""
+        return self.cls.name
+
+    @property
+    def binary_suffix(self) -> str:
+        """`[ep]` part of the context binary's name."""
+        return self.cls.binary_suffix or self.cls.name
+
+    def validate(self, info: str) -> Compatibility:
+        """Return the EP's verdict on its text about a compiled model.
+
+        Raises:
+            PluginError: it raised, or did not return a verdict.
+        """
+        verdict: Compatibility = guard.call_class_method(
+            self.record, self.cls, "validate_compatibility", info, self.options
+        )
+        return verdict
+
+    def public_options(self) -> dict[str, Any]:
+        """Return the options that may be shown: no secret ones."""
+        secret = {option.name for option in self.cls.options if option.secret}
+        return {
+            name: value for name, value in self.options.items() if name not in secret
+        }
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values of the secret options that are set."""
+        values = (
+            self.options.get(each.name) for each in self.cls.options if each.secret
+        )
+        return [str(value) for value in values if value is not None]
+
+    def check_text(self, hook: str, value: object, part: str) -> str:
+        """Return a text of the EP that models are to hold, as a plain one.
+
+        Args:
+            hook: what gave it.
+            value: the text.
+            part: its name in the result.
+
+        Raises:
+            PluginError: it is not a text, UTF-8 cannot represent it, or it has the
+                value of one of the EP's secret options in it.
+        """
+        text: Any = guard.to_plain(value)
+        if type(text) is not str:
+            fault = f"gave a {type(text).__name__} instead of a text as {part}"
+        elif text.encode(errors="ignore").decode() != text:
+            fault = f"gave {text!r:.80} as {part}, which UTF-8 cannot represent"
+        elif any(len(s) >= SHORTEST_SECRET and s in text for s in self.secrets):
+            fault = f"gave a text as {part} that holds the value of a secret option"
+        else:
+            return text
+        raise guard.contract_error(self.record, hook, fault)
+
+    def build_info(self) -> BuildInfo:
+        """Return versions and target of the EP.
+
+        Raises:
+            PluginError: its class raised, or gave something else.
+        """
+        method = "get_build_info"
+        info = guard.call_class_method(self.record, self.cls, method, self.options)
+        with guard.blame(self.record, method):
+            texts = {each.name: getattr(info, each.name) for each in fields(BuildInfo)}
+        return BuildInfo(
+            **{
+                name: self.check_text(method, text, name)
+                for name, text in texts.items()
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedProvider:
+    """An optional EP that could not be had.
+
+    Attributes:
+        name: as the host named it.
+        reason: not installed, broken, kept out, or unavailable on this machine.
+        hint: the way to have it, or None.
+    """
+
+    name: str
+    reason: str
+    hint: str | None = None
+
+    @property
+    def requested(self) -> str:
+        """Name by which the host asked for it."""
+        return self.name
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its form in JSON."""
+        return asdict(self)
+
+
+Outcome: TypeAlias = "ProviderChoice | SkippedProvider"
+"""Result of the search for an EP that a host asked for."""
+
+logged_names: ContextVar[set[str]] = ContextVar("epctx_told")
+"""Optional EPs that the log named since the host's call began; see `host_call`."""
+
+
+def stem(name: str) -> str:
+    """Return the common part of the names of one EP: `distribution:QNN`, `QNN` and
+    `qnnExecutionProvider`.
+    """
+    return name.rpartition(":")[2].casefold().removesuffix(EP_SUFFIX)
+
+
+def choose_provider(
+    record: PluginRecord,
+    requested_options: Mapping[str, object],
+    session: SessionOptions,
+    registry: Registry,
+    *,
+    requested: str = "",
+) -> ProviderChoice:
+    """Import one EP and check the options for it; see `ProviderSession.choose`.
+
+    Secret options are concealed for as long as the result lives.
+    """
+    cls = registry.load(record)
+    merged = {**session.provider_config_entries(cls.name), **requested_options}
+    for option in cls.options:
+        if option.name in merged and not option.effect:
+            log_without_effect(
+                f"the option {option.name!r} of {cls.name}", option.doc.rstrip(".")
+            )
+
+    options = parse_provider_options(cls.name, cls.options, merged)
+    choice = ProviderChoice(
+        record=replace(
+            record,
+            state=PluginState.LOADED,
+            vendor=cls.vendor,
+            simulated=cls.simulated,
+        ),
+        cls=cls,
+        options=options,
+        requested=requested,
+    )
+    conceal(choice.secrets, choice)
+    return choice
+
+
+def check_availability(
+    record: PluginRecord, purpose: Purpose, registry: Registry
+) -> None:
+    """Raise NotImplementedByProvider if an EP is not available for a purpose on this
+    machine.
+    """
+    available = registry.availability(record, purpose)
+    if not available.available:
+        raise NotImplementedByProvider(
+            f"{record.name} cannot {purpose.value} on this machine: "
+            f"{available.reason.rstrip('.') or 'it gives no reason'}.",
+            ep=record.name,
+            hint=available.hint
+            or (
+                "Repair what is missing, leave it out of the providers, or name it in "
+                "ep.optional_providers."
+            ),
+        )
 
 
 def find_maker(

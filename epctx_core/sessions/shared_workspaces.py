@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 from epctx_core.context.payload_reader import find_entry
 from epctx_core.graph.mapping import identify_file
-from epctx_core.sessions.providers import (
-    ProviderChoice,
-    WorkspaceOf,
-    make_private_workspace,
-)
+from epctx_core.sessions.providers import WorkspaceOf, make_private_workspace
 from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
@@ -22,6 +18,7 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
     from epctx_core.options import SessionConfig
+    from epctx_core.sessions.routing import ProviderChoice
 
 
 def load_workspaces(

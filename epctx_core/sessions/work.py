@@ -20,11 +20,11 @@ from epctx_core.sessions.placement import Placement, describe_placement
 from epctx_core.sessions.providers import (
     ProviderSession,
     check_progress,
-    choose_provider,
     make_private_workspace,
 )
 from epctx_core.sessions.routing import (
     accept,
+    choose_provider,
     find_keeper,
     find_maker,
     find_other_maker,
@@ -52,12 +52,11 @@ if TYPE_CHECKING:
     from epctx_core.plugin import CompiledPartition, ContextNode, ContextReader
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.providers import (
-        Progress,
+    from epctx_core.sessions.providers import Progress, WorkspaceOf
+    from epctx_core.sessions.routing import (
         ProviderChoice,
         ProviderRequest,
         SkippedProvider,
-        WorkspaceOf,
     )
     from epctx_core.sessions.source import OpenModel
 
@@ -123,7 +122,7 @@ class Work:
         self.purpose = Purpose.RUN
         self.choices: list[ProviderChoice] = []
         self.skipped: tuple[SkippedProvider, ...] = ()
-        self._chosen_for: Purpose | None = None
+        self._admitted_for: Purpose | None = None
         self.manifest: Manifest | None = None
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         self.readers: dict[str, PayloadReader] = {}
@@ -169,15 +168,19 @@ class Work:
             InvalidArgument, PluginError: see `ProviderSession.choose`.
         """
         self.begin()
-        self.purpose = purpose or Purpose.RUN
+        self._search = self.providers.look_up(self.requested or ())
         self._is_decided = purpose is not None
-        self._choose(purpose)
+        self.admit(purpose)
         return self.choices
 
-    def _choose(self, purpose: Purpose | None) -> None:
-        requested = self.requested or ()
-        self.choices, self.skipped = self.providers.choose(requested, purpose)
-        self._chosen_for = purpose
+    def admit(self, purpose: Purpose | None) -> None:
+        """Decide the EPs' purpose, None for none yet, and which of them there are for
+        it.
+        """
+        self.purpose = purpose or Purpose.RUN
+        if purpose is None or purpose is not self._admitted_for:
+            self._admitted_for = purpose
+            self.choices, self.skipped = self.providers.admit(self._search, purpose)
 
     def open(self) -> OpenModel:
         """Read the model, check, type and index it, its files all of one state.
@@ -227,7 +230,7 @@ class Work:
         # Such a call is a single node to all other EPs: only those count that will be
         # there.
         if self.choices:
-            self.skip_unavailable(self.purpose)
+            self.admit(self.purpose)
         functions: set[FunctionId] = set()
         for choice in self.choices:
             with blame(choice.record, "keeps_functions"):
@@ -261,19 +264,10 @@ class Work:
             InvalidArgument, PluginError: see `ProviderSession.choose`.
         """
         if not self._is_decided:
-            self.skip_unavailable(Purpose.LOAD if nodes else Purpose.RUN)
+            self.admit(Purpose.LOAD if nodes else Purpose.RUN)
         for node in nodes:
             self.route_node(node)
         self._add_keepers()
-
-    def skip_unavailable(self, purpose: Purpose) -> None:
-        """Decide the EPs' purpose, and skip optional ones that are not available for
-        it.
-        """
-        self.purpose = purpose
-        # All but optional ones are chosen for any purpose.
-        if self.config.optional_providers and purpose is not self._chosen_for:
-            self._choose(purpose)
 
     def route_node(self, node: ContextNodeRecord) -> None:
         """Give a node to the EP that takes its source.
@@ -474,25 +468,13 @@ class Work:
             EpctxError: see `compile_partitions`; raised by `check`.
         """
         # Most loads compile nothing.
-        from epctx_core.sessions.claims import compile_partitions
+        from epctx_core.sessions.claims import compile_all
 
-        for ep in self.providers.choices:
-            partitions = self.assignment.of(ep)
-            if self.purpose is not Purpose.EXPORT:
-                partitions += [p for p in self.assignment.kept if p.ep == ep]
-            if partitions and self.config.goes_on_to_next:
-                from epctx_core.sessions.compile_failures import compile_or_release
+        def ask_again(eps: Sequence[str]) -> None:
+            self.ask(eps)
+            check()
 
-                later = compile_or_release(
-                    self.assignment, partitions, self.providers, self.purpose
-                )
-                if later is not None:
-                    self.ask(later)
-                    check()
-            elif partitions:
-                compile_partitions(
-                    self.assignment, partitions, self.providers, self.purpose
-                )
+        compile_all(self.assignment, self.providers, self.purpose, ask_again)
         self.cancel.raise_if_requested()
         return self.assignment
 

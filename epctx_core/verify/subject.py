@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode, ContextReader
     from epctx_core.registry import Registry
     from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.source import OpenModel
 
 _FETCH = "Fetch the model again, or compile again."
@@ -273,9 +273,9 @@ class Subject(Work):
                     ),
                 )
 
-    def skip_unavailable(self, purpose: Purpose) -> None:  # noqa: ARG002 - a load's
-        """Skip optional EPs that are not available even without a device."""
-        super().skip_unavailable(Purpose.EXPORT)
+    def admit(self, purpose: Purpose | None) -> None:
+        """Admit EPs that are available without a device."""
+        super().admit(purpose and Purpose.EXPORT)
 
     def route_node(self, node: ContextNodeRecord) -> None:
         """Give a node to the EP that takes its source, as far as that is not broken; of

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.mapping import ModelInput
-    from epctx_core.sessions.providers import ProviderChoice
+    from epctx_core.sessions.routing import ProviderChoice
 
 
 @convert_errors("verifying the model")

@@ -110,7 +110,7 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
 
     options = make_options(request)
     with closing(ProviderSession(options, default_registry)) as session:
-        (choice,), _ = session.choose(options.providers, None)
+        (choice,), _ = session.admit(session.look_up(options.providers), None)
     cls: Any = choice.cls
     # As a program without epctx would: EPs write their name into what they compile.
     native = cls.make_session_options(

@@ -532,8 +532,10 @@ class Request:
         """The EPs that a compile will have, in order; without those that are optional
         and cannot be had.
         """
-        chosen, _ = self._providers.choose(self.options.providers, Purpose.EXPORT)
-        return chosen
+        providers = self._providers
+        search = providers.look_up(self.options.providers)
+        choices, _ = providers.admit(search, Purpose.EXPORT)
+        return choices
 
     @cached_property
     def _providers(self) -> ProviderSession:

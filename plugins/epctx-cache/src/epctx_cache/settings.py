@@ -25,7 +25,13 @@ PUSH_VARIABLE = "EPCTX_CACHE_PUSH"
 DEFAULT_SIZE = 10 << 30
 """Limit of all entries together, in bytes."""
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNITS = {
+    "": 1,
+    "K": 1 << 10,
+    "M": 1 << 20,
+    "G": 1 << 30,
+    "T": 1 << 40,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

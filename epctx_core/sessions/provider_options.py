@@ -1,9 +1,11 @@
-"""Dynamic options: those that a host gives the EPs of a session while it lives."""
+"""Options of EPs in a session: config entries of unknown ones, and those that a host
+changes while the session lives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import (
     InvalidArgument,
@@ -11,7 +13,13 @@ from epctx_core.errors import (
     PluginError,
     suggestion,
 )
+from epctx_core.options.table import SESSION_OPTIONS
 from epctx_core.sessions.plan import list_implementers
+from epctx_core.sessions.routing import EP_SUFFIX, stem
+
+if TYPE_CHECKING:
+    from epctx_core.options import SessionOptions
+    from epctx_core.registry import Registry
 
 _DYNAMIC = "set_dynamic_options"
 
@@ -94,3 +102,26 @@ def _check_texts(options: object) -> None:
             f"value must be text: {fault}.",
             hint='Give text, such as {"ep.dynamic.workload_type": "Efficient"}.',
         )
+
+
+def refuse_unknown_entries(
+    session: SessionOptions, registry: Registry, requested: Sequence[str]
+) -> None:
+    """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a
+    typo, mostly.
+    """
+    starts = [f"ep.{record.name.lower()}." for record in registry.records()]
+    # One that was asked for need not be installed, which another error says.
+    stems = map(stem, requested)
+    others = [f"ep.{name}{end}." for name in stems for end in ("", EP_SUFFIX)]
+    for key in session.provider_option_keys:
+        if not key.startswith((*starts, *others)):
+            names = [
+                *SESSION_OPTIONS,
+                *(start + key.rpartition(".")[2] for start in starts),
+            ]
+            raise InvalidArgument(
+                f"unknown session option {key!r}, which is not an option of an "
+                f"installed EP either.{suggestion(key, names)}",
+                hint="Options of one EP are written ep.<lower-case EP name>.<key>.",
+            )

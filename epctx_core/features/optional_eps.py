@@ -1,0 +1,98 @@
+"""Optional EPs: those of the host's list that cannot be had are skipped.
+
+They are among the EPs that the host asked for: a model's EPContext nodes need theirs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epctx_core.errors import EpctxError, InvalidArgument, suggestion
+from epctx_core.sessions.routing import (
+    SkippedProvider,
+    check_availability,
+    logged_names,
+    stem,
+)
+from epctx_core.sessions.stages import ProviderSearch, Stages
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Purpose
+    from epctx_core.registry.records import PluginRecord
+    from epctx_core.sessions.routing import Outcome
+
+_log = logging.getLogger("epctx.providers")
+
+
+class OptionalProviders(Stages):
+    """Stages that skip optional EPs."""
+
+    def check_options(self, search: ProviderSearch) -> None:
+        """Refuse an optional EP that was not asked for: a typo, mostly.
+
+        Raises:
+            InvalidArgument: there is one.
+        """
+        super().check_options(search)
+        asked = [name for name, _ in search.requested]
+        for name in search.config.optional_providers if asked else ():
+            if stem(name) not in map(stem, asked):
+                raise InvalidArgument(
+                    f"the session option 'ep.optional_providers' names {name!r}, which "
+                    "is not among the EPs that were asked for."
+                    f"{suggestion(name, asked)}",
+                    hint=f"They are: {', '.join(asked)}.",
+                )
+
+    def find(self, search: ProviderSearch, name: str) -> PluginRecord | SkippedProvider:
+        """Skip an EP that is not installed, or broken."""
+        try:
+            record = super().find(search, name)
+            if _is_optional(search, name) and not isinstance(record, SkippedProvider):
+                search.registry.load(record)
+        except EpctxError as error:
+            if not _is_optional(search, name):
+                raise
+            return _skip(name, error)
+        return record
+
+    def admit(self, search: ProviderSearch, purpose: Purpose) -> Sequence[Outcome]:
+        """Skip an EP that is not available on this machine; the log names each that is
+        skipped.
+        """
+        admitted = [
+            _check(search, outcome, purpose)
+            for outcome in super().admit(search, purpose)
+        ]
+        logged = logged_names.get(set())
+        for skipped in admitted:
+            if (
+                isinstance(skipped, SkippedProvider)
+                and stem(skipped.name) not in logged
+            ):
+                logged.add(stem(skipped.name))
+                _log.warning(
+                    "the optional EP %s is skipped: %s", skipped.name, skipped.reason
+                )
+        return admitted
+
+
+def _is_optional(search: ProviderSearch, name: str) -> bool:
+    return stem(name) in map(stem, search.config.optional_providers)
+
+
+def _check(search: ProviderSearch, outcome: Outcome, purpose: Purpose) -> Outcome:
+    name = outcome.requested
+    if isinstance(outcome, SkippedProvider) or not _is_optional(search, name):
+        return outcome
+    try:
+        check_availability(outcome.record, purpose, search.registry)
+    except EpctxError as error:
+        return _skip(name, error)
+    return outcome
+
+
+def _skip(name: str, error: EpctxError) -> SkippedProvider:
+    return SkippedProvider(name=name, reason=error.message, hint=error.hint)
