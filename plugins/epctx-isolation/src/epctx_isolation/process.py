@@ -163,6 +163,8 @@ class ChildProcess:
                 pass_fds=handed,
                 env={
                     **os.environ,
+                    # What this process has said of it the other one need not say.
+                    "EPCTX_CHILD": "1" if "onnxruntime" in sys.modules else "",
                     "TMPDIR": folder,
                     "TEMP": folder,
                     "TMP": folder,

@@ -45,7 +45,7 @@ class ProcessGroup:
         self.first: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - as its caller says
             command,
             start_new_session=True,
-            env={"ORT_DISABLE_TELEMETRY": "1", **env, "EPCTX_CHILD": "1"},
+            env={"ORT_DISABLE_TELEMETRY": "1", "EPCTX_CHILD": "1", **env},
             **options,
         )
 

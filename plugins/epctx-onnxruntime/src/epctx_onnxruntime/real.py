@@ -48,7 +48,7 @@ __all__ = ["IS_OLD", "native", "onnxruntime"]
 OLDEST = (1, 31)
 """Oldest onnxruntime that epctx is made for, as some EPs are in older ones only."""
 IS_OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < OLDEST
-if IS_OLD and "EPCTX_CHILD" not in os.environ:
+if IS_OLD and not os.environ.get("EPCTX_CHILD"):
     # A process that epctx started says nothing that the one that started it says.
     logging.getLogger("epctx.engines").warning(
         "onnxruntime %s is older than %s: it runs models and its EPs, and optimises "
