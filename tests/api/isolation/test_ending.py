@@ -265,6 +265,39 @@ assert wait_for(lambda: os.path.exists(os.environ["EPCTX_TEST_NOTE"]))
 """
 
 
+LEFT_OPEN = """
+import sys
+from end_to_end.engine_eps import Alpha
+from end_to_end.small_models import example
+from isolation.harness import options_for, registry_of
+import epctx_core as epctx
+
+options = options_for(Alpha, isolate="all")
+options.add_session_config_entry("ep.share_ep_contexts", sys.argv[2])
+session = epctx.InferenceSession(sys.argv[1], options, registry=registry_of(Alpha))
+session.run(None, {"x": example()})
+session.itself = session
+"""
+
+
+@pytest.mark.parametrize("shares", ["0", "1"])
+def test_a_session_that_is_left_open_says_nothing_when_the_host_ends(tmp_path, shares):
+    program = tmp_path / "host.py"
+    program.write_text(LEFT_OPEN)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    done = subprocess.run(
+        [sys.executable, program, source(tmp_path), shares],
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("shares", ["0", "1"])
 def test_a_host_whose_thread_waits_for_a_run_that_hangs_can_end(tmp_path, note, shares):
     program = tmp_path / "host.py"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -77,11 +78,17 @@ class Child:
             raise
 
     def close(self, number: int, method: str, objects: HostObjects) -> None:
-        """Close what the child keeps, and leave; what that raises is logged."""
+        """Close what the child keeps, and leave; what that raises is logged.
+
+        A session that is left open until the interpreter ends is not closed: what that
+        needs is gone by then.
+        """
         arguments = number, method
         call = Call(function=calls.call_method, arguments=arguments, objects=objects)
         try:
-            if not self.process.is_over:
+            if sys.is_finalizing():
+                self.process.kill("its host has ended")
+            elif not self.process.is_over:
                 self.process.do(call)
         except EpctxError as error:
             _log.error("%s", error.message)
