@@ -395,6 +395,11 @@ def open_session(work: Work) -> SessionState:
     """Load a model and make it ready to run, here or in another process; see
     `InferenceSession`.
     """
+    exports = work.config.context_enable
+    if work.config.isolation is Isolation.ALL and not exports:
+        from epctx_core.sessions.isolation import load_elsewhere
+
+        return load_elsewhere(work)  # type: ignore[no-any-return]
     if work.config.compile_isolation is not Isolation.NONE:
         from epctx_core.compiling.out_of_process import load_isolated
 
@@ -402,7 +407,7 @@ def open_session(work: Work) -> SessionState:
         if state is not None:
             return state
     exporter = None
-    if work.config.context_enable:
+    if exports:
         # Loading and running need nothing of compiling to files.
         from epctx_core.compiling.compile import prepare_export
 

@@ -29,7 +29,7 @@ from epctx_core.options import (
 from epctx_core.options.choices import CPU_EP
 from epctx_core.publish.publication import settle_death
 from epctx_core.sessions.host import host_call
-from epctx_core.sessions.isolation import use_isolation
+from epctx_core.sessions.isolation import load_elsewhere
 from epctx_core.sessions.load import load_session
 from epctx_core.sessions.source import read_source
 from epctx_core.sessions.work import Work
@@ -61,8 +61,9 @@ class _CompiledWork(Work):
 
 @host_call("loading the model")
 def load_isolated(work: Work) -> SessionState | None:
-    """Have another process load a model or, into a private folder or where the session
-    exports to, only compile it; None for a model of which nothing is to be compiled.
+    """Have another process load a model that it exports or, into a private folder or
+    where the session exports to, only compile it; None for a model of which nothing is
+    to be compiled.
 
     Raises:
         InvalidArgument: the session is a member of a share group, or an EP takes nodes
@@ -71,10 +72,8 @@ def load_isolated(work: Work) -> SessionState | None:
         EpctxError: see `ModelCompiler` and `InferenceSession`.
     """
     if work.config.isolation is Isolation.ALL:
-        exports = work.config.context_enable
-        folder = prepare_export(work).destination.folder if exports else None
-        with settle_death(folder), use_isolation(work.config) as isolation:
-            return isolation.load(work)  # type: ignore[no-any-return]
+        with settle_death(prepare_export(work).destination.folder):
+            return load_elsewhere(work)  # type: ignore[no-any-return]
     if not work.requested or _is_compiled(work):
         return None
     if work.config.share_contexts:

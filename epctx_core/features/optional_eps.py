@@ -58,14 +58,17 @@ class OptionalProviders(Stages):
             return _skip(name, error)
         return record
 
-    def admit(self, search: ProviderSearch, purpose: Purpose) -> Sequence[Outcome]:
+    def admit(
+        self, search: ProviderSearch, purpose: Purpose | None
+    ) -> Sequence[Outcome]:
         """Skip an EP that is not available on this machine; the log names each that is
-        skipped.
+        skipped for a purpose.
         """
-        admitted = [
-            _check(search, outcome, purpose)
-            for outcome in super().admit(search, purpose)
-        ]
+        outcomes = super().admit(search, purpose)
+        if purpose is None:
+            return outcomes
+
+        admitted = [_check(search, outcome, purpose) for outcome in outcomes]
         logged = logged_names.get(set())
         for skipped in admitted:
             if (

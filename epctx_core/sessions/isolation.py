@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.registry.entries import blame_entry, import_entry
+from epctx_core.sessions.host import host_call
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
@@ -55,6 +56,15 @@ def use_isolation(
         yield isolation
 
 
+@host_call("loading the model")
+def load_elsewhere(work: Work, needed_by: str = "") -> Any:
+    """Return the `SessionState` of a session that another process loads and runs; see
+    `import_isolation`.
+    """
+    with use_isolation(work.config, needed_by) as isolation:
+        return isolation.load(work)
+
+
 def load_contained(work: Work, ep: str) -> Any:
     """Return the `SessionState` of a session that another process loads and runs
     because a payload of an EP could end this one.
@@ -65,5 +75,4 @@ def load_contained(work: Work, ep: str) -> Any:
     )
     _log.info("%s.", reason)
     work.close()
-    with use_isolation(work.config, f"{reason}; it") as isolation:
-        return isolation.load(work)
+    return load_elsewhere(work, f"{reason}; it")

@@ -167,8 +167,7 @@ class ProviderSession:
             # Few hosts name an EP's options there.
             from epctx_core.sessions.provider_options import refuse_unknown_entries
 
-            names = [name for name, _ in requested]
-            refuse_unknown_entries(self.session, registry, names)
+            refuse_unknown_entries(self.session, search)
         outcomes: list[Outcome] = []
         for name, options in requested:
             if name.lower() in _CPU_NAMES:
@@ -197,9 +196,7 @@ class ProviderSession:
             search: the EPs that were looked up.
             purpose: that of the EPs; None if no device is needed.
         """
-        outcomes = (
-            search.outcomes if purpose is None else self.stages.admit(search, purpose)
-        )
+        outcomes = self.stages.admit(search, purpose)
         choices = [each for each in outcomes if isinstance(each, ProviderChoice)]
         skipped = (each for each in outcomes if isinstance(each, SkippedProvider))
         return choices, tuple(skipped)

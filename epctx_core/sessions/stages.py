@@ -79,9 +79,9 @@ class Stages:
     def admit(
         self,
         search: ProviderSearch,
-        purpose: Purpose,  # noqa: ARG002 - features need it
+        purpose: Purpose | None,  # noqa: ARG002 - features need it
     ) -> Sequence[Outcome]:
-        """Return the EPs of a session whose purpose is known.
+        """Return the EPs of a session for a purpose, None while it is not known.
 
         The core returns all: one that is not available fails when it is started.
         """

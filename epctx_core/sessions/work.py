@@ -122,7 +122,6 @@ class Work:
         self.purpose = Purpose.RUN
         self.choices: list[ProviderChoice] = []
         self.skipped: tuple[SkippedProvider, ...] = ()
-        self._admitted_for: Purpose | None = None
         self.manifest: Manifest | None = None
         self.nodes: dict[str, list[ContextNodeRecord]] = {}
         self.readers: dict[str, PayloadReader] = {}
@@ -178,9 +177,7 @@ class Work:
         it.
         """
         self.purpose = purpose or Purpose.RUN
-        if purpose is None or purpose is not self._admitted_for:
-            self._admitted_for = purpose
-            self.choices, self.skipped = self.providers.admit(self._search, purpose)
+        self.choices, self.skipped = self.providers.admit(self._search, purpose)
 
     def open(self) -> OpenModel:
         """Read the model, check, type and index it, its files all of one state.
