@@ -28,7 +28,7 @@ _log = logging.getLogger("epctx.providers")
 # another child.
 _lock = threading.RLock()
 # Held while one that several use is started: whoever needs it waits for that one.
-_starting = threading.Lock()
+_starting = threading.RLock()
 _shared: dict[tuple[str, Limits], Child] = {}
 
 
@@ -83,12 +83,13 @@ class Child:
         A session that is left open until the interpreter ends is not closed: what that
         needs is gone by then.
         """
+        if sys.is_finalizing():
+            self.process.kill("its host has ended")
+            return
         arguments = number, method
         call = Call(function=calls.call_method, arguments=arguments, objects=objects)
         try:
-            if sys.is_finalizing():
-                self.process.kill("its host has ended")
-            elif not self.process.is_over:
+            if not self.process.is_over:
                 self.process.do(call)
         except EpctxError as error:
             _log.error("%s", error.message)
