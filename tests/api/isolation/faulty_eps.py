@@ -246,7 +246,7 @@ FAULTS = {
     ),
     "note": note_the_process,
     "note-and-hang": lambda: (note_the_process(), time.sleep(600)),
-    "note-slowly": lambda: (note_the_process(), time.sleep(1.3)),
+    "note-slowly": lambda: (note_the_process(), time.sleep(2.5)),
     "leave-a-child": leave_a_child,
     "error": raise_error,
     "value-error": raise_value_error,
