@@ -493,8 +493,9 @@ class ShareGroup:
             try:
                 isolated.compile(model, sess_options, name)
             except BaseException:
-                # Its process may be gone; the next model is the first one again.
+                # The next model is the first one again, in another process.
                 if is_first:
+                    isolated.discard()
                     self._isolated = None
                 raise
             return

@@ -29,15 +29,15 @@ _log = logging.getLogger("epctx.providers")
 class OptionalProviders(Stages):
     """Stages that skip optional EPs."""
 
-    def check_options(self, search: ProviderSearch) -> None:
-        """Refuse an optional EP that was not asked for: a typo, mostly.
+    def check_options(self, search: ProviderSearch) -> Sequence[str]:
+        """Refuse an optional EP that was not asked for: a typo, mostly; return all.
 
         Raises:
             InvalidArgument: there is one.
         """
-        super().check_options(search)
+        names = search.config.optional_providers
         asked = [name for name, _ in search.requested]
-        for name in search.config.optional_providers if asked else ():
+        for name in names if asked else ():
             if stem(name) not in map(stem, asked):
                 raise InvalidArgument(
                     f"the session option 'ep.optional_providers' names {name!r}, which "
@@ -45,6 +45,7 @@ class OptionalProviders(Stages):
                     f"{suggestion(name, asked)}",
                     hint=f"They are: {', '.join(asked)}.",
                 )
+        return (*super().check_options(search), *names)
 
     def find(self, search: ProviderSearch, name: str) -> PluginRecord | SkippedProvider:
         """Skip an EP that is not installed, or broken."""

@@ -4,7 +4,7 @@ changes while the session lives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import (
@@ -19,7 +19,7 @@ from epctx_core.sessions.routing import EP_SUFFIX, stem
 
 if TYPE_CHECKING:
     from epctx_core.options import SessionOptions
-    from epctx_core.sessions.stages import ProviderSearch
+    from epctx_core.registry import Registry
 
 _DYNAMIC = "set_dynamic_options"
 
@@ -104,13 +104,19 @@ def _check_texts(options: object) -> None:
         )
 
 
-def refuse_unknown_entries(session: SessionOptions, search: ProviderSearch) -> None:
+def refuse_unknown_entries(
+    session: SessionOptions, registry: Registry, missing: Sequence[str]
+) -> None:
     """Raise InvalidArgument for a config entry `ep.<name>.<key>` of an unknown EP: a
     typo, mostly.
+
+    Args:
+        session: has the entries.
+        registry: the registry of EPs.
+        missing: names of EPs that need not be installed.
     """
-    starts = [f"ep.{record.name.lower()}." for record in search.registry.records()]
-    # One that was asked for need not be installed, which another error says.
-    stems = [stem(name) for name, _ in search.requested]
+    starts = [f"ep.{record.name.lower()}." for record in registry.records()]
+    stems = map(stem, missing)
     others = [f"ep.{name}{end}." for name in stems for end in ("", EP_SUFFIX)]
     for key in session.provider_option_keys:
         if not key.startswith((*starts, *others)):

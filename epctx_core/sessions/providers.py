@@ -162,13 +162,14 @@ class ProviderSession:
         search = ProviderSearch(
             requested=requested, config=self.config, registry=registry
         )
-        self.stages.check_options(search)
+        missing = self.stages.check_options(search)
         if self.session.provider_option_keys:
             # Few hosts name an EP's options there.
             from epctx_core.sessions.provider_options import refuse_unknown_entries
 
-            refuse_unknown_entries(self.session, search)
+            refuse_unknown_entries(self.session, registry, missing)
         outcomes: list[Outcome] = []
+        chosen = set()
         for name, options in requested:
             if name.lower() in _CPU_NAMES:
                 continue
@@ -179,10 +180,11 @@ class ProviderSession:
             choice = choose_provider(
                 found, options, self.session, registry, requested=name
             )
-            if any(choice.name == other.name for other in outcomes):
+            if choice.name in chosen:
                 raise InvalidArgument(
                     f"{choice.name} was asked for twice.", ep=choice.name
                 )
+            chosen.add(choice.name)
             outcomes.append(choice)
         return replace(search, outcomes=outcomes)
 

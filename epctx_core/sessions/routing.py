@@ -42,6 +42,7 @@ _UNSUPPORTED_HINT = (
     "options that describe the device it was compiled for."
 )
 EP_SUFFIX = "executionprovider"
+"""End of a name that a host may leave out, in lower case."""
 
 ProviderRequest: TypeAlias = "tuple[str, Mapping[str, object]]"
 """An EP that a host asks for, by any of its names, with its options."""
@@ -186,7 +187,7 @@ def choose_provider(
     *,
     requested: str = "",
 ) -> ProviderChoice:
-    """Import one EP and check the options for it; see `ProviderSession.choose`.
+    """Import one EP and check the options for it; see `ProviderSession.look_up`.
 
     Secret options are concealed for as long as the result lives.
     """

@@ -69,8 +69,11 @@ class Stages:
     the core.
     """
 
-    def check_options(self, search: ProviderSearch) -> None:
-        """Refuse options, before any EP is looked up."""
+    def check_options(self, search: ProviderSearch) -> Sequence[str]:  # noqa: ARG002 - features need it
+        """Refuse options, before any EP is looked up; return names of EPs that need
+        not be installed.
+        """
+        return ()
 
     def find(self, search: ProviderSearch, name: str) -> PluginRecord | SkippedProvider:
         """Find one EP that the host asked for."""
@@ -96,6 +99,7 @@ class Stages:
 
 
 CORE = Stages()
+"""Stages without a feature."""
 
 
 FEATURES = {

@@ -164,7 +164,7 @@ class Work:
 
         Raises:
             EpctxError: see `begin`.
-            InvalidArgument, PluginError: see `ProviderSession.choose`.
+            InvalidArgument, PluginError: see `ProviderSession.look_up`.
         """
         self.begin()
         self._search = self.providers.look_up(self.requested or ())
@@ -226,7 +226,7 @@ class Work:
         """Return the functions that EPs keep as calls."""
         # Such a call is a single node to all other EPs: only those count that will be
         # there.
-        if self.choices:
+        if self.choices and not self._is_decided:
             self.admit(self.purpose)
         functions: set[FunctionId] = set()
         for choice in self.choices:
@@ -258,7 +258,7 @@ class Work:
 
         Raises:
             NotImplementedByProvider: no EP takes a node.
-            InvalidArgument, PluginError: see `ProviderSession.choose`.
+            InvalidArgument, PluginError: see `ProviderSession.look_up`.
         """
         if not self._is_decided:
             self.admit(Purpose.LOAD if nodes else Purpose.RUN)

@@ -26,7 +26,15 @@ class Sent(bytearray):
     sendall = bytearray.extend
 
 
-def test_an_answer_that_cannot_be_sent_is_a_failure_to_the_child():
+class Unsendable:
+    """Result of a host's function that cannot be pickled."""
+
+    def __reduce__(self):
+        raise ValueError("not today")
+
+
+@pytest.mark.parametrize("make", [threading.Lock, Unsendable])
+def test_an_answer_that_cannot_be_sent_is_a_failure_to_the_child(make):
     """It waits for one, and would take the next order for it."""
     sent = []
     line = Line()
@@ -39,7 +47,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure_to_the_child():
     objects = keep_objects(
         None,
         epctx.Registry(entry_points=False),
-        locate=lambda *_: threading.Lock(),
+        locate=lambda *_: make(),
     )
     facts = {"name": "w", "present": None, "shape": [0], "elem_type": 1}
     question = Message({"say": "ask", "kind": "locate", **facts})

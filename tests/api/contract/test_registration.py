@@ -90,6 +90,25 @@ def test_an_ep_is_asked_for_once(source):
         epctx.InferenceSession(source, options, registry=registry_with(Alpha))
 
 
+def test_options_under_the_short_name_of_an_ep_are_refused_rather_than_ignored(source):
+    options = options_with(Alpha)
+    options.add_session_config_entry("ep.alpha.level", "2")
+
+    with pytest.raises(InvalidArgument, match=r"unknown session option 'ep.alpha"):
+        epctx.InferenceSession(source, options, registry=registry_with(Alpha))
+
+
+def test_options_of_an_optional_ep_may_be_there_without_the_ep(source):
+    options = epctx.SessionOptions()
+    options.add_session_config_entry("ep.optional_providers", "Gamma")
+    options.add_session_config_entry("ep.gamma.level", "2")
+
+    with epctx.InferenceSession(
+        source, options, registry=registry_with(Alpha)
+    ) as session:
+        assert session.get_providers() == ["CPUExecutionProvider"]
+
+
 @pytest.mark.entry(134)
 def test_an_empty_list_of_providers_is_the_cpu_ep_alone(source):
     with epctx.InferenceSession(

@@ -669,6 +669,18 @@ class MarksInThread(Marking):
         return super().compile(partitions)
 
 
+class MarksWith(Marking):
+    """Has a span with the facts that a test gives it."""
+
+    name = "MarksWithExecutionProvider"
+    options = (ProviderOption("facts", str, default="{}", doc="Facts, as JSON."),)
+
+    @hookimpl
+    def compile(self, partitions):
+        with self.context.span("lower", **json.loads(self.context.options["facts"])):
+            return Alpha.compile(self, partitions)
+
+
 class TellsOfSpans(Marking):
     """Fails if spans would be sent although nobody observes them."""
 

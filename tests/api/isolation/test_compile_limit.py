@@ -17,6 +17,7 @@ from end_to_end.small_models import chain, example, saved
 from isolation.faulty_eps import Faulty, PatientAtB, Slow, Stuck, StuckAtB
 from isolation.harness import (
     OPERATORS,
+    children,
     compiled,
     interrupt_when,
     is_alive,
@@ -359,6 +360,28 @@ def test_a_first_model_that_takes_too_long_leaves_its_share_group_as_it_was(
         "a_ctx.onnx",
         "a_patient_at_b.bin",
     ]
+
+
+def test_a_first_model_that_fails_leaves_no_process_behind(tmp_path, models):
+    (tmp_path / "out").mkdir()
+    before = children()
+    with epctx.ShareGroup(tmp_path / "out", registry=registry_of(PatientAtB)) as group:
+        for _ in range(3):
+            with pytest.raises(epctx.NoSuchFile):
+                group.compile(tmp_path / "no.onnx", limited(PatientAtB, seconds=60))
+            assert children() == before
+        group.compile(models[0], limited(PatientAtB, seconds=60))
+
+
+def test_a_share_group_ends_however_its_ep_is_spelled(tmp_path, temporary, models):
+    with nothing_left(temporary):
+        for number, (name, stop) in enumerate([("QNN", "0"), (QNN, "1")]):
+            options = epctx.SessionOptions()
+            options.add_provider(name)
+            options.add_session_config_entry(KEY, "60")
+            options.add_session_config_entry("ep.share_ep_contexts", "1")
+            options.add_session_config_entry("ep.stop_share_ep_contexts", stop)
+            epctx.ModelCompiler(options, models[number]).compile_to_file()
 
 
 def test_the_end_of_a_share_group_ends_no_other_one_in_its_folder(

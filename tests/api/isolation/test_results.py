@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import logging
 import os
 import subprocess
@@ -26,6 +27,7 @@ from isolation.faulty_eps import (
     Lying,
     Marking,
     MarksInThread,
+    MarksWith,
     NamesNonsense,
     Noting,
     PatientAtB,
@@ -592,6 +594,33 @@ def test_a_span_that_a_thread_of_an_ep_ends_after_the_call_is_closed_with_the_ca
         session.run(None, {"x": np.ones((2, 3), np.float32)})
 
     assert "background" in [name for _, name, _ in spans.seen]
+    assert spans.open == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"nodes": ["\u540d" * 300] * 1000},
+        {"text": "x" * 2_000_000},
+        {f"list {number}": list(range(1000)) for number in range(5)},
+        {f"fact {number}": "y" * 200 for number in range(5000)},
+    ],
+    ids=["long names", "long text", "long lists", "many facts"],
+)
+def test_facts_about_a_span_are_shortened_until_a_host_takes_them(tmp_path, facts):
+    spans = Spans()
+    options = options_for(
+        MarksWith, isolate="all", provider_options={"facts": json.dumps(facts)}
+    )
+    options.add_host_plugin(spans)
+
+    epctx.InferenceSession(
+        source(tmp_path), options, registry=registry_of(MarksWith)
+    ).close()
+
+    (seen,) = (shown for kind, _, shown in spans.seen if kind == "ep")
+    assert set(seen) - {"ep"} <= set(facts)
+    assert len(seen) > 1
     assert spans.open == []
 
 

@@ -155,9 +155,10 @@ def receive_message(source: Source, limit: int | None) -> Message:
         raise ProtocolError(f"a head that is not that of a message: {head!r:.80}")
 
     sizes = whole_numbers(head.get("sizes"))
+    count = len(sizes)
     total = sum(sizes)
-    if len(sizes) > MOST_BLOBS or (limit is not None and total > limit - length):
-        raise ProtocolError(f"{len(sizes):,} blobs of {total:,} bytes in one message")
+    if count > MOST_BLOBS or (limit is not None and total > limit - length):
+        raise ProtocolError(f"{count:,} blobs of {total:,} bytes in one message")
     return Message(head, [read_exactly(source, size) for size in sizes])
 
 

@@ -127,15 +127,15 @@ class Conversation:
             send_order(self._line, answer, self._objects)
         except EpctxError as error:
             # The child waits for an answer, which a result of the host's cannot be.
-            self.raised.append(error)
             answer = "failed", self._note_exception(error)
             send_order(self._line, answer, self._objects)
 
     def _note_exception(self, error: Exception) -> tuple[int, Any, str, str]:
         """Note what a function of the host raised; return what the child is told."""
         self.raised.append(error)
+        number = len(self.raised) - 1
         known = encode_error(error) if isinstance(error, EpctxError) else None
-        return len(self.raised) - 1, known, type(error).__name__, f"{error}"
+        return number, known, type(error).__name__, f"{error}"
 
     @contextmanager
     def _pausing(self) -> Iterator[None]:

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from epctx_core import Registry, SessionOptions
-from epctx_core.errors import SHORTEST_SECRET, InvalidArgument, PluginError, describe
+from epctx_core.errors import (
+    SHORTEST_SECRET,
+    EpctxError,
+    InvalidArgument,
+    PluginError,
+    describe,
+)
 from epctx_core.ext import Work, check_host_plugin
 from epctx_core.plugin import ExecutionProvider
 from epctx_isolation.channel import Sink, Source, read_exactly
@@ -156,7 +162,8 @@ def _find_name(thing: Any) -> str:
         if content is sys.modules.get("__main__"):
             continue
         for name, value in list(getattr(content, "__dict__", {}).items()):
-            if value is thing:
+            # A private one may have another value there.
+            if value is thing and not name.startswith("_"):
                 return f"{module}:{name}"
     return ""
 
@@ -280,7 +287,9 @@ def send_order(
     file = io.BytesIO()
     try:
         _Pickler(file, objects, buffers).dump(order)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+    except EpctxError:
+        raise
+    except Exception as error:
         raise InvalidArgument(
             f"an argument cannot be sent to another process: {error}.",
             hint="Leave out ep.isolate and ep.compile_timeout, or the argument.",

@@ -163,8 +163,8 @@ class ChildProcess:
                 pass_fds=handed,
                 env={
                     **os.environ,
-                    # What this process has said of it the other one need not say.
-                    "EPCTX_CHILD": "1" if "onnxruntime" in sys.modules else "",
+                    # What was said of onnxruntime the other one need not say.
+                    "EPCTX_CHILD": "1" if self._has_spoken() else "",
                     "TMPDIR": folder,
                     "TEMP": folder,
                     "TMP": folder,
@@ -176,6 +176,11 @@ class ChildProcess:
         with contextlib.suppress(OSError, EOFError):
             # It died at once: the first call fails.
             self._line.sendall(struct.pack("<I", len(path)) + path)
+
+    @staticmethod
+    def _has_spoken() -> bool:
+        is_told = bool(os.environ.get("EPCTX_CHILD"))
+        return is_told or "epctx_onnxruntime.real" in sys.modules
 
     # -- calls
 
@@ -337,8 +342,9 @@ class ChildProcess:
         """End the process and its children, also while another thread waits for a call;
         the first reason counts.
         """
-        self._reason = self._reason or reason
-        self._process.end()
+        if not self.is_over:
+            self._reason = self._reason or reason
+            self._process.end()
 
     def close(self) -> None:
         """Wait for the end of the process, at most `GRACE_SECONDS`, then end and remove

@@ -13,7 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT if hasattr(os, "waitid") else 0
+_HAS_ENDED = 0
+if hasattr(os, "waitid"):
+    _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _PAUSE = 0.001
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import logging
 import math
 import os
@@ -15,7 +16,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, cast
 
 from epctx_core import RunOptions
@@ -23,6 +24,7 @@ from epctx_core.errors import EpctxError, Fail, concealed, describe
 from epctx_core.ext import plugin_error, watch_calls
 from epctx_isolation.channel import (
     LONGEST_RECORD,
+    SMALL_HEAD,
     Message,
     decode_error,
     encode_error,
@@ -56,8 +58,12 @@ _CALL = "epctx_call"
 """Attribute of a MemoryError: record and hook of the call that raised it."""
 _SHOWN_PARTITIONS = 3
 _LONGEST_NAME = 200
+_MOST_FACTS = 50
 _MOST_ITEMS = 1000
-"""Items of a list among the facts about a span."""
+_LONGEST_FACTS = SMALL_HEAD // 2
+"""Facts about a span, items of the lists among them, and bytes of all: a host takes no
+larger message.
+"""
 
 
 def serve(line: int, control: int, memory: int) -> None:
@@ -152,7 +158,7 @@ class Service:
         # With less left, native code fails in ways that do not say that it is memory.
         bytearray(1 << 20)
         logger = logging.getLogger("epctx")
-        logger.addHandler(_LogToHost(self))
+        logger.addHandler(_LogToHost(self, self._asking))
         logger.setLevel(level)
         logger.propagate = False
         watch_calls(self._watch)
@@ -220,15 +226,9 @@ class Service:
     ) -> Iterator[None]:
         """Say in shared memory that a plugin is called, as long as that takes."""
         self._calls.append((record, hook))
-        self._compiles = self._compiles or hook in _COMPILES
-        if hook == "__init__":
-            self._model = arguments[0].model.name
-        elif hook == "compile":
-            lists = (a for a in arguments if isinstance(a, list | tuple))
-            names = [str(partition.name) for each in lists for partition in each]
-            self._partitions[record.name] = names
-        self._write_state()
         try:
+            self._note_call(record, hook, arguments)
+            self._write_state()
             yield
         except MemoryError as error:
             # The report names the innermost call that ran out of it.
@@ -238,6 +238,17 @@ class Service:
             self._calls.pop()
             with contextlib.suppress(MemoryError):
                 self._write_state()
+
+    def _note_call(
+        self, record: PluginRecord, hook: str, arguments: Sequence[Any]
+    ) -> None:
+        self._compiles = self._compiles or hook in _COMPILES
+        if hook == "__init__":
+            self._model = arguments[0].model.name
+        elif hook == "compile":
+            lists = (a for a in arguments if isinstance(a, list | tuple))
+            names = [str(partition.name) for each in lists for partition in each]
+            self._partitions[record.name] = names
 
     def _write_state(self) -> None:
         state: dict[str, Any] = {"compiles": self._compiles}
@@ -364,13 +375,11 @@ def limit_memory(max_bytes: int | None) -> None:
 class _LogToHost(logging.Handler):
     """Sends records to the host."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, lock: Any) -> None:
         super().__init__()
         self._service = service
-
-    def createLock(self) -> None:  # noqa: N802 - logging's name
-        """Have no lock: `tell` has one, which a thread may hold that logs."""
-        self.lock = None
+        # One of its own and that of `tell` could be taken in two orders.
+        self.lock = lock
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record."""
@@ -401,14 +410,13 @@ class _Observer:
     ) -> Iterator[None]:
         """Have the host's plugin observe a block."""
         number = next(self._spans)
-        shown = {key: _to_plain(value) for key, value in facts.items()}
         about = {"observer": self._number, "number": number}
         self._service.tell(
             "span",
             **about,
-            name=name,
-            category=category,
-            facts=shown,
+            name=name[:_LONGEST_NAME],
+            category=category[:_LONGEST_NAME],
+            facts=_shorten_facts(facts),
         )
         try:
             yield
@@ -416,11 +424,27 @@ class _Observer:
             self._service.tell("span_end", **about)
 
 
-def _to_plain(fact: object, *, is_item: bool = False) -> object:
-    """Return a fact about a span as a message may have it: what is nested in a list as
-    its text.
+def _shorten_facts(facts: Mapping[str, object]) -> Mapping[str, object]:
+    """Return facts about a span as a message may have them; long ones as their short
+    texts.
     """
-    if isinstance(fact, str | int | float):
+    shown: dict[str, object] = {}
+    for key, fact in islice(facts.items(), _MOST_FACTS):
+        shown[key[:_LONGEST_NAME]] = _to_plain(fact)
+
+    lists = [fact for fact in shown.values() if isinstance(fact, list)]
+    items = sum(map(len, lists))
+    length = len(json.dumps(shown))
+    if items > _MOST_ITEMS or length > _LONGEST_FACTS:
+        return {key: f"{fact!r:.80}" for key, fact in shown.items()}
+    return shown
+
+
+def _to_plain(fact: object, *, is_item: bool = False) -> object:
+    """Return a fact as JSON holds it; a list within a list as a short text."""
+    if isinstance(fact, str):
+        return fact[:_LONGEST_NAME]
+    if isinstance(fact, int | float):
         return fact
     if isinstance(fact, list | tuple) and not is_item:
         items = fact[:_MOST_ITEMS]

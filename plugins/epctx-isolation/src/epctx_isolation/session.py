@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -96,12 +97,26 @@ def call(
     )
     number, report = child.begin(order)
     if is_shared:
-        group = report.folder, *(name for name, _ in work.requested or ())
+        group = _identify_group(work, report)
         child.models.setdefault(group, []).append(str(report.output))
         if work.config.stop_sharing:
             del child.models[group]
     child.close(number, "close", objects)
     return report
+
+
+def _identify_group(work: Work, report: Any) -> tuple[object, ...]:
+    """Return the identity of the share group of a model that was compiled: folder, EPs
+    and their options, as for the core.
+    """
+    entries = work.session.config_entries
+    options = [sorted(options.items()) for _, options in work.requested or ()]
+    keys = sorted(work.session.provider_option_keys)
+    settings = [(key, entries[key]) for key in keys]
+
+    folder = os.path.realpath(report.folder or "")
+    eps = tuple(record.name for record in report.providers)
+    return folder, eps, f"{options} {settings}"
 
 
 def share(config: Any, arguments: Mapping[str, Any]) -> RemoteGroup:
