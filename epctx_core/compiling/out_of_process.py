@@ -77,9 +77,8 @@ def load_isolated(work: Work) -> SessionState | None:
     if not work.requested or _is_compiled(work):
         return None
     if work.config.share_contexts:
-        isolated = work.config.isolation.value or "compile"
         raise InvalidArgument(
-            f"ep.isolate={isolated} and ep.share_ep_contexts=1 contradict each other "
+            "ep.isolate=compile and ep.share_ep_contexts=1 contradict each other "
             "in a session: EPs share objects within one process only. So does "
             "ep.compile_timeout, which isolates compiles.",
             hint="Leave one of the two out.",

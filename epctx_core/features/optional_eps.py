@@ -88,13 +88,14 @@ def _is_optional(search: ProviderSearch, name: str) -> bool:
 
 
 def _check(search: ProviderSearch, outcome: Outcome, purpose: Purpose) -> Outcome:
-    name = outcome.requested
-    if isinstance(outcome, SkippedProvider) or not _is_optional(search, name):
+    if isinstance(outcome, SkippedProvider) or not _is_optional(
+        search, outcome.requested
+    ):
         return outcome
     try:
         check_availability(outcome.record, purpose, search.registry)
     except EpctxError as error:
-        return _skip(name, error)
+        return _skip(outcome.requested, error)
     return outcome
 
 

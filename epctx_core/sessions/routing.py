@@ -155,11 +155,6 @@ class SkippedProvider:
     reason: str
     hint: str | None = None
 
-    @property
-    def requested(self) -> str:
-        """Name by which the host asked for it."""
-        return self.name
-
     def as_dict(self) -> dict[str, Any]:
         """Return its form in JSON."""
         return asdict(self)
