@@ -25,7 +25,7 @@ from epctx_isolation.orders import (
     receive_order,
     send_order,
 )
-from epctx_isolation.shared_memory import ChildMemory, HostMemory
+from epctx_isolation.shared_memory import ChildMemory
 from isolation.made_eps import make_ep
 
 import epctx_core as epctx
@@ -41,23 +41,16 @@ class Line(io.BytesIO):
 
 
 @pytest.fixture
-def memory():
-    made = HostMemory()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def transfer(memory):
+def transfer(host):
     """Function that returns an order as it arrives, references as they are."""
 
     def transfer(order, objects=None, *, is_run=False):
         line = Line()
         kept = objects or keep_objects(None, epctx.Registry(entry_points=False))
-        send_order(line, order, kept, memory if is_run else None)
+        send_order(line, order, kept, host if is_run else None)
         transfer.sent = len(line.getvalue())
         line.seek(0)
-        transfer.child = transfer.child or ChildMemory(memory.descriptor)
+        transfer.child = transfer.child or ChildMemory(host.descriptor)
         found = receive_order(line, transfer.child, lambda reference: reference)
         assert line.read() == b"", "the next order follows"
         return found
@@ -108,7 +101,7 @@ def test_arrays_of_a_run_arrive_as_they_were(transfer, kind, shape):
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int4"])
 def test_arrays_of_a_run_are_in_shared_memory_and_not_in_the_order(
-    transfer, memory, kind
+    transfer, host, kind
 ):
     dtype = getattr(ml_dtypes, kind, None) or kind
     arrays = [np.ones((1024, 1024), dtype), np.ones((1024, 2048), dtype)[:, ::2]]
@@ -116,7 +109,7 @@ def test_arrays_of_a_run_are_in_shared_memory_and_not_in_the_order(
     first, second = transfer(arrays, is_run=True)
 
     assert transfer.sent < 1000
-    assert memory.read_state() == (0, {})
+    assert host.read_state() == (0, {})
     assert transfer.child.used >= first.nbytes + second.nbytes
     assert not np.may_share_memory(first, second)
     for found, sent in zip((first, second), arrays, strict=True):
@@ -150,12 +143,12 @@ def test_an_argument_that_cannot_be_sent_is_refused(transfer, argument):
 
 
 @pytest.mark.parametrize("end", [0, 10, 30, -1])
-def test_an_order_that_ends_early_is_the_end(memory, end):
+def test_an_order_that_ends_early_is_the_end(host, end):
     line = Line()
     send_order(line, [np.ones(100)], host_objects(), None)
 
     with pytest.raises(EOFError):
-        receive_order(io.BytesIO(line.getvalue()[:end]), memory, lambda _: None)
+        receive_order(io.BytesIO(line.getvalue()[:end]), host, lambda _: None)
 
 
 # -- what stays with the host

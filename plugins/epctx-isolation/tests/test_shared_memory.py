@@ -14,13 +14,6 @@ from epctx_isolation.shared_memory import ChildMemory, HostMemory, place
 
 
 @pytest.fixture
-def host():
-    made = HostMemory()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def child(host):
     return ChildMemory(host.descriptor)
 

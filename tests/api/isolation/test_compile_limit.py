@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.share_models import options as share_options
-from end_to_end.share_models import run, write_model
+from end_to_end.share_models import run, sharing, write_model
 from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
 from end_to_end.small_models import chain, example, saved
 from isolation.faulty_eps import Faulty, PatientAtB, Slow, Stuck, StuckAtB
@@ -375,13 +375,9 @@ def test_a_first_model_that_fails_leaves_no_process_behind(tmp_path, models):
 
 def test_a_share_group_ends_however_its_ep_is_spelled(tmp_path, temporary, models):
     with nothing_left(temporary):
-        for number, (name, stop) in enumerate([("QNN", "0"), (QNN, "1")]):
-            options = epctx.SessionOptions()
-            options.add_provider(name)
-            options.add_session_config_entry(KEY, "60")
-            options.add_session_config_entry("ep.share_ep_contexts", "1")
-            options.add_session_config_entry("ep.stop_share_ep_contexts", stop)
-            epctx.ModelCompiler(options, models[number]).compile_to_file()
+        for model, name, stop in zip(models, ["QNN", QNN], [False, True], strict=True):
+            options = sharing(name, stop=stop, ep__compile_timeout=60)
+            epctx.ModelCompiler(options, model).compile_to_file()
 
 
 def test_the_end_of_a_share_group_ends_no_other_one_in_its_folder(
@@ -389,12 +385,8 @@ def test_the_end_of_a_share_group_ends_no_other_one_in_its_folder(
 ):
     """Groups that session options drive; their members wait for their own end."""
 
-    def compile_into_group(ep, number, stop="0"):
-        options = epctx.SessionOptions()
-        options.add_provider(ep)
-        options.add_session_config_entry(KEY, "60")
-        options.add_session_config_entry("ep.share_ep_contexts", "1")
-        options.add_session_config_entry("ep.stop_share_ep_contexts", stop)
+    def compile_into_group(ep, number, *, stop=False):
+        options = sharing(ep, stop=stop, ep__compile_timeout=60)
         path = models[number].with_name(f"{ep}_{number}_ctx.onnx")
         epctx.ModelCompiler(options, models[number]).compile_to_file(path)
         return path
@@ -403,8 +395,8 @@ def test_the_end_of_a_share_group_ends_no_other_one_in_its_folder(
         written = [
             compile_into_group(QNN, 0),
             compile_into_group(OPENVINO, 0),
-            compile_into_group(QNN, 1, "1"),
-            compile_into_group(OPENVINO, 1, "1"),
+            compile_into_group(QNN, 1, stop=True),
+            compile_into_group(OPENVINO, 1, stop=True),
         ]
 
     for path in written:

@@ -40,6 +40,20 @@ print(epctx.ModelCompiler(options, sys.argv[1], registry=registry_of(Faulty)).co
 """A host without a guard for `__main__`."""
 
 
+def run_host(folder, text, *arguments, seconds=60):
+    """Run a program of a host in a process of its own; return how it ended."""
+    program = folder / "host.py"
+    program.write_text(text)
+    return subprocess.run(
+        [sys.executable, program, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=seconds,
+        text=True,
+        check=False,
+    )
+
+
 @pytest.fixture
 def note(tmp_path, monkeypatch):
     """File in which an EP names its process."""
@@ -282,55 +296,21 @@ session.itself = session
 
 @pytest.mark.parametrize("shares", ["0", "1"])
 def test_a_session_that_is_left_open_says_nothing_when_the_host_ends(tmp_path, shares):
-    program = tmp_path / "host.py"
-    program.write_text(LEFT_OPEN)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    done = subprocess.run(
-        [sys.executable, program, source(tmp_path), shares],
-        env=environment,
-        capture_output=True,
-        timeout=120,
-        text=True,
-        check=False,
-    )
+    done = run_host(tmp_path, LEFT_OPEN, source(tmp_path), shares, seconds=120)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("shares", ["0", "1"])
 def test_a_host_whose_thread_waits_for_a_run_that_hangs_can_end(tmp_path, note, shares):
-    program = tmp_path / "host.py"
-    program.write_text(HANGING)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    done = subprocess.run(
-        [sys.executable, program, source(tmp_path), shares],
-        env=environment,
-        capture_output=True,
-        timeout=120,
-        text=True,
-        check=False,
-    )
+    done = run_host(tmp_path, HANGING, source(tmp_path), shares, seconds=120)
 
     assert done.returncode == 0, done.stderr
     assert wait_for(lambda: not is_alive(int(note.read_text())))
 
 
 def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
-    program = tmp_path / "host.py"
-    program.write_text(PROGRAM)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    command = [sys.executable, program, source(tmp_path), "print", "60"]
-    done = subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        timeout=60,
-        text=True,
-        check=False,
-    )
+    done = run_host(tmp_path, PROGRAM, source(tmp_path), "print", "60")
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == "m_ctx.onnx"
@@ -338,21 +318,9 @@ def test_a_host_needs_no_guard_for_its_main_module(tmp_path):
 
 
 def test_a_host_may_ignore_that_its_children_end(tmp_path):
-    program = tmp_path / "host.py"
-    program.write_text(
-        "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)" + PROGRAM
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ignoring = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
 
-    command = [sys.executable, program, source(tmp_path), "print", "60"]
-    done = subprocess.run(
-        command,
-        env=environment,
-        capture_output=True,
-        timeout=60,
-        text=True,
-        check=False,
-    )
+    done = run_host(tmp_path, ignoring + PROGRAM, source(tmp_path), "print", "60")
 
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "m_ctx.onnx", "")
 
