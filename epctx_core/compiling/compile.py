@@ -17,6 +17,7 @@ from epctx_core.compiling.emit import (
     ContextModel,
     GraphsByModel,
     make_context_model,
+    make_weight_filter,
 )
 from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
@@ -324,7 +325,7 @@ class Compile:
         check_weights_fit(
             assignment,
             self.destination.placement,
-            providers.weightless,
+            make_weight_filter(self.work),
             embedded=self.embedded,
         )
 

@@ -4,8 +4,9 @@ in, and the metadata is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.compiling.descriptions import (
@@ -25,14 +26,15 @@ from epctx_core.context.dependencies import (
     read_dependencies,
     write_dependencies,
 )
-from epctx_core.context.embedding import Embeddable, SerializedModel, embed
-from epctx_core.context.manifest import NO_MANIFEST, Manifest, SourceReference
+from epctx_core.context.manifest import NO_MANIFEST, Manifest
+from epctx_core.context.metadata import set_metadata
 from epctx_core.context.node import make_context_node
-from epctx_core.context.payload_writer import PayloadSet, PayloadWriter
-from epctx_core.context.weightless import (
-    FILE_ATTRIBUTE,
-    SourceReferences,
-    list_source_files,
+from epctx_core.context.payload_writer import (
+    Embeddable,
+    PayloadSet,
+    PayloadWriter,
+    SerializedModel,
+    embed,
 )
 from epctx_core.frozen import dataclass
 from epctx_core.graph.splice import (
@@ -47,6 +49,7 @@ from epctx_core.graph.splice import (
 from epctx_core.graph.weights import compute_digests_ahead
 from epctx_core.plugin.protos import GraphProto, ModelProto, NodeProto
 from epctx_core.registry.guard import blame
+from epctx_core.sessions.stages import DescribeJob, ModelFacts, make_stages
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import Outputs
@@ -79,8 +82,8 @@ class ContextModel:
         contents: marker in `proto` to the bytes of the embedded payload or weight.
         initializers: entry of the file for initializers, None without one.
         named_files: files in which the host put initializers itself.
-        source_files: files of the source in which payloads leave weights.
-        source_tensors: those weights, by their names there.
+        source_files: files of the source model that a load needs.
+        source_tensors: weights that payloads leave there, by their names.
         pending: names of the payloads that its share group writes at its end.
         to_read: names of the nodes that EPs read back: a primary for each payload, and
             one node for each form of partition. A model of many equal layers has as
@@ -129,20 +132,18 @@ def make_context_model(
     """
     source = work.model.source
     parts = [
-        _describe(work, choice, outputs, earlier, is_only=not existing.records)
+        _describe(work, choice, outputs, earlier)
         for choice in work.providers.choices.values()
         if work.assignment.of(choice.name)
     ]
+    facts = _make_nodes(work, existing, parts)
 
     written: dict[bytes, PayloadWriter] = {}
-    used: dict[str, SourceReference] = {}
-    source_tensors: dict[str, TensorView] = {}
+    left: dict[str, TensorView] = {}
     contents = dict[bytes, Embeddable](existing.contents)
     for part in parts:
-        payloads = part.descriptions.payloads
-        used |= payloads.references.used
-        source_tensors |= payloads.references.tensors
-        for writer in payloads.writers.values():
+        left |= part.payloads.left
+        for writer in part.payloads.writers.values():
             contents |= writer.get_embedded_bytes()
             written[writer.get_cache_value()] = writer
 
@@ -161,9 +162,8 @@ def make_context_model(
     if parts or existing.records:
         # Of other compilers' payloads only the model itself says what they left there.
         stated = read_dependencies(proto) if existing.records else None
-        earlier_weights = (existing.manifest or NO_MANIFEST).source_weights
         needed = {
-            SOURCE_MODEL: used or earlier_weights or SOURCE_MODEL in (stated or ()),
+            SOURCE_MODEL: SOURCE_MODEL in {*facts.dependencies, *(stated or ())},
             EXTERNAL_WEIGHTS: initializers or named_files,
             CONTEXT_BINARY: not outputs.embedded,
         }
@@ -173,10 +173,12 @@ def make_context_model(
             source_digest=source.digest,
             providers=describe_providers(proto, work, existing, texts),
             payloads=[*existing.entries, *entries],
-            source_weights=used,
+            parts=facts.parts,
             pending=pending,
         )
         add_manifest(proto, work, existing, new)
+        for key, text in facts.metadata.items():
+            set_metadata(proto, key, text)
 
     return ContextModel(
         proto=proto,
@@ -185,13 +187,32 @@ def make_context_model(
         contents=contents | placed,
         initializers=initializers,
         named_files=named_files,
-        source_files=list_source_files(
-            used.values(), [] if source.path is None else [source.path.name]
-        ),
-        source_tensors=source_tensors,
+        source_files=tuple(facts.files),
+        source_tensors=left,
         pending=pending,
         to_read=frozenset(name for part in parts for name in part.to_read),
     )
+
+
+def _make_nodes(
+    work: Work, existing: PassThrough, parts: Sequence[ProviderPart]
+) -> ModelFacts:
+    """Make the nodes of all EPs, whose payloads are written; return what features say
+    about the model.
+    """
+    stated = existing.manifest or NO_MANIFEST
+    job = DescribeJob(
+        config=work.config,
+        source=work.model.source,
+        earlier=stated,
+        left={part.ep: part.payloads.left for part in parts},
+    )
+    # Nodes that the source has already may need a feature that no option asks for.
+    facts = make_stages(work.config, stated.parts).describe_model(job)
+    for part in parts:
+        part.make_nodes(facts.attributes.get(part.ep, {}))
+        part.make_entries(is_only=not existing.records)
+    return facts
 
 
 def _place_nodes(
@@ -221,21 +242,27 @@ class ProviderPart:
 
     Args:
         ep: its name.
-        descriptions: what it says of its nodes, checked.
-        common: attributes of all nodes.
+        descriptions: what it says of its nodes.
+        described: the same for each node, checked.
 
     Attributes:
+        payloads: its payloads.
         nodes: partition to its EPContext node.
         entries: of the payloads; of several, each with the nodes that refer to it.
         to_read: see `ContextModel`.
     """
 
     def __init__(
-        self, ep: str, descriptions: Descriptions, common: Mapping[str, str]
+        self,
+        ep: str,
+        descriptions: Descriptions,
+        described: Sequence[EPContextNode],
     ) -> None:
         self.ep = ep
         self.descriptions = descriptions
-        self._common = common
+        self._described = described
+        self._common: Mapping[str, str] = {}
+        self.payloads = descriptions.payloads
         self._writers = descriptions.payloads.writers
         self.nodes: dict[GraphPartition, Replacement] = {}
         self.entries: list[PayloadEntry] = []
@@ -250,7 +277,17 @@ class ProviderPart:
         self._forms: set[str] = set()
         self._carried: set[bytes | None] = set()
 
-    def add(self, description: EPContextNode) -> None:
+    def make_nodes(self, common: Mapping[str, str]) -> None:
+        """Make the nodes of all partitions.
+
+        Args:
+            common: further attributes of each.
+        """
+        self._common = common
+        for description in self._described:
+            self._add(description)
+
+    def _add(self, description: EPContextNode) -> None:
         """Make the node of one partition."""
         partition: Any = description.partition
         main = bool(description.main_context)
@@ -262,7 +299,7 @@ class ProviderPart:
             # A load finds a payload through nodes with main_context=1: the first of
             # them carries it where it is embedded.
             carries = main and self._carriers.setdefault(key, partition) is partition
-            if self.descriptions.payloads.embedded and not carries:
+            if self.payloads.embedded and not carries:
                 main = False
                 cache = None
             if not main:
@@ -296,7 +333,7 @@ class ProviderPart:
                 {**description.attributes, **self._common},
                 source=self.ep,
                 main_context=main,
-                embed_mode=self.descriptions.payloads.embedded,
+                embed_mode=self.payloads.embedded,
                 cache=cache,
             )
             template.metadata_props.add(key=SOURCE_NODES)
@@ -326,8 +363,6 @@ def _describe(
     choice: ProviderChoice,
     outputs: Outputs,
     earlier: GraphsByModel,
-    *,
-    is_only: bool,
 ) -> ProviderPart:
     """Have an EP write its payloads and describe its nodes.
 
@@ -336,18 +371,16 @@ def _describe(
         choice: the EP.
         outputs: outputs for the payloads.
         earlier: graphs of the share group's models before this one.
-        is_only: whether no other compile wrote payloads of the model.
     """
     partitions = work.assignment.of(choice.name)
-    source = work.model.source
     before = earlier.get(choice.name, ())
     with compute_digests_ahead(
         weight for p in partitions for weight in p.weights.values()
     ):
         # A partition's name has the digests of its weights.
         graphs = (*map(tuple, before), tuple(p.name for p in partitions))
-        references = SourceReferences(work.providers.weightless, source.locations)
-        payloads = _make_payload_set(choice, outputs, graphs, references)
+        leave = make_weight_filter(work)
+        payloads = _make_payload_set(choice, outputs, graphs, leave)
         descriptions = Descriptions(choice, partitions, payloads)
         with (
             work.providers.instances.calling(
@@ -362,15 +395,15 @@ def _describe(
             partition.given_names = names.get(partition)
         check_graph_names(work.model, choice, partitions, before)
 
-        common: dict[str, str] = {}
-        if references.used and source.path is not None:
-            common[FILE_ATTRIBUTE] = source.path.name
-        part = ProviderPart(choice.name, descriptions, common)
-        for description in described:
-            part.add(description)
-        part.make_entries(is_only=is_only)
+    return ProviderPart(choice.name, descriptions, described)
 
-    return part
+
+def make_weight_filter(work: Work) -> Callable[[TensorView], str | None]:
+    """Return a function that returns the name of a weight that payloads leave in the
+    source model, None for any other.
+    """
+    job = DescribeJob(config=work.config, source=work.model.source)
+    return partial(work.providers.stages.leave_weight, job)
 
 
 def write_all_payloads(
@@ -393,7 +426,10 @@ def write_all_payloads(
     written: dict[bytes, PayloadWriter] = {}
     for ep, by_model in graphs.items():
         choice = providers.choices[ep]
-        payloads = _make_payload_set(choice, outputs, tuple(map(tuple, by_model)))
+        # They hold the weights of all members.
+        payloads = _make_payload_set(
+            choice, outputs, tuple(map(tuple, by_model)), lambda _: None
+        )
         providers.instances.call(ep, HOOK, writer=payloads.handle)
         check_written(choice, payloads)
         for writer in payloads.writers.values():
@@ -405,7 +441,7 @@ def _make_payload_set(
     choice: ProviderChoice,
     outputs: Outputs,
     graphs: tuple[tuple[str, ...], ...],
-    references: SourceReferences | None = None,
+    leave: Callable[[TensorView], str | None],
 ) -> PayloadSet:
     """Return the payload set of one EP."""
     return PayloadSet(
@@ -416,7 +452,7 @@ def _make_payload_set(
         open_sink=outputs.open_payload if outputs.final else None,
         embedded=outputs.embedded,
         graphs_by_model=graphs,
-        references=references,
+        leave=leave,
     )
 
 

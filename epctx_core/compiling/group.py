@@ -27,9 +27,10 @@ from epctx_core.context.manifest import MANIFEST, dump_manifest, read_manifest
 from epctx_core.context.metadata import set_metadata
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument, PluginError
+from epctx_core.feature_table import FEATURES
 from epctx_core.graph.mapping import read_small_file
 from epctx_core.graph.model_io import MOST_BYTES
-from epctx_core.options import WeightlessMode
+from epctx_core.options import SessionConfig
 from epctx_core.plugin.protos import ModelProto
 from epctx_core.process import PerProcess, pause_collection
 from epctx_core.publish.publication import Publication
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from epctx_core.compiling.report import OutputFile
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.mapping import ExtentDigests
-    from epctx_core.options import SessionConfig
     from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.work import Work
 
@@ -68,9 +68,14 @@ def check_shared_options(
         (
             "a model of a share group cannot be compiled to bytes or to a stream"
         ): is_streamed,
-        (
-            "ep.enable_weightless_mode and ep.share_ep_contexts=1 contradict each other"
-        ): config.weightless is not WeightlessMode.NONE,
+        **{
+            (
+                f"{getattr(SessionConfig, feature.option).key} and "
+                "ep.share_ep_contexts=1 contradict each other"
+            ): getattr(config, feature.option)
+            for feature in FEATURES
+            if not feature.is_shareable
+        },
     }.items():
         if is_set:
             raise InvalidArgument(

@@ -2,7 +2,7 @@
 where the host says.
 
 A model that is too large for a protobuf is refused as early as possible. Bytes are not
-copied on the way: the model holds a marker for them (`context.embedding`), a file
+copied on the way: the model holds a marker for them (`context.payload_writer`), a file
 gets them streamed like a payload's weights.
 """
 
@@ -14,8 +14,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.context.embedding import Embeddable, make_marker
-from epctx_core.context.payload_writer import PayloadWriter
+from epctx_core.context.payload_writer import Embeddable, PayloadWriter, make_marker
 from epctx_core.context.weights_folder import make_checksum_line, write_checksum
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.file_names import find_unwritable, is_utf8, normalise_path
@@ -30,7 +29,6 @@ from epctx_core.graph.weights import (
     replace_data,
     set_external_location,
 )
-from epctx_core.options import WeightlessMode
 from epctx_core.options.choices import is_whole
 from epctx_core.plugin.protos import ELEMENT_TYPES, ModelProto, TensorProto
 from epctx_core.registry.guard import blame_host
@@ -326,7 +324,7 @@ def _location_error(tensor: str, problem: str) -> InvalidArgument:
 def check_weights_fit(
     assignment: Assignment,
     placement: InitializerPlacement,
-    weightless: WeightlessMode,
+    leave: Callable[[Weight], str | None],
     *,
     embedded: bool,
 ) -> None:
@@ -336,23 +334,20 @@ def check_weights_fit(
     Args:
         assignment: the EP of each node.
         placement: placement of the initializers that stay.
-        weightless: which weights payloads leave in the source.
+        leave: returns the name of a weight that payloads leave in the source, None for
+            any other.
         embedded: whether payloads with the weights that EPs took are stored in the
             model.
 
     Raises:
         Fail: they do.
     """
-    embedded_weights: list[Weight] = []
-    if embedded and weightless is not WeightlessMode.ALL:
-        every = (
-            weight
-            for partition in assignment.partitions
-            for weight in partition.weights.values()
-        )
-        embedded_weights = [
-            w for w in every if weightless is WeightlessMode.NONE or w.extent is None
-        ]
+    embedded_weights = (
+        weight
+        for partition in (assignment.partitions if embedded else ())
+        for weight in partition.weights.values()
+        if leave(weight) is None
+    )
 
     # Only weights of the main graph lie outside of the protobuf.
     graph = assignment.main.graph

@@ -17,11 +17,11 @@ from onnx.helper import make_attribute
 
 from epctx_core.compiling.initializers import check_size
 from epctx_core.context.digests import PayloadEntry, ReplacedBinaryError
-from epctx_core.context.embedding import make_marker
 from epctx_core.context.manifest import Manifest, find_manifest
 from epctx_core.context.node import ContextNodeRecord, find_wrong_types
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, get_payload_key
+from epctx_core.context.payload_writer import make_marker
 from epctx_core.errors import Fail, InvalidGraph
 from epctx_core.file_names import find_free_name, is_payload_name
 from epctx_core.frozen import dataclass

@@ -17,7 +17,6 @@ from epctx_core.context.manifest import (
     MANIFEST,
     NO_MANIFEST,
     Manifest,
-    SourceReference,
     dump_manifest,
 )
 from epctx_core.context.metadata import (
@@ -27,11 +26,9 @@ from epctx_core.context.metadata import (
     set_metadata,
 )
 from epctx_core.context.node import DOMAIN, OPSET_VERSION
-from epctx_core.context.weightless import MODE_KEY
 from epctx_core.engines.cpu_engine import make_engine
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_core.errors import InvalidGraph
 from epctx_core.graph.walks import ONNX_DOMAINS
-from epctx_core.options import WeightlessMode
 from epctx_core.plugin import Compatibility
 from epctx_core.registry.guard import call_class_method
 from epctx_core.sessions.routing import find_other_maker
@@ -151,16 +148,12 @@ def add_manifest(
         new,
         providers={**old.providers, **new.providers},
         payloads=payloads,
-        source_weights=_merge_source_weights(old, new.source_weights),
         keepers=tuple(dict.fromkeys((*old.keepers, *keepers))),
         custom_domains=_find_custom_domains(proto, work, old),
     )
     set_metadata(proto, MANIFEST, dump_manifest(manifest))
     for key, text in work.assignment.metadata.items():
         set_metadata(proto, key, text)
-    weightless = work.providers.weightless
-    if weightless is not WeightlessMode.NONE:
-        set_metadata(proto, MODE_KEY, str(int(weightless)))
 
 
 def _find_custom_domains(
@@ -201,19 +194,3 @@ def _describe_provider(choice: ProviderChoice) -> dict[str, Any]:
         "options": hashlib.sha256(options.encode()).hexdigest(),
         **info,
     }
-
-
-def _merge_source_weights(
-    old: Manifest, used: Mapping[str, SourceReference]
-) -> Mapping[str, Any]:
-    for name, reference in used.items():
-        if old.source_weights.get(name, reference) != reference:
-            raise InvalidArgument(
-                "the payloads that are there and the new ones leave different weights "
-                f"{name!r} in their source.",
-                hint=(
-                    "Compile the model that it was made from, or without weightless "
-                    "mode."
-                ),
-            )
-    return {**old.source_weights, **used}

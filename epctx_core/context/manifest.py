@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from epctx_core._version import __version__
@@ -30,6 +31,7 @@ from epctx_core.context.metadata import (
     read_json_text,
 )
 from epctx_core.errors import InvalidGraph
+from epctx_core.feature_table import PARTS
 from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import read_small_file
 
@@ -57,59 +59,6 @@ PayloadKey: TypeAlias = "tuple[str, bool]"
 """Name of a payload in a manifest, and whether it is embedded."""
 ProviderFacts: TypeAlias = "Mapping[str, Mapping[str, Any]]"
 """EP name to what a manifest says about it: its distribution, options and target."""
-
-
-class SourceReference(NamedTuple):
-    """Weight of the source model, as the manifest describes it.
-
-    Attributes:
-        digest: SHA-256 (hex) of its raw bytes.
-        location: the file of weights that holds it, as the source names it; empty for
-            an inline one.
-        offset: of the bytes in that file.
-    """
-
-    digest: str
-    elem_type: int
-    shape: tuple[int, ...]
-    location: str
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Length of the raw bytes."""
-        # It imports onnx, which a check of files does without.
-        from epctx_core.graph.weights import compute_raw_size
-
-        return compute_raw_size(self.elem_type, self.shape)
-
-
-def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceReference]:
-    """Return references by name out of a manifest's JSON.
-
-    Raises:
-        ValueError, TypeError: they are not as the manifest writes them.
-    """
-    references: dict[str, SourceReference] = {}
-    for name, (digest, elem_type, shape, location, offset) in data.items():
-        numbers = [elem_type, offset, *shape]
-        are_numbers = all(
-            type(number) is int and 0 <= number < 1 << 63 for number in numbers
-        )
-        if (
-            not are_numbers
-            or elem_type >> 31
-            or not isinstance(digest, str)
-            or not isinstance(location, str)
-        ):
-            raise ValueError(
-                f"the weight {name!r:.80} of the source is not described by numbers "
-                "and texts"
-            )
-        references[name] = SourceReference(
-            digest, elem_type, tuple(shape), location, offset
-        )
-    return references
 
 
 class Seal(NamedTuple):
@@ -141,7 +90,7 @@ class Manifest:
         providers: EP name to distribution, version, plugin_api, options fingerprint,
             and as far as the EP says them sdk, driver and target.
         payloads: one entry a payload.
-        source_weights: by name, the weights that payloads left in the source model.
+        parts: what features say, by key; see `epctx_core.feature_table`.
         pending: names of binaries that are written when the model's share group ends.
         keepers: EPs that kept nodes in the model, which a load asks again, in order of
             priority.
@@ -154,11 +103,17 @@ class Manifest:
     source_digest: str
     providers: ProviderFacts
     payloads: Sequence[PayloadEntry]
-    source_weights: Mapping[str, SourceReference] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
     pending: Collection[str] = ()
     keepers: Sequence[str] = ()
     custom_domains: Mapping[str, str] = field(default_factory=dict)
     sealed: Seal | None = None
+
+    @property
+    def source_weights(self) -> Mapping[str, Any]:
+        """Weights that payloads left in the source model, by name."""
+        weights: Mapping[str, Any] = self.parts.get("source_weights", {})
+        return weights
 
     def find_entry(self, name: str, *, embedded: bool) -> PayloadEntry | None:
         """Return the entry of a payload, or None."""
@@ -186,7 +141,7 @@ class Manifest:
             ],
         }
         optional: dict[str, Any] = {
-            "source_weights": self.source_weights,
+            **self.parts,
             "pending": list(self.pending),
             _KEEPERS: self.keepers,
             "custom_domains": self.custom_domains,
@@ -291,7 +246,11 @@ def _read_manifest(data: Any) -> Manifest | None:
         source_digest=str(data["source_model"]),
         providers={ep: dict(facts) for ep, facts in data["providers"].items()},
         payloads=tuple(_read_entry(p) for p in data["payloads"]),
-        source_weights=read_references(data.get("source_weights", {})),
+        parts={
+            key: resolve_name(place)(data[key])
+            for key, place in PARTS.items()
+            if key in data
+        },
         pending=dict.fromkeys(map(str, data.get("pending", ()))),
         keepers=tuple(map(str, data.get(_KEEPERS, ()))),
         custom_domains={

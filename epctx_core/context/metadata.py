@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 INITIALIZERS = "epctx.initializers"
 COMPATIBILITY_PREFIX = "ep_compatibility_info."
 EARLIER_PREFIX = "epctx.earlier_compatibility_info."
+MODE_KEY = "weightless_mode"
+"""ONNX Runtime's key for the weightless mode that a model was compiled with."""
 
 
 def get_metadata(

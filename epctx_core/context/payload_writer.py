@@ -1,7 +1,12 @@
-"""Writing of payloads, once, front to back, with digests on the way.
+"""Writing of payloads, once, front to back, with digests on the way, and their
+embedding into a serialised model.
 
 Implements `Payload` and `ContextWriter` of `epctx_core.plugin`. Whether bytes go into a
 file or into the model depends on the sink; EPs cannot see which.
+
+So that no copy of payloads and weights passes through protobuf, a node or a tensor
+holds a marker in place of its bytes. Protobuf's encoding nests messages with their
+lengths in front: the lengths around a marker are all that changes.
 """
 
 from __future__ import annotations
@@ -9,10 +14,15 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Callable
+import re
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from epctx_core.context.callbacks import view_bytes
 from epctx_core.context.digests import (
@@ -20,16 +30,16 @@ from epctx_core.context.digests import (
     PayloadEntry,
     Segment,
 )
-from epctx_core.context.embedding import make_marker
-from epctx_core.context.weightless import SourceReferences
 from epctx_core.errors import Fail, NotImplementedByProvider, PluginError
 from epctx_core.file_names import is_payload_name
 from epctx_core.graph.mapping import CHUNK, MappedFile, start_writing_back
 from epctx_core.graph.weights import Weight
-from epctx_core.options import WeightlessMode
+from epctx_core.graph.wire import replace_fields
 
 if TYPE_CHECKING:
+    from epctx_core.context.payload_files import LoadedPayload
     from epctx_core.graph.mapping import PathInput
+    from epctx_core.graph.wire import Extent, Pieces
     from epctx_core.plugin import (
         TensorView,
     )
@@ -38,6 +48,19 @@ EMBEDDED_LIMIT = (2 << 30) - 1
 """Bytes above which no protobuf can hold a payload."""
 
 _HOOK = "get_ep_context_nodes"
+
+_PREFIX = secrets.token_bytes(24)
+_NUMBER_BYTES = 8
+_MARKER_BYTES = 32
+_MARKER = re.compile(re.escape(_PREFIX) + b".{%d}" % _NUMBER_BYTES, re.DOTALL)
+_numbers = count()
+
+_JOINED = 1 << 20
+"""Chunks are joined up to this many bytes; longer ones stay as they are."""
+
+
+Embeddable: TypeAlias = "memoryview | Weight | LoadedPayload"
+"""Bytes in memory, or read in chunks when they are written."""
 
 
 class PayloadWriter:
@@ -128,9 +151,7 @@ class PayloadWriter:
 
     def get_cache_value(self) -> bytes:
         """Return the value of `ep_cache_context`: the file's name, or a marker for the
-        bytes.
-
-        See `epctx_core.context.embedding`.
+        bytes; see `embed`.
         """
         return self._marker if self.embedded else self.name.encode()
 
@@ -257,7 +278,8 @@ class PayloadSet:
     """Payloads of one EP in one context model.
 
     Attributes:
-        final, graphs_by_model, references: as given.
+        final, graphs_by_model: as given.
+        left: the weights that stay in the source model, by their names there.
         writers: identity of what the EP has for a payload to what is behind it.
 
     Args:
@@ -268,7 +290,8 @@ class PayloadSet:
             members are asked for their nodes alone: nothing is written then.
         embedded: whether they end up inside the model.
         graphs_by_model: the names of the EP's partitions in each model.
-        references: says which weights stay in the source model; None for none.
+        leave: returns the name of a weight that stays in the source model, None for
+            one that a payload has to contain.
     """
 
     def __init__(
@@ -279,13 +302,14 @@ class PayloadSet:
         open_sink: Callable[[str], BinaryIO] | None,
         embedded: bool,
         graphs_by_model: tuple[tuple[str, ...], ...],
-        references: SourceReferences | None = None,
+        leave: Callable[[TensorView], str | None],
     ) -> None:
         self.final = open_sink is not None
         self.graphs_by_model = graphs_by_model
-        self.references = references or SourceReferences(WeightlessMode.NONE, {})
+        self.left: dict[str, TensorView] = {}
         self.writers: dict[int, PayloadWriter] = {}
         self._ep = ep
+        self._leave = leave
         self._file_name = file_name
         self._open_sink = open_sink
         self.embedded = embedded
@@ -300,8 +324,17 @@ class PayloadSet:
             final=self.final,
             graphs_by_model=self.graphs_by_model,
             payload=self.payload,
-            reference=self.references.reference,
+            reference=self.reference,
         )
+
+    def reference(self, view: TensorView) -> str | None:
+        """Return the name under which a load finds a weight in the source; None if it
+        has to be stored.
+        """
+        name = self._leave(view)
+        if name is not None:
+            self.left[name] = view
+        return name
 
     def payload(self, name: str | None = None) -> _Payload:
         """Start a payload.
@@ -334,3 +367,75 @@ class PayloadSet:
         self._handles.append(handle)
         self.writers[id(handle)] = writer
         return handle
+
+
+class SerializedModel:
+    """Bytes of a model, in pieces.
+
+    Attributes:
+        size: number of all bytes.
+    """
+
+    def __init__(self, pieces: Sequence[Embeddable], size: int) -> None:
+        self.size = size
+        self._pieces = pieces
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield the bytes in order; small pieces are joined, payloads are not
+        copied.
+        """
+        waiting: list[memoryview] = []
+        length = 0
+        for piece in self._pieces:
+            for chunk in (piece,) if isinstance(piece, memoryview) else piece.chunks():
+                if length + len(chunk) > _JOINED and waiting:
+                    yield memoryview(b"".join(waiting))
+                    waiting = []
+                    length = 0
+                if len(chunk) > _JOINED:
+                    yield chunk
+                else:
+                    waiting.append(chunk)
+                    length += len(chunk)
+        if waiting:
+            yield memoryview(b"".join(waiting))
+
+
+def make_marker() -> bytes:
+    """Return bytes that take the place of others and occur nowhere else."""
+    return _PREFIX + next(_numbers).to_bytes(_NUMBER_BYTES, "big")
+
+
+def embed(model: bytes, contents: Mapping[bytes, Embeddable]) -> SerializedModel:
+    """Return a serialised model with its markers replaced.
+
+    Args:
+        model: in which each marker is the whole of a bytes or string field.
+        contents: marker to its replacement; not copied.
+    """
+    data = memoryview(model)
+    markers = deque(
+        (match.start(), contents[match.group()]) for match in _MARKER.finditer(model)
+    )
+    pieces = _replace_markers(data, markers, (0, len(data))) or [data]
+    return SerializedModel(pieces, sum(piece.nbytes for piece in pieces))
+
+
+def _replace_markers(
+    data: memoryview, markers: deque[tuple[int, Embeddable]], extent: Extent
+) -> Pieces | None:
+    """Return the pieces of a message, or of the field that a marker fills; None for one
+    without a marker. Takes its markers away.
+    """
+    start, length = extent
+    if not markers or not start <= markers[0][0] < start + length:
+        return None
+    if length == _MARKER_BYTES:
+        # Fields are walked in the order of the markers.
+        return [markers.popleft()[1]]
+    return replace_fields(
+        data,
+        extent,
+        # Not a closure that calls itself: such a cycle would keep the contents.
+        partial(_replace_markers, data, markers),
+    )

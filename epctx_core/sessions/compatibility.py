@@ -4,7 +4,7 @@ run a model, and their findings in payloads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from epctx_core.context.metadata import (
@@ -55,9 +55,6 @@ def get_ep_metadata(
         >>> get_ep_metadata("OpenVINO")["weightless_support"]
         'all'
     """
-    # It imports onnx, which asking for a verdict does without.
-    from epctx_core.context.weightless import format_weightless_modes
-
     cls = (
         ExecutionProvider
         if is_name_of(ep, CPU_EP)
@@ -72,6 +69,14 @@ def get_ep_metadata(
         "weightless_supported_modes": format_weightless_modes(modes),
         "simulated": str(int(cls.simulated)),
     }
+
+
+def format_weightless_modes(modes: Collection[WeightlessMode] | None) -> str:
+    """Return the modes that an EP supports in ONNX Runtime's words."""
+    names = sorted(
+        mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE
+    )
+    return "_or_".join(names) or "none"
 
 
 @convert_errors("asking for the model's compatibility")

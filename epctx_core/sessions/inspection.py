@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_core.context.dependencies import list_external_locations, read_dependencies
 from epctx_core.context.manifest import NO_MANIFEST, Manifest
-from epctx_core.context.metadata import get_metadata
+from epctx_core.context.metadata import MODE_KEY, get_metadata
 from epctx_core.context.model_formats import read_with_manifest
 from epctx_core.context.node import (
     ContextNodeRecord,
@@ -17,7 +17,6 @@ from epctx_core.context.node import (
 )
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import find_entry
-from epctx_core.context.weightless import FILE_ATTRIBUTE, MODE_KEY, list_source_files
 from epctx_core.errors import InvalidGraph, convert_errors, one_line
 from epctx_core.frozen import dataclass
 from epctx_core.graph.functions import measure_calls
@@ -29,6 +28,7 @@ from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.records import get_facts
 from epctx_core.rendering import render
 from epctx_core.sessions.routing import find_maker
+from epctx_core.sessions.stages import make_stages
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ValueInfoProto
@@ -187,12 +187,8 @@ def inspect_model(
         *(record.file_name for record in records),
         *map(decode_name, list_external_locations(model)),
     )
-    sources = (
-        str(r.attributes[FILE_ATTRIBUTE])
-        for r in records
-        if FILE_ATTRIBUTE in r.attributes
-    )
     stated = manifest or NO_MANIFEST
+    marks = {*stated.parts}.union(*(record.attributes for record in records))
     # A model may have very many nodes, all of a few sources.
     plugins = {
         source: _find_plugin(source, registry, stated.providers)
@@ -220,7 +216,7 @@ def inspect_model(
         f"{_show(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_show(get_metadata(model, MODE_KEY) or ""),
-        source_files=list_source_files(stated.source_weights.values(), sources),
+        source_files=make_stages(None, marks).read_facts(stated, records).files,
         external_dependencies=read_dependencies(model),
         # Hosts may change what they get.
         custom_domains=dict(stated.custom_domains),

@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from epctx_core.context.digests import DigestChecks
 from epctx_core.context.manifest import MANIFEST
@@ -18,6 +19,7 @@ from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import InvalidArgument
+from epctx_core.feature_table import METHODS
 from epctx_core.file_names import is_folder_name
 from epctx_core.frozen import dataclass
 from epctx_core.options import DataReader, GraphOptimizationLevel, SessionConfig
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
-    from epctx_core.context.weightless import SourceWeights
     from epctx_core.graph.mapping import OpenedFiles
     from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.partition import NodeGroups
@@ -400,18 +401,13 @@ def make_tensor_source(
     """
 
     @cache
-    def weights() -> SourceWeights:
+    def weights() -> Any:
         # Most payloads hold their weights themselves.
-        from epctx_core.context.weightless import SourceWeights
-
-        return SourceWeights(
-            records,
-            manifest=manifest,
-            folder=folder,
-            config=config,
+        return resolve_name(METHODS["source_tensor"])(
+            records, manifest=manifest, folder=folder, config=config
         )
 
-    return lambda name: weights().tensor(name)
+    return lambda name: weights().source_tensor(name)
 
 
 def make_reading(

@@ -19,11 +19,6 @@ from epctx_core.errors import (
     convert_errors,
     describe,
 )
-from epctx_core.options import (
-    CancellationFlag,
-    SessionOptions,
-    WeightlessMode,
-)
 from epctx_core.options.choices import CPU_EP, PROFILE
 from epctx_core.plugin import (
     CompiledPartition,
@@ -47,7 +42,7 @@ from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
     from epctx_core.engines.cpu_engine import CpuEngine
-    from epctx_core.options.table import SessionConfig
+    from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
     from epctx_core.plugin import ContextNode, ContextReader, ModelIdentity
     from epctx_core.registry.entries import HostPlugin
     from epctx_core.registry.registry import Registry
@@ -100,7 +95,6 @@ class ProviderSession:
         instances: the live EPs.
         choices: the chosen EPs, by name.
         contexts: those of their instances.
-        weightless: the mode that they compile in.
         scratch: temporary files of payloads; removed last.
     """
 
@@ -140,7 +134,6 @@ class ProviderSession:
 
         self.instances = ProviderInstances(host_plugins)
         self.choices: dict[str, ProviderChoice] = {}
-        self.weightless = WeightlessMode.NONE
         self.contexts: dict[str, ProviderContext] = {}
         self._runnables: list[CompiledPartition] = []
         self.scratch = self._stack.enter_context(contextlib.ExitStack())
@@ -217,22 +210,10 @@ class ProviderSession:
         The workspaces that `workspace_of` returns are closed with the session.
 
         Raises:
-            NotImplementedByProvider: an EP is not available for the purpose, or does
-                not know weightless mode.
-            InvalidArgument: an EP does not support the weightless mode that was asked
-                for.
+            NotImplementedByProvider: an EP is not available for the purpose.
             PluginError: an EP's constructor or its `availability` raised.
         """
         registry = self.registry
-        mode = self.config.weightless
-        # A load needs no mode: payloads say what they left out.
-        if purpose is not Purpose.LOAD and mode is not WeightlessMode.NONE:
-            from epctx_core.context.weightless import check_weightless_mode
-
-            for choice in choices:
-                check_weightless_mode(choice.name, choice.cls.weightless_modes, mode)
-            self.weightless = mode
-
         if not choices:
             # Nobody asks for the model's digest.
             return
@@ -257,7 +238,7 @@ class ProviderSession:
         workspace: SessionWorkspace | None = None,
     ) -> ProviderContext:
         """Return the context of an EP's instance in this session."""
-        return ProviderContext(
+        context = ProviderContext(
             options=choice.options,
             session_config=self.session.config_entries,
             purpose=purpose,
@@ -269,12 +250,12 @@ class ProviderSession:
             scratch=make_scratch_folder,
             engine=engine,
             workspace=workspace or SessionWorkspace(),
-            weightless=self.weightless,
             intra_op_num_threads=self.session.intra_op_num_threads,
             span=partial(self.instances.span, category="ep", ep=choice.name)
             if self.instances.is_observed
             else no_span,
         )
+        return self.stages.make_context(context, self.config)
 
     def add(self, choice: ProviderChoice, context: ProviderContext) -> None:
         """Make one instance."""

@@ -1,22 +1,27 @@
-"""Decisions of the stages that features change, each as the core takes it, and the
-table of features.
+"""Decisions of the stages that features change, each as the core takes it.
 
-A feature that no option switches on is not imported: the stages then ask `CORE`.
+A feature that nothing switches on is not imported: the stages then ask `CORE`. The
+table of features is in `epctx_core.feature_table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
 from functools import cache
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from epctx_core.context.manifest import NO_MANIFEST, Manifest
+from epctx_core.feature_table import find_features
 from epctx_core.frozen import dataclass
 
 if TYPE_CHECKING:
+    from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.extraction import GraphPartition
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.options import SessionConfig
-    from epctx_core.plugin import Cancellation, Purpose
+    from epctx_core.plugin import Cancellation, ProviderContext, Purpose, TensorView
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.routing import (
@@ -62,6 +67,45 @@ class CompileJob:
     cancel: Cancellation
 
 
+@dataclass(frozen=True, kw_only=True)
+class DescribeJob:
+    """Description of the context model that a compile writes.
+
+    Attributes:
+        config: the host's options.
+        source: the model that is compiled.
+        earlier: the manifest of the source, which says nothing if that is no context
+            model.
+        left: for each EP, the weights that its payloads leave in the source, by their
+            names there; empty before it wrote them.
+    """
+
+    config: SessionConfig
+    source: SourceModel
+    earlier: Manifest = NO_MANIFEST
+    left: Mapping[str, Mapping[str, TensorView]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """Facts about a context model that features have.
+
+    Attributes:
+        parts: keys of its manifest.
+        metadata: further entries of its metadata.
+        attributes: EP name to attributes of its nodes.
+        dependencies: what a load needs, in ONNX Runtime's words; see
+            `epctx_core.context.dependencies`.
+        files: files of the source model that a load needs.
+    """
+
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    dependencies: Collection[str] = ()
+    files: Sequence[str] = ()
+
+
 class Stages:
     """Decisions of the stages, as the core takes them.
 
@@ -97,28 +141,48 @@ class Stages:
         job.compile(job.partitions)
         return None
 
+    def make_context(
+        self,
+        context: ProviderContext,
+        config: SessionConfig,  # noqa: ARG002 - features need it
+    ) -> ProviderContext:
+        """Return the context with which an EP's instance is made."""
+        return context
+
+    def leave_weight(
+        self,
+        job: DescribeJob,  # noqa: ARG002 - features need it
+        weight: TensorView,  # noqa: ARG002
+    ) -> str | None:
+        """Return the name under which a load finds a weight in the source model; None
+        for a weight that a payload has to contain.
+        """
+        return None
+
+    def describe_model(self, job: DescribeJob) -> ModelFacts:  # noqa: ARG002 - features need it
+        """Return facts about a context model whose payloads are written, and whose
+        nodes are made after that.
+        """
+        return ModelFacts()
+
+    def read_facts(
+        self,
+        manifest: Manifest,  # noqa: ARG002 - features need it
+        nodes: Sequence[ContextNodeRecord],  # noqa: ARG002
+    ) -> ModelFacts:
+        """Return the facts that a context model states."""
+        return ModelFacts()
+
 
 CORE = Stages()
 """Stages without a feature."""
 
 
-FEATURES = {
-    "epctx_core.features.optional_eps:OptionalProviders": "optional_providers",
-    "epctx_core.features.compile_failures:CompileFailures": "goes_on_to_next",
-}
-"""Table of features: the class of each, as `module:name`, and the option of
-`SessionConfig` that is true where it is on. The first is called first, around the
-others.
-"""
-
-
-def make_stages(config: SessionConfig) -> Stages:
-    """Return the stages with the features that a host's options switch on."""
-    if not config.entries:
-        return CORE
-    return _combine(
-        tuple(place for place, option in FEATURES.items() if getattr(config, option))
-    )
+def make_stages(config: SessionConfig | None, marks: Collection[str] = ()) -> Stages:
+    """Return the stages with the features that a host's options, or marks of a model,
+    switch on.
+    """
+    return _combine(find_features(config, marks))
 
 
 @cache

@@ -65,6 +65,7 @@ from epctx_core.sessions.source import (
     open_proto,
     separate_content,
 )
+from epctx_core.sessions.stages import make_stages
 from epctx_core.sessions.work import Work
 from epctx_core.verify.findings import Findings, PayloadReport
 
@@ -324,8 +325,10 @@ class Subject(Work):
         stated = read_dependencies(self.proto)
         if stated is None or not self.records:
             return
+        manifest = self.manifest or NO_MANIFEST
+        facts = make_stages(None, manifest.parts).read_facts(manifest, self.records)
         needed = {
-            SOURCE_MODEL: bool((self.manifest or NO_MANIFEST).source_weights),
+            SOURCE_MODEL: SOURCE_MODEL in facts.dependencies,
             EXTERNAL_WEIGHTS: self.names_weights,
             CONTEXT_BINARY: any(
                 r.main_context and not r.embed_mode for r in self.records

@@ -43,7 +43,7 @@ def test_weights_that_stay_do_not_pass_through_protobuf(source, monkeypatch):
 
 
 def remember(sizes):
-    from epctx_core.context.embedding import embed
+    from epctx_core.context.payload_writer import embed
 
     def measured(model, contents):
         sizes.append(len(model))

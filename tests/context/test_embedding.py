@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from epctx_core.context.embedding import embed, make_marker
+from epctx_core.context.payload_writer import embed, make_marker
 
 
 def context_node(content, number=0):

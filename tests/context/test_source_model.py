@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import epctx_core as epctx
-from epctx_core.context.weightless import read_weights
 from epctx_core.errors import InvalidGraph, InvalidProtobuf
+from epctx_core.features.weightless import read_weights
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.wire import encode_varint
 

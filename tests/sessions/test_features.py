@@ -12,7 +12,8 @@ import pytest
 from end_to_end.small_models import chain, saved
 
 import epctx_core
-from epctx_core.sessions.stages import CORE, FEATURES, Stages, make_stages
+from epctx_core.feature_table import FEATURES, METHODS, PARTS
+from epctx_core.sessions.stages import CORE, Stages, make_stages
 
 CORE_FOLDER = Path(epctx_core.__file__).parent
 LOAD = """
@@ -44,8 +45,28 @@ def test_features_that_are_on_are_around_each_other_in_the_order_of_the_table():
 
     stages = make_stages(config)
 
-    classes = [resolve_name(place) for place in FEATURES]
-    assert list(type(stages).__mro__[1:]) == [*classes, Stages, object]
+    assert [cls.__name__ for cls in type(stages).__mro__[1:]] == [
+        "OptionalProviders",
+        "CompileFailures",
+        "Stages",
+        "object",
+    ]
+
+
+def test_a_mark_of_a_model_switches_a_feature_on_without_an_option():
+    (feature,) = [each for each in FEATURES if "source_weights" in each.marks]
+
+    stages = make_stages(configured(), ["source_weights"])
+
+    assert resolve_name(feature.stages) in type(stages).__mro__
+    assert make_stages(configured(), ["other"]) is CORE
+
+
+def test_what_the_tables_name_is_there():
+    places = [*PARTS.values(), *METHODS.values()]
+
+    assert all(callable(resolve_name(place)) for place in places)
+    assert all(hasattr(resolve_name(METHODS[name]), name) for name in METHODS)
 
 
 def test_a_load_imports_no_feature_that_is_off(tmp_path):
@@ -58,14 +79,14 @@ def test_a_load_imports_no_feature_that_is_off(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("place", "option"), FEATURES.items())
-def test_the_option_of_a_feature_is_read_by_it_alone(place, option):
-    own = Path(resolve_name(place.partition(":")[0]).__file__)
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.option)
+def test_the_option_of_a_feature_is_read_by_it_alone(feature):
+    own = Path(resolve_name(feature.stages.partition(":")[0]).__file__)
     readers = {
         path
         for path in CORE_FOLDER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == option
+        if isinstance(node, ast.Attribute) and node.attr == feature.option
     }
 
     assert readers <= {own, CORE_FOLDER / "options" / "session_options.py"}
@@ -78,13 +99,13 @@ def test_only_the_table_names_features():
         if "epctx_core.features" in path.read_text()
     }
 
-    assert named == {"sessions/stages.py"}
+    assert named == {"feature_table.py"}
 
 
 def test_no_feature_overrides_more_than_six_decisions():
     decisions = [name for name in vars(Stages) if not name.startswith("_")]
     assert len(decisions) <= 14
 
-    for place in FEATURES:
-        own = [name for name in decisions if name in vars(resolve_name(place))]
+    for feature in FEATURES:
+        own = [name for name in decisions if name in vars(resolve_name(feature.stages))]
         assert 0 < len(own) <= 6

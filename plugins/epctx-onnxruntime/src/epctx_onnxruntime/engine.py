@@ -18,11 +18,6 @@ from epctx_core.plugin.protos import (
     make_tensor_value_info,
     tensor_dtype_to_np_dtype,
 )
-from epctx_onnxruntime.custom_operators import (
-    check_libraries,
-    find_libraries,
-    register_libraries,
-)
 from epctx_onnxruntime.graphs import LOCATION, PLACEHOLDER, all_graphs, is_detached
 from epctx_onnxruntime.newest_versions import fit_versions
 from epctx_onnxruntime.real import native, onnxruntime
@@ -105,7 +100,11 @@ class OnnxRuntimeEngine(BaseEngine):
 
     def __init__(self, policy: EnginePolicy) -> None:
         super().__init__(policy)
-        check_libraries(tuple(policy.custom_ops_libraries))
+        if policy.custom_ops_libraries:
+            # Few hosts have any.
+            from epctx_onnxruntime.custom_operators import check_libraries
+
+            check_libraries(tuple(policy.custom_ops_libraries))
 
     def prepare(
         self,
@@ -225,7 +224,7 @@ class OnnxRuntimeEngine(BaseEngine):
         for its types.
         """
         options = quiet_options()
-        register_libraries(options, self.policy.custom_ops_libraries)
+        self._register_libraries(options)
         options.graph_optimization_level = (
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
@@ -249,7 +248,7 @@ class OnnxRuntimeEngine(BaseEngine):
         policy = self.policy
         options = make_options()
         options.log_severity_level = FATAL_ONLY
-        register_libraries(options, self.policy.custom_ops_libraries)
+        self._register_libraries(options)
         # onnxruntime's optimisers read weights through files only, never through
         # `add_initializer`.
         options.graph_optimization_level = (
@@ -308,6 +307,7 @@ class OnnxRuntimeEngine(BaseEngine):
         `BaseEngine.resolve_types`.
         """
         from epctx_onnxruntime.contrib_types import resolve_types
+        from epctx_onnxruntime.custom_operators import check_libraries
 
         resolve_types(
             inferred, check_libraries(tuple(self.policy.custom_ops_libraries))
@@ -319,7 +319,16 @@ class OnnxRuntimeEngine(BaseEngine):
         """Return the libraries of custom operators by domain; see
         `BaseEngine.find_libraries`.
         """
+        from epctx_onnxruntime.custom_operators import find_libraries
+
         return find_libraries(model, skipped, self.policy.custom_ops_libraries)
+
+    def _register_libraries(self, options: onnxruntime.SessionOptions) -> None:
+        """Register the host's libraries of custom operators."""
+        if self.policy.custom_ops_libraries:
+            from epctx_onnxruntime.custom_operators import register_libraries
+
+            register_libraries(options, self.policy.custom_ops_libraries)
 
     @classmethod
     def set_seed(cls, seed: int) -> bool:

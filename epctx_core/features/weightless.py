@@ -1,5 +1,5 @@
-"""Weights that payloads leave in the source model (weightless mode): noted by a
-compile, found again by a load.
+"""Weightless mode: payloads leave weights in the source model, noted by a compile and
+found again by a load.
 
 A reference is the weight's name in the source with its digest, type and shape and, for
 one in a file, that file's name and the offset in it. It holds no path.
@@ -13,14 +13,17 @@ gets it, and used where it lies.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from epctx_core.context.manifest import NO_MANIFEST, SourceReference
+from epctx_core.context.dependencies import SOURCE_MODEL
+from epctx_core.context.manifest import NO_MANIFEST
+from epctx_core.context.metadata import MODE_KEY
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
 from epctx_core.errors import (
     InvalidArgument,
@@ -37,10 +40,15 @@ from epctx_core.graph.weights import (
     OpenExternal,
     Weight,
     compute_digests_ahead,
+    compute_raw_size,
 )
 from epctx_core.graph.wire import separate_weights
 from epctx_core.options import WeightlessMode
+from epctx_core.plugin import Purpose
 from epctx_core.plugin.protos import ModelProto, TensorProto
+from epctx_core.sessions.compatibility import format_weightless_modes
+from epctx_core.sessions.routing import SkippedProvider
+from epctx_core.sessions.stages import ModelFacts, Stages
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
@@ -48,71 +56,227 @@ if TYPE_CHECKING:
     from epctx_core.context.paths import ModelFolder
     from epctx_core.graph.weights import Weights
     from epctx_core.options import InputBudget, SessionConfig
-    from epctx_core.plugin import TensorView
+    from epctx_core.plugin import ProviderContext, TensorView
+    from epctx_core.sessions.routing import Outcome, ProviderChoice
+    from epctx_core.sessions.stages import DescribeJob, ProviderSearch
 
-MODE_KEY = "weightless_mode"
-"""ONNX Runtime's metadata key for the mode that a model was compiled with."""
+_OPTION = "ep.enable_weightless_mode"
 FILE_ATTRIBUTE = "onnx_model_filename"
 """Attribute of an EPContext node that names the source model's file."""
 
 
-def list_source_files(
+class SourceReference(NamedTuple):
+    """Weight of the source model, as the manifest describes it.
+
+    Attributes:
+        digest: SHA-256 (hex) of its raw bytes.
+        location: the file of weights that holds it, as the source names it; empty for
+            an inline one.
+        offset: of the bytes in that file.
+    """
+
+    digest: str
+    elem_type: int
+    shape: tuple[int, ...]
+    location: str
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the raw bytes."""
+        return compute_raw_size(self.elem_type, self.shape)
+
+
+def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceReference]:
+    """Return references by name out of a manifest's JSON.
+
+    Raises:
+        ValueError, TypeError: they are not as the manifest writes them.
+    """
+    references: dict[str, SourceReference] = {}
+    for name, (digest, elem_type, shape, location, offset) in data.items():
+        numbers = [elem_type, offset, *shape]
+        are_numbers = all(
+            type(number) is int and 0 <= number < 1 << 63 for number in numbers
+        )
+        if (
+            not are_numbers
+            or elem_type >> 31
+            or not isinstance(digest, str)
+            or not isinstance(location, str)
+        ):
+            raise ValueError(
+                f"the weight {name!r:.80} of the source is not described by numbers "
+                "and texts"
+            )
+        references[name] = SourceReference(
+            digest, elem_type, tuple(shape), location, offset
+        )
+    return references
+
+
+class Weightless(Stages):
+    """Stages of weightless mode."""
+
+    def admit(
+        self, search: ProviderSearch, purpose: Purpose | None
+    ) -> Sequence[Outcome]:
+        """Refuse an EP that does not support the mode.
+
+        A load needs no mode: payloads say what they left out.
+
+        Raises:
+            NotImplementedByProvider: an EP does not know weightless mode.
+            InvalidArgument: it knows it, but not this mode.
+        """
+        outcomes = super().admit(search, purpose)
+        if purpose not in {None, Purpose.LOAD} and search.config.weightless:
+            for outcome in outcomes:
+                if not isinstance(outcome, SkippedProvider):
+                    _check_mode(outcome, search.config.weightless)
+        return outcomes
+
+    def make_context(
+        self, context: ProviderContext, config: SessionConfig
+    ) -> ProviderContext:
+        """Tell an EP the mode in which it compiles."""
+        context = super().make_context(context, config)
+        if context.purpose is Purpose.LOAD:
+            return context
+        return replace(context, weightless=config.weightless)
+
+    def leave_weight(self, job: DescribeJob, weight: TensorView) -> str | None:
+        """Leave a weight that the mode covers and that is the source's own: none that
+        an optimiser or the EP made, or that lies in a subgraph.
+        """
+        mode = job.config.weightless
+        if not mode or not isinstance(weight, Weight):
+            return None
+        if mode is WeightlessMode.EXTERNAL_ONLY and not _find_location(weight, job):
+            return None
+        return weight.source_name
+
+    def describe_model(self, job: DescribeJob) -> ModelFacts:
+        """State the mode, and the weights that payloads left, with those of payloads
+        that were there already.
+
+        Raises:
+            InvalidArgument: both left different weights of one name.
+        """
+        facts = super().describe_model(job)
+        earlier = job.earlier.source_weights
+        used = {
+            name: _make_reference(weight, job)
+            for weights in job.left.values()
+            for name, weight in weights.items()
+        }
+        _check_same_source(earlier, used)
+
+        names: list[str] = []
+        attributes = dict(facts.attributes)
+        if job.source.path is not None:
+            names.append(job.source.path.name)
+            named = {FILE_ATTRIBUTE: job.source.path.name}
+            attributes |= {ep: named for ep, weights in job.left.items() if weights}
+        metadata = dict(facts.metadata)
+        if mode := job.config.weightless:
+            metadata[MODE_KEY] = str(int(mode))
+        facts = replace(
+            facts,
+            parts={**facts.parts, "source_weights": {**earlier, **used}},
+            metadata=metadata,
+            attributes=attributes,
+        )
+        return _add_source(facts, used or earlier, _list_files(used.values(), names))
+
+    def read_facts(
+        self, manifest: Manifest, nodes: Sequence[ContextNodeRecord]
+    ) -> ModelFacts:
+        """State the files of the source in which payloads left weights."""
+        facts = super().read_facts(manifest, nodes)
+        references = manifest.source_weights
+        names = (
+            str(node.attributes[FILE_ATTRIBUTE])
+            for node in nodes
+            if FILE_ATTRIBUTE in node.attributes
+        )
+        return _add_source(facts, references, _list_files(references.values(), names))
+
+
+def _check_mode(choice: ProviderChoice, mode: WeightlessMode) -> None:
+    """Raise unless an EP supports a weightless mode."""
+    ep = choice.name
+    modes = choice.cls.weightless_modes
+    if modes is None:
+        raise NotImplementedByProvider(
+            f"{ep} does not know weightless mode, which {_OPTION} asks for.",
+            ep=ep,
+            hint=f"Leave {_OPTION} and ep.enable_weightless out, or compile without "
+            "this EP.",
+        )
+    if mode not in modes:
+        raise InvalidArgument(
+            f"{ep} does not support weightless mode {int(mode)} ({mode.name}); it "
+            f"supports: {format_weightless_modes(modes)}.",
+            ep=ep,
+            hint=f"Set {_OPTION} to a mode that it supports, or leave it out.",
+        )
+
+
+def _find_location(weight: TensorView, job: DescribeJob) -> str:
+    """Return the source's name for the file in which a weight lies; empty for an inline
+    one.
+    """
+    extent = weight.extent
+    return "" if extent is None else job.source.locations.get(extent.file, "")
+
+
+def _make_reference(weight: TensorView, job: DescribeJob) -> SourceReference:
+    return SourceReference(
+        weight.digest,
+        weight.elem_type,
+        weight.shape,
+        _find_location(weight, job),
+        0 if weight.extent is None else weight.extent.offset,
+    )
+
+
+def _check_same_source(
+    earlier: Mapping[str, SourceReference], used: Mapping[str, SourceReference]
+) -> None:
+    for name, reference in used.items():
+        if earlier.get(name, reference) != reference:
+            raise InvalidArgument(
+                "the payloads that are there and the new ones leave different weights "
+                f"{name!r} in their source.",
+                hint=(
+                    "Compile the model that it was made from, or without weightless "
+                    "mode."
+                ),
+            )
+
+
+def _list_files(
     references: Collection[SourceReference], models: Iterable[str]
-) -> tuple[str, ...]:
+) -> list[str]:
     """Return the files that references need: of the models those that hold inline
     weights, then files of weights.
     """
     inline = any(not reference.location for reference in references)
     locations = (reference.location for reference in references)
-    return tuple(dict.fromkeys(filter(None, (*(models if inline else ()), *locations))))
+    return [*(models if inline else ()), *filter(None, locations)]
 
 
-class SourceReferences:
-    """Weights that one EP's payloads leave in the source model.
-
-    Args:
-        mode: what the host asked for.
-        locations: the real path of each of the source's files of weights, with its name
-            there.
-
-    Attributes:
-        used: the weights that were left out, by name.
-        tensors: the same, as the EP has them.
-    """
-
-    def __init__(self, mode: WeightlessMode, locations: Mapping[str, str]) -> None:
-        self.used: dict[str, SourceReference] = {}
-        self.tensors: dict[str, TensorView] = {}
-        self._mode = mode
-        self._locations = locations
-
-    def reference(self, view: TensorView) -> str | None:
-        """Return the name under which a load finds a weight in the source; None if it
-        has to be stored.
-
-        Stored is what the mode does not cover, and what is not the source's own:
-        weights that an optimiser or the EP made, or that lie in subgraphs.
-        """
-        if (
-            self._mode is WeightlessMode.NONE
-            or not isinstance(view, Weight)
-            or view.source_name is None
-        ):
-            return None
-
-        extent = view.extent
-        location = self._locations.get(extent.file, "") if extent is not None else ""
-        if self._mode is WeightlessMode.EXTERNAL_ONLY and not location:
-            return None
-        self.used[view.source_name] = SourceReference(
-            view.digest,
-            view.elem_type,
-            view.shape,
-            location,
-            extent.offset if extent is not None else 0,
-        )
-        self.tensors[view.source_name] = view
-        return view.source_name
+def _add_source(
+    facts: ModelFacts, references: Collection[str], files: Iterable[str]
+) -> ModelFacts:
+    """Add what a load needs of the source to the facts about a context model."""
+    needed = [SOURCE_MODEL] if references else []
+    return replace(
+        facts,
+        dependencies=[*facts.dependencies, *needed],
+        files=tuple(dict.fromkeys(filter(None, [*facts.files, *files]))),
+    )
 
 
 def read_weights(
@@ -196,7 +360,7 @@ class SourceWeights:
         self._weights_folder = config.external_initializers_folder
         self._budget = config.input_budget
 
-    def tensor(self, name: str) -> Weight:
+    def source_tensor(self, name: str) -> Weight:
         """Return a weight; the first call digests all that the manifest names, several
         at once.
 
@@ -350,44 +514,3 @@ def _check(weight: Weight, reference: SourceReference, where: str) -> None:
         )
     if file is not None:
         file.check_unchanged()
-
-
-_OPTION = "ep.enable_weightless_mode"
-
-
-def check_weightless_mode(
-    ep: str, modes: Collection[WeightlessMode] | None, mode: WeightlessMode
-) -> None:
-    """Check that an EP supports a weightless mode.
-
-    Args:
-        ep: the EP's name.
-        modes: those that it supports; None if it knows none.
-        mode: the one that the host asks for.
-
-    Raises:
-        NotImplementedByProvider: the EP does not know weightless mode.
-        InvalidArgument: it knows it, but not this mode.
-    """
-    if modes is None:
-        raise NotImplementedByProvider(
-            f"{ep} does not know weightless mode, which {_OPTION} asks for.",
-            ep=ep,
-            hint=f"Leave {_OPTION} and ep.enable_weightless out, or compile without "
-            "this EP.",
-        )
-    if mode not in modes:
-        raise InvalidArgument(
-            f"{ep} does not support weightless mode {int(mode)} ({mode.name}); it "
-            f"supports: {format_weightless_modes(modes)}.",
-            ep=ep,
-            hint=f"Set {_OPTION} to a mode that it supports, or leave it out.",
-        )
-
-
-def format_weightless_modes(modes: Collection[WeightlessMode] | None) -> str:
-    """Return the modes that an EP supports in ONNX Runtime's words."""
-    names = sorted(
-        mode.name.lower() for mode in modes or () if mode is not WeightlessMode.NONE
-    )
-    return "_or_".join(names) or "none"

@@ -1,0 +1,67 @@
+"""Table of features: what switches each on, and the class that it is.
+
+Texts only, at the bottom of the house: a feature is at its top, and is not imported
+before something asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from epctx_core.options import SessionConfig
+
+
+class Feature(NamedTuple):
+    """Row of the table.
+
+    Attributes:
+        stages: its class over `Stages`, as `module:name`.
+        option: the attribute of `SessionConfig` that is true where it is on.
+        marks: keys of a manifest, and attributes of EPContext nodes, that also switch
+            it on.
+        is_shareable: whether a model of a share group can have it.
+    """
+
+    stages: str
+    option: str
+    marks: Collection[str] = ()
+    is_shareable: bool = True
+
+
+FEATURES = (
+    # An EP without the mode is refused, also where it is optional.
+    Feature(
+        "epctx_core.features.weightless:Weightless",
+        "weightless",
+        ("source_weights", "onnx_model_filename"),
+        is_shareable=False,
+    ),
+    Feature("epctx_core.features.optional_eps:OptionalProviders", "optional_providers"),
+    Feature("epctx_core.features.compile_failures:CompileFailures", "goes_on_to_next"),
+)
+"""The first is called first, around the others."""
+
+PARTS = {"source_weights": "epctx_core.features.weightless:read_references"}
+"""Keys of the manifest that features own, each with what checks and reads its JSON."""
+
+METHODS = {"source_tensor": "epctx_core.features.weightless:SourceWeights"}
+"""Methods of the contract that features have, each with the class that has it."""
+
+
+def find_features(
+    config: SessionConfig | None, marks: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the classes of the features that a host's options, or marks of a model,
+    switch on.
+    """
+    has_options = config is not None and config.entries
+    if not has_options and not marks:
+        return ()
+    return tuple(
+        feature.stages
+        for feature in FEATURES
+        if (has_options and getattr(config, feature.option))
+        or not {*feature.marks}.isdisjoint(marks)
+    )
