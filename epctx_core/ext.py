@@ -19,11 +19,13 @@ exactly its own version of the core.
     putting a converted, annotated or changed model, or a page, in its place, and
     saying that it cannot be before any work is done for it (epctx-batch,
     epctx-bench, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
-`ProviderSession`:
-    the EPs that a compile will have, with options and versions (epctx-bench,
-    epctx-cache).
 `ProviderChoice`:
     an EP of a compile or a session, with its options (epctx-cache, epctx-onnxruntime).
+`Request`:
+    reading a model that is to be converted or sealed, the EPs that a compile will have,
+    with options and versions, and handing a model with its options to another process
+    (epctx-bench, epctx-cache, epctx-conformance, epctx-files, epctx-isolation,
+    epctx-onnxruntime).
 `SESSION_OPTIONS`:
     the part of each in a key; the same options of onnxruntime; those that another
     process knows; those that are no secret (epctx-batch, epctx-cache, epctx-isolation,
@@ -33,6 +35,8 @@ exactly its own version of the core.
 `Weight`:
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
+`choose`:
+    asking EPs for their claims (epctx-conformance).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
 `list_distributions`:
@@ -77,10 +81,6 @@ exactly its own version of the core.
     epctx-conformance, epctx-onnxruntime).
 `watch_calls`:
     telling which plugin was called when a process died (epctx-isolation).
-`Work`:
-    reading a model that is to be converted or sealed, asking EPs for their claims, and
-    handing a model with its options to another process (epctx-conformance,
-    epctx-files, epctx-isolation, epctx-onnxruntime).
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ if TYPE_CHECKING:
     from epctx_core.registry.records import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.load import *
-    from epctx_core.sessions.providers import *
     from epctx_core.sessions.routing import *
     from epctx_core.sessions.source import *
-    from epctx_core.sessions.work import *
+    from epctx_core.sessions.stage_values import *
+    from epctx_core.sessions.stages import *
 
 _HOME = {
     "epctx_core.context.digests": ("PayloadEntry",),
@@ -146,9 +146,9 @@ _HOME = {
     "epctx_core.sessions.host": ("host_call", "read_request"),
     "epctx_core.sessions.load": ("SessionState",),
     "epctx_core.sessions.routing": ("ProviderChoice",),
-    "epctx_core.sessions.providers": ("ProviderSession",),
     "epctx_core.sessions.source": ("digest_model",),
-    "epctx_core.sessions.work": ("Work",),
+    "epctx_core.sessions.stage_values": ("choose",),
+    "epctx_core.sessions.stages": ("Request",),
 }
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _make_forwarders(__name__, _HOME)

@@ -18,9 +18,10 @@ class Feature(NamedTuple):
 
     Attributes:
         stages: its class over `Stages`, as `module:name`.
-        option: the attribute of `SessionConfig` that is true where it is on.
-        marks: keys of a manifest, and attributes of EPContext nodes, that also switch
-            it on.
+        option: the attribute of `SessionConfig` that is true where it is on; empty for
+            a feature that marks switch on and that reads its option itself.
+        marks: what also switches it on: keys of a manifest, attributes of EPContext
+            nodes, `COMPILE`.
         is_shareable: whether a model of a share group can have it.
     """
 
@@ -30,8 +31,10 @@ class Feature(NamedTuple):
     is_shareable: bool = True
 
 
+COMPILE = "compile"
+"""Mark of each compile."""
+
 FEATURES = (
-    # An EP without the mode is refused, also where it is optional.
     Feature(
         "epctx_core.features.weightless:Weightless",
         "weightless",
@@ -40,6 +43,7 @@ FEATURES = (
     ),
     Feature("epctx_core.features.optional_eps:OptionalProviders", "optional_providers"),
     Feature("epctx_core.features.compile_failures:CompileFailures", "goes_on_to_next"),
+    Feature("epctx_core.features.read_back:ReadBack", "", (COMPILE,)),
 )
 """The first is called first, around the others."""
 
@@ -51,17 +55,16 @@ METHODS = {"source_tensor": "epctx_core.features.weightless:SourceWeights"}
 
 
 def find_features(
-    config: SessionConfig | None, marks: Collection[str] = ()
+    config: SessionConfig, marks: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Return the classes of the features that a host's options, or marks of a model,
     switch on.
     """
-    has_options = config is not None and config.entries
-    if not has_options and not marks:
-        return ()
+    has_options = bool(config.entries)
     return tuple(
         feature.stages
         for feature in FEATURES
-        if (has_options and getattr(config, feature.option))
+        # Few hosts set options, and reading one takes time.
+        if (has_options and feature.option and getattr(config, feature.option))
         or not {*feature.marks}.isdisjoint(marks)
     )

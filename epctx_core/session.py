@@ -23,7 +23,7 @@ from epctx_core.sessions.signature import (
     make_feed_order,
     unknown_name_error,
 )
-from epctx_core.sessions.work import Work
+from epctx_core.sessions.stages import Request
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,8 @@ class InferenceSession(Strict):
         self._options, requested = host.read_request(
             sess_options, providers, provider_options
         )
-        state = open_session(Work(model, self._options, registry, requested))
+        request = Request.from_options(model, self._options, registry, requested)
+        state = open_session(request)
         self._state: SessionState | None = state
         self._inputs = state.inputs
         self._outputs = state.outputs
@@ -391,19 +392,19 @@ class InferenceSession(Strict):
             state.providers.close()
 
 
-def open_session(work: Work) -> SessionState:
+def open_session(request: Request) -> SessionState:
     """Load a model and make it ready to run, here or in another process; see
     `InferenceSession`.
     """
-    exports = work.config.context_enable
-    if work.config.isolation is Isolation.ALL and not exports:
+    exports = request.config.context_enable
+    if request.config.isolation is Isolation.ALL and not exports:
         from epctx_core.sessions.isolation import load_elsewhere
 
-        return load_elsewhere(work)  # type: ignore[no-any-return]
-    if work.config.compile_isolation is not Isolation.NONE:
+        return load_elsewhere(request)  # type: ignore[no-any-return]
+    if request.config.compile_isolation is not Isolation.NONE:
         from epctx_core.compiling.out_of_process import load_isolated
 
-        state = load_isolated(work)
+        state = load_isolated(request)
         if state is not None:
             return state
     exporter = None
@@ -411,5 +412,5 @@ def open_session(work: Work) -> SessionState:
         # Loading and running need nothing of compiling to files.
         from epctx_core.compiling.compile import prepare_export
 
-        exporter = prepare_export(work)
-    return load_session(work, exporter)
+        exporter = prepare_export(request)
+    return load_session(request, exporter)

@@ -8,10 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from epctx_core.compiling.descriptions import check_names
-from epctx_core.compiling.destination import Destination, Outputs, make_destination
+from epctx_core.compiling.destination import (
+    Destination,
+    Outputs,
+    make_destination,
+    report_writing,
+)
 from epctx_core.compiling.emit import (
     NO_GRAPHS,
     ContextModel,
@@ -23,7 +29,6 @@ from epctx_core.compiling.group import Group, check_shared_options, join_group
 from epctx_core.compiling.initializers import check_weights_fit, make_placement
 from epctx_core.compiling.pass_through import PassThrough, find_existing
 from epctx_core.compiling.provenance import check_mix
-from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.compiling.report import (
     CompileReport,
     OutputFile,
@@ -31,6 +36,7 @@ from epctx_core.compiling.report import (
     describe_refusal,
 )
 from epctx_core.context.callbacks import WriteCallback, deliver
+from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.receipts import make_model_receipt, note, note_published
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import (
@@ -39,6 +45,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     convert_errors,
 )
+from epctx_core.feature_table import COMPILE
 from epctx_core.frozen import dataclass
 from epctx_core.graph.model_io import get_model_path
 from epctx_core.graph.weights import share_digests
@@ -54,9 +61,13 @@ from epctx_core.publish.publication import Publication, settle_death
 from epctx_core.sessions.claims import explain_unused_eps
 from epctx_core.sessions.plan import list_implementers
 from epctx_core.sessions.providers import WorkspaceOf, make_private_workspace
+from epctx_core.sessions.stage_values import choose
+from epctx_core.sessions.stages import make_stages
 
 if TYPE_CHECKING:
-    from epctx_core.sessions.work import Work
+    from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.stage_values import Assigned, Chosen, Opened, Started
+    from epctx_core.sessions.stages import Request
 
 _log = logging.getLogger("epctx.compile")
 
@@ -66,15 +77,14 @@ ModelSink: TypeAlias = "Callable[[Iterator[memoryview]], None]"
 
 @dataclass(kw_only=True, eq=False)
 class Compile:
-    """Compile of one context model, stage by stage; each stage uses the results of
-    those before it in the attributes.
+    """Compile of one context model, stage by stage.
 
     `run` takes all stages. A share group takes them to `compile` and writes its members
-    together. A session that exports hands its own work over: it calls `settle`,
+    together. A session that exports hands its own values over: it calls `settle`,
     `check_hooks`, `check` and `write`.
 
     Args:
-        work: the source, its EPs, and what they take.
+        request: the source, the host's options and EPs.
         destination: destination of all files, as far as it is known before the model is
             read.
         embedded: whether payloads are stored in the model.
@@ -87,6 +97,8 @@ class Compile:
             session options drive, if they ask for it.
 
     Attributes:
+        providers: the EPs, once they are chosen.
+        work: the source and what EPs take of it, once it is checked.
         existing: the EPContext nodes that the source has already.
         seconds: time of each stage.
         context: the context model; None if none is written.
@@ -95,7 +107,7 @@ class Compile:
             them.
     """
 
-    work: Work
+    request: Request
     destination: Destination
     embedded: bool
     flags: OrtCompileApiFlags = OrtCompileApiFlags.NONE
@@ -104,6 +116,8 @@ class Compile:
     deliver: WriteCallback | None = None
     plain: bool = True
     group: Group | None = None
+    providers: ProviderSession = field(init=False)
+    work: Assigned = field(init=False)
     existing: PassThrough = field(init=False)
     seconds: dict[str, float] = field(init=False, default_factory=dict)
     context: ContextModel | None = field(init=False, default=None)
@@ -115,7 +129,7 @@ class Compile:
         """Add the time spent inside to a stage, which host plugins observe."""
         start = time.perf_counter()
         try:
-            with self.work.providers.instances.span(name):
+            with self.providers.instances.span(name):
                 yield
         finally:
             self.seconds[name] = (
@@ -125,9 +139,9 @@ class Compile:
     @contextmanager
     def report_stage(self, name: str) -> Iterator[None]:
         """Report the begin and the end of a stage that is one step."""
-        self.work.progress(name, 0, 1)
+        self.request.progress(name, 0, 1)
         yield
-        self.work.progress(name, 1, 1)
+        self.request.progress(name, 1, 1)
 
     @convert_errors("compiling the model")
     def run(self) -> CompileReport:
@@ -136,9 +150,9 @@ class Compile:
         Raises:
             EpctxError: see `ModelCompiler.compile_to_file`.
         """
-        if self.work.config.compile_isolation is not Isolation.NONE:
+        if self.request.config.compile_isolation is not Isolation.NONE:
             return self._run_isolated()
-        with closing(self.work):
+        with closing(self.request):
             return self.run_stages()
 
     def _run_isolated(self) -> CompileReport:
@@ -153,10 +167,10 @@ class Compile:
         }
         with (
             settle_death(self.destination.folder),
-            use_isolation(self.work.config) as isolation,
+            use_isolation(self.request.config) as isolation,
         ):
             return isolation.call(
-                self.work,
+                self.request,
                 Compile.run_stages,
                 {"self": self},
                 CompileReport,
@@ -164,27 +178,28 @@ class Compile:
             )
 
     def run_stages(self) -> CompileReport:
-        """Take all stages in this process; the caller closes the work."""
-        work = self.work
-        with ExitStack() as stack, work.cancel.by_interrupt():
-            self.choose()
-            self.open()
-            stack.enter_context(pause_collection(work.model.node_count))
-            with self.settle() as workspace_of:
-                self.compile(workspace_of)
+        """Take all stages in this process; the caller closes the request."""
+        with ExitStack() as stack, self.request.cancel.by_interrupt():
+            opened = self.open(self.choose())
+            stack.enter_context(pause_collection(opened.model.node_count))
+            with self.settle(opened) as workspace_of:
+                assigned = self.compile(opened, workspace_of)
                 with self.report_stage("write"):
-                    self.write()
+                    self.write(assigned)
             return self.make_report()
 
-    def choose(self) -> None:
+    def choose(self) -> Chosen:
         """Choose the EPs, and refuse mistakes that do not depend on the source."""
-        self.check_destination(has_payloads=bool(self.work.choose(Purpose.EXPORT)))
+        chosen = choose(self.request, Purpose.EXPORT)
+        self.providers = chosen.providers
+        self.check_destination(has_payloads=bool(chosen.choices))
+        return chosen
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for a mistake in the output that does not depend on the source."""
         if self.is_shared:
             check_shared_options(
-                self.work.config,
+                self.request.config,
                 embedded=self.embedded,
                 is_delivered=self.deliver is not None,
                 is_streamed=self.sink is not None,
@@ -194,7 +209,7 @@ class Compile:
     @property
     def is_shared(self) -> bool:
         """True for a member of a share group, also of one that it has yet to join."""
-        return self.work.config.share_contexts or self.group is not None
+        return self.request.config.share_contexts or self.group is not None
 
     @property
     def writes_binaries(self) -> bool:
@@ -206,14 +221,15 @@ class Compile:
             name, writes_binaries=has_payloads and self.writes_binaries
         )
 
-    def open(self) -> None:
+    def open(self, chosen: Chosen) -> Opened:
         """Read the source."""
         with self.report_stage("read"), self.time_stage("read"):
-            model = self.work.open()
-            share_digests(model.source.weights.values())
+            opened = chosen.open()
+            share_digests(opened.model.source.weights.values())
+        return opened
 
     @contextmanager
-    def settle(self) -> Iterator[WorkspaceOf]:
+    def settle(self, work: Opened) -> Iterator[WorkspaceOf]:
         """Settle destination and share group before an EP is made; the group is left at
         the end.
 
@@ -224,8 +240,9 @@ class Compile:
                 is a context model already.
             InvalidGraph, NotImplementedByProvider: see `find_existing`.
         """
-        model = self.work.model
-        choices = self.work.choices
+        self.providers = work.providers
+        model = work.model
+        choices = work.choices
         destination = replace(
             self._resolve_destination(
                 model.source.name, has_payloads=bool(choices or model.context_nodes)
@@ -247,7 +264,7 @@ class Compile:
         self.existing = find_existing(
             model,
             destination,
-            self.work.config,
+            work.config,
             embedded=self.embedded,
             delivered=self.deliver is not None,
         )
@@ -270,29 +287,30 @@ class Compile:
                 share_digests(model.source.weights.values(), self.group.digests)
                 yield self.group.workspace_of
 
-    def compile(self, workspace_of: WorkspaceOf) -> None:
+    def compile(self, work: Opened, workspace_of: WorkspaceOf) -> Assigned:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions
         compiled.
         """
-        work = self.work
-        work.start(CpuEngine(replace(work.model.policy)), workspace_of)
-        self.check_hooks()
+        engine = CpuEngine(replace(work.model.policy))
+        started = work.keep_nodes().start(engine, workspace_of)
+        self.check_hooks(started)
         with self.time_stage("optimise"):
-            work.optimise(self.level)
+            started = started.optimise(self.level)
         with self.report_stage("partition"), self.time_stage("partition"):
-            work.assign()
-        self.check()
+            assigned = started.assign()
+        self.check(assigned)
         with self.time_stage("compile"):
-            work.compile(self.check)
+            assigned.compile(partial(self.check, assigned))
+        return assigned
 
-    def check_hooks(self) -> None:
+    def check_hooks(self, work: Started) -> None:
         """Check that the live EPs can save what they compile, before they are asked for
         anything.
 
         Raises:
             NotImplementedByProvider: one cannot.
         """
-        instances = self.work.providers.instances
+        instances = work.providers.instances
         for ep in list_implementers(instances, "compile"):
             for hook in CONTEXT_HOOKS:
                 if not instances.implements(ep, hook):
@@ -303,11 +321,14 @@ class Compile:
                         hint="Leave it out of the compile; it still runs in sessions.",
                     )
 
-    def check(self) -> None:
+    def check(self, work: Assigned) -> None:
         """Raise if the results of the assignment could not be written."""
-        model = self.work.model
-        assignment = self.work.assignment
-        providers = self.work.providers
+        # Nodes of the source may need a feature that no option asks for.
+        marks = (self.existing.manifest or NO_MANIFEST).parts
+        self.work = replace(work, stages=make_stages(work.config, {COMPILE, *marks}))
+        model = work.model
+        assignment = work.assignment
+        providers = work.providers
         if (
             not assignment.partitions
             and self.flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
@@ -321,20 +342,20 @@ class Compile:
             )
 
         check_names(model, assignment)
-        check_mix(self.work, self.existing)
+        check_mix(work, self.existing)
         check_weights_fit(
             assignment,
             self.destination.placement,
-            make_weight_filter(self.work),
+            make_weight_filter(work),
             embedded=self.embedded,
         )
 
-    def write(self) -> None:
+    def write(self, work: Assigned) -> None:
         """Write the context model and its files, all or none; a share group writes its
         members itself.
         """
         is_written = bool(
-            self.work.assignment.partitions or self.existing.records or self.plain
+            work.assignment.partitions or self.existing.records or self.plain
         )
         if self.group is None:
             if is_written:
@@ -345,11 +366,11 @@ class Compile:
                         "nothing was compiled of %s, so there is no context model to "
                         "write."
                     ),
-                    self.work.model.source.where,
+                    work.model.source.where,
                 )
-        elif is_written or self.work.config.stop_sharing:
+        elif is_written or work.config.stop_sharing:
             binaries = self.group.write(
-                [self] if is_written else [], self, is_end=self.work.config.stop_sharing
+                [self] if is_written else [], self, is_end=work.config.stop_sharing
             )
             self.payloads = tuple(
                 OutputFile.from_entry(each.make_entry()) for each in binaries
@@ -392,7 +413,7 @@ class Compile:
             if destination.folder is not None:
                 publication = Publication(
                     destination.folder,
-                    before_writing=self.work.before_writing,
+                    before_writing=report_writing(self.request),
                 )
                 stack.enter_context(publication)
             outputs = Outputs(
@@ -405,13 +426,14 @@ class Compile:
                 context = self.describe(outputs)
             with self.time_stage("read_back"):
                 providers = self.work.providers
-                compare_shapes(self.work.assignment, context.to_read, providers)
-                read_back(
+                stages = self.work.stages
+                stages.check_compiled(self.work.assignment, context.to_read, providers)
+                stages.check_written(
                     context.proto,
                     context.to_read,
                     context.written,
                     providers,
-                    context.source_tensors,
+                    context.left,
                 )
             with self.time_stage("write"):
                 self.finish(context, outputs)
@@ -444,7 +466,7 @@ class Compile:
                 )
 
         for name, sink in outputs.in_memory.items():
-            self.work.cancel.raise_if_requested()
+            self.request.cancel.raise_if_requested()
             if self.deliver is not None:
                 deliver(self.deliver, name, sink)
         if self.sink is not None:
@@ -508,7 +530,7 @@ class Compile:
             delivered=delivered,
             source_files=() if context is None else context.source_files,
             kept_nodes=tuple(record.name for record in self.existing.records),
-            skipped_providers=work.skipped,
+            skipped_providers=tuple(work.skipped),
             providers=tuple(c.record for c in work.providers.choices.values()),
             folded_nodes=placement.folded_nodes,
             contradictions=tuple(work.model.types.contradictions.values()),
@@ -526,28 +548,28 @@ class Compile:
 
     def _stop_if_cancelled(self, chunks: Iterator[memoryview]) -> Iterator[memoryview]:
         for chunk in chunks:
-            self.work.cancel.raise_if_requested()
+            self.request.cancel.raise_if_requested()
             yield chunk
 
 
 @convert_errors("loading the model")
-def prepare_export(work: Work) -> Compile:
+def prepare_export(request: Request) -> Compile:
     """Return the compile that writes the context model of a session; never over one
     that exists, as in ONNX Runtime.
 
     Args:
-        work: that of the session.
+        request: that of the session.
 
     Raises:
         InvalidArgument: options that contradict a share group, or an output path that
             names a folder.
         Fail: the context model exists, or the system refuses its path.
     """
-    config = work.config
+    config = request.config
     export = Compile(
-        work=work,
+        request=request,
         destination=make_destination(
-            get_model_path(work.source),
+            get_model_path(request.source),
             config.context_file_path,
             replace=False,
             placement=make_placement(None, 0, None, config.external_initializers_file),

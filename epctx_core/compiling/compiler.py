@@ -41,7 +41,7 @@ from epctx_core.registry.guard import blame_host
 from epctx_core.sessions import host
 from epctx_core.sessions.optimise import check_level
 from epctx_core.sessions.shared_workspaces import fingerprint_providers
-from epctx_core.sessions.work import Work
+from epctx_core.sessions.stages import Request
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -267,7 +267,7 @@ class ModelCompiler:
             )
         try:
             self._report = Compile(
-                work=Work(
+                request=Request.from_options(
                     self._model,
                     self._session,
                     self._registry,
@@ -504,12 +504,12 @@ class ShareGroup:
                 # Of a first model that fails, nothing stays.
                 stack.callback(self._group.close)
             member = self._make_member(model, host.copy_options(sess_options), name)
-            with member.work.cancel.by_interrupt():
-                member.choose()
-                stack.enter_context(closing(member.work))
-                first, *_ = (*self._members, member)
-                if fingerprint_providers(member.work.choices) != fingerprint_providers(
-                    first.work.choices
+            with member.request.cancel.by_interrupt():
+                chosen = member.choose()
+                stack.enter_context(closing(chosen))
+                first = self._members[0].work if self._members else chosen
+                if fingerprint_providers(chosen.choices) != fingerprint_providers(
+                    first.choices
                 ):
                     raise InvalidArgument(
                         "the models of a share group are compiled by the same EPs "
@@ -519,8 +519,8 @@ class ShareGroup:
                             "options."
                         ),
                     )
-                member.open()
-                member.compile(stack.enter_context(member.settle()))
+                opened = member.open(chosen)
+                member.compile(opened, stack.enter_context(member.settle(opened)))
             self._open.push(stack.pop_all())
 
         self._folder = member.destination.folder
@@ -570,7 +570,7 @@ class ShareGroup:
             )
         path = get_model_path(host.check_model_argument(model))
         return Compile(
-            work=Work(
+            request=Request.from_options(
                 model, session, self._registry, session.providers, self._progress
             ),
             destination=self._make_destination(
@@ -607,7 +607,7 @@ class ShareGroup:
             )
 
         last = self._members[-1]
-        with last.report_stage("write"), last.work.cancel.by_interrupt():
+        with last.report_stage("write"), last.request.cancel.by_interrupt():
             payloads = self._group.write(self._members, last, is_end=True)
         self._report = ShareReport(
             folder=self._folder or Path(),

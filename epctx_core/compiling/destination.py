@@ -5,7 +5,7 @@ refuse them before anything is compiled.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, field, replace
 from pathlib import Path
@@ -26,10 +26,12 @@ from epctx_core.file_names import (
     make_context_model_path,
 )
 from epctx_core.frozen import dataclass
+from epctx_core.graph.mapping import CHUNK
 from epctx_core.publish.publication import Publication, parse_name
 
 if TYPE_CHECKING:
     from epctx_core.compiling.initializers import InitializerPlacement
+    from epctx_core.sessions.stages import Request
 
 
 def is_one_file(target: Path, other: str | Path | None) -> bool:
@@ -438,3 +440,22 @@ def _get_relative_folder(home: Path, folder: Path) -> str:
             ),
         )
     return "" if relative == "." else relative.replace(os.sep, "/")
+
+
+def report_writing(request: Request) -> Callable[[int], None]:
+    """Return a function that counts the bytes of pieces that are about to be written,
+    and reports every 8 MiB.
+
+    It raises ModelLoadCanceled where the host asked to stop.
+    """
+    written = 0
+
+    def count(size: int) -> None:
+        nonlocal written
+        request.cancel.raise_if_requested()
+        written += size
+        # True where a multiple was passed: EPs write pieces of any size.
+        if written % CHUNK < size:
+            request.progress("write", written, 0)
+
+    return count

@@ -49,7 +49,6 @@ from epctx_core.graph.splice import (
 from epctx_core.graph.weights import compute_digests_ahead
 from epctx_core.plugin.protos import GraphProto, ModelProto, NodeProto
 from epctx_core.registry.guard import blame
-from epctx_core.sessions.stages import DescribeJob, ModelFacts, make_stages
 
 if TYPE_CHECKING:
     from epctx_core.compiling.destination import Outputs
@@ -60,7 +59,8 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assignment import GraphAssignment
     from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.routing import ProviderChoice
-    from epctx_core.sessions.work import Work
+    from epctx_core.sessions.stage_values import Assigned
+    from epctx_core.sessions.stages import ModelFacts
 
 GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
 """EP name to its partitions in each model of a share group: their names, and those of
@@ -83,7 +83,7 @@ class ContextModel:
         initializers: entry of the file for initializers, None without one.
         named_files: files in which the host put initializers itself.
         source_files: files of the source model that a load needs.
-        source_tensors: weights that payloads leave there, by their names.
+        left: weights that payloads leave there, by their names.
         pending: names of the payloads that its share group writes at its end.
         to_read: names of the nodes that EPs read back: a primary for each payload, and
             one node for each form of partition. A model of many equal layers has as
@@ -99,7 +99,7 @@ class ContextModel:
     initializers: PayloadEntry | None
     named_files: tuple[str, ...]
     source_files: tuple[str, ...]
-    source_tensors: Mapping[str, TensorView]
+    left: Mapping[str, TensorView]
     pending: tuple[str, ...]
     to_read: frozenset[str]
 
@@ -116,7 +116,7 @@ class ContextModel:
 
 
 def make_context_model(
-    work: Work, existing: PassThrough, outputs: Outputs, earlier: GraphsByModel
+    work: Assigned, existing: PassThrough, outputs: Outputs, earlier: GraphsByModel
 ) -> ContextModel:
     """Return the context model of a compile whose partitions were compiled.
 
@@ -162,21 +162,22 @@ def make_context_model(
     if parts or existing.records:
         # Of other compilers' payloads only the model itself says what they left there.
         stated = read_dependencies(proto) if existing.records else None
+        new = Manifest(
+            source_digest=source.digest,
+            providers={},
+            payloads=[*existing.entries, *entries],
+            parts=facts.parts,
+            pending=pending,
+        )
         needed = {
-            SOURCE_MODEL: SOURCE_MODEL in {*facts.dependencies, *(stated or ())},
+            SOURCE_MODEL: new.source_weights or SOURCE_MODEL in (stated or ()),
             EXTERNAL_WEIGHTS: initializers or named_files,
             CONTEXT_BINARY: not outputs.embedded,
         }
         write_dependencies(proto, filter(needed.get, needed))
         texts = {part.ep: part.descriptions.compatibility_info for part in parts}
-        new = Manifest(
-            source_digest=source.digest,
-            providers=describe_providers(proto, work, existing, texts),
-            payloads=[*existing.entries, *entries],
-            parts=facts.parts,
-            pending=pending,
-        )
-        add_manifest(proto, work, existing, new)
+        providers = describe_providers(proto, work, existing, texts)
+        add_manifest(proto, work, existing, replace(new, providers=providers))
         for key, text in facts.metadata.items():
             set_metadata(proto, key, text)
 
@@ -188,27 +189,21 @@ def make_context_model(
         initializers=initializers,
         named_files=named_files,
         source_files=tuple(facts.files),
-        source_tensors=left,
+        left=left,
         pending=pending,
         to_read=frozenset(name for part in parts for name in part.to_read),
     )
 
 
 def _make_nodes(
-    work: Work, existing: PassThrough, parts: Sequence[ProviderPart]
+    work: Assigned, existing: PassThrough, parts: Sequence[ProviderPart]
 ) -> ModelFacts:
     """Make the nodes of all EPs, whose payloads are written; return what features say
     about the model.
     """
     stated = existing.manifest or NO_MANIFEST
-    job = DescribeJob(
-        config=work.config,
-        source=work.model.source,
-        earlier=stated,
-        left={part.ep: part.payloads.left for part in parts},
-    )
-    # Nodes that the source has already may need a feature that no option asks for.
-    facts = make_stages(work.config, stated.parts).describe_model(job)
+    left = {part.ep: part.payloads.left for part in parts}
+    facts = work.stages.describe_model(work, work.model.source, stated, left)
     for part in parts:
         part.make_nodes(facts.attributes.get(part.ep, {}))
         part.make_entries(is_only=not existing.records)
@@ -216,7 +211,7 @@ def _make_nodes(
 
 
 def _place_nodes(
-    work: Work, existing: PassThrough, parts: Sequence[ProviderPart]
+    work: Assigned, existing: PassThrough, parts: Sequence[ProviderPart]
 ) -> ModelProto:
     """Return the model with EPContext nodes in the places of partitions, and the shapes
     that EPs compiled for.
@@ -359,7 +354,7 @@ class ProviderPart:
 
 
 def _describe(
-    work: Work,
+    work: Assigned,
     choice: ProviderChoice,
     outputs: Outputs,
     earlier: GraphsByModel,
@@ -398,12 +393,11 @@ def _describe(
     return ProviderPart(choice.name, descriptions, described)
 
 
-def make_weight_filter(work: Work) -> Callable[[TensorView], str | None]:
+def make_weight_filter(work: Assigned) -> Callable[[TensorView], str | None]:
     """Return a function that returns the name of a weight that payloads leave in the
     source model, None for any other.
     """
-    job = DescribeJob(config=work.config, source=work.model.source)
-    return partial(work.providers.stages.leave_weight, job)
+    return partial(work.stages.leave_weight, work, work.model.source)
 
 
 def write_all_payloads(

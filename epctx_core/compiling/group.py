@@ -20,9 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from epctx_core.compiling.destination import Destination, Outputs
+from epctx_core.compiling.destination import Destination, Outputs, report_writing
 from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
-from epctx_core.compiling.read_back import compare_shapes, read_back
 from epctx_core.context.manifest import MANIFEST, dump_manifest, read_manifest
 from epctx_core.context.metadata import set_metadata
 from epctx_core.context.receipts import note_published
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.mapping import ExtentDigests
     from epctx_core.sessions.routing import ProviderChoice
-    from epctx_core.sessions.work import Work
+    from epctx_core.sessions.stage_values import Assigned
 
 _log = logging.getLogger("epctx.sharing")
 
@@ -114,7 +113,7 @@ def read_published(path: Path, digest: str) -> bytes:
 class Member(Protocol):
     """Compile of one model of a share group; see `Compile`."""
 
-    work: Work
+    work: Assigned
     destination: Destination
     files: tuple[OutputFile, ...]
 
@@ -208,7 +207,9 @@ class Group:
         with (
             pause_collection(sum(member.work.model.node_count for member in members)),
             last.time_stage("write"),
-            Publication(folder, before_writing=last.work.before_writing) as publication,
+            Publication(
+                folder, before_writing=report_writing(last.work)
+            ) as publication,
         ):
             named = self._naming or members[0].destination
             graphs = dict(self._graphs)
@@ -310,7 +311,7 @@ def _describe(
     work = member.work
     outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
     context = member.describe(outputs, graphs)
-    compare_shapes(work.assignment, context.to_read, work.providers)
+    work.stages.check_compiled(work.assignment, context.to_read, work.providers)
     for ep in work.providers.choices:
         names = {p.name: p.graph_name for p in work.assignment.of(ep)}
         if names:
@@ -346,7 +347,9 @@ def _complete(
         entries = (written[name].make_entry() for name in manifest.pending)
         complete = replace(manifest, payloads=tuple(entries), pending=())
         set_metadata(proto, MANIFEST, dump_manifest(complete))
-    read_back(proto, to_read, payloads, reader.work.providers)
+    reader.work.stages.check_written(
+        proto, to_read, payloads, reader.work.providers, {}
+    )
 
 
 _open_groups = PerProcess(lambda: (threading.Lock(), dict[Hashable, Group]()))

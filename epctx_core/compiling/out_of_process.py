@@ -5,7 +5,6 @@ this one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,13 +31,14 @@ from epctx_core.sessions.host import host_call
 from epctx_core.sessions.isolation import load_elsewhere
 from epctx_core.sessions.load import load_session
 from epctx_core.sessions.source import read_source
-from epctx_core.sessions.work import Work
+from epctx_core.sessions.stages import make_stages
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from epctx_core.compiling.report import CompileReport
     from epctx_core.sessions.load import SessionState
+    from epctx_core.sessions.stages import Request
 
 _FOR_PLAIN = frozenset(
     {
@@ -50,17 +50,8 @@ _FOR_PLAIN = frozenset(
 """Levels of a session at which the whole model is optimised, or nothing of it."""
 
 
-class _CompiledWork(Work):
-    """Work on what another process compiled, where all EPs decided what to compile."""
-
-    @property
-    def settled(self) -> Collection[str]:
-        """All EPs."""
-        return [choice.name for choice in self.choices]
-
-
 @host_call("loading the model")
-def load_isolated(work: Work) -> SessionState | None:
+def load_isolated(request: Request) -> SessionState | None:
     """Have another process load a model that it exports or, into a private folder or
     where the session exports to, only compile it; None for a model of which nothing is
     to be compiled.
@@ -71,12 +62,12 @@ def load_isolated(work: Work) -> SessionState | None:
         NotImplementedByProvider: an EP cannot save what it compiles.
         EpctxError: see `ModelCompiler` and `InferenceSession`.
     """
-    if work.config.isolation is Isolation.ALL:
-        with settle_death(prepare_export(work).destination.folder):
-            return load_elsewhere(work)  # type: ignore[no-any-return]
-    if not work.requested or _is_compiled(work):
+    if request.config.isolation is Isolation.ALL:
+        with settle_death(prepare_export(request).destination.folder):
+            return load_elsewhere(request)  # type: ignore[no-any-return]
+    if not request.requested or _is_compiled(request):
         return None
-    if work.config.share_contexts:
+    if request.config.share_contexts:
         raise InvalidArgument(
             "ep.isolate=compile and ep.share_ep_contexts=1 contradict each other "
             "in a session: EPs share objects within one process only. So does "
@@ -84,30 +75,30 @@ def load_isolated(work: Work) -> SessionState | None:
             hint="Leave one of the two out.",
         )
     with ExitStack() as stack:
-        compiled = _compile(work, stack.enter_context(make_scratch_folder()))
-        state = load_session(compiled)
+        compiled = _compile(request, stack.enter_context(make_scratch_folder()))
+        state = load_session(compiled, is_compiled=True)
         # What is mapped lies there.
         state.providers.scratch.push(stack.pop_all())
         return state
 
 
-def _is_compiled(work: Work) -> bool:
+def _is_compiled(request: Request) -> bool:
     """Return whether a model has EPContext nodes: a context model is loaded here."""
     with OpenedFiles() as opened:
         # No EP is chosen: none keeps functions, or asks for a digest.
         source = read_source(
-            work.source, work.config, set, opened=opened, digested=False
+            request.source, request.config, set, opened=opened, digested=False
         )
         nodes = walk_indexed_nodes(source.proto.graph)
         return any(is_context_node(node) for _, _, node in nodes)
 
 
-def _compile(work: Work, folder: Path) -> Work:
-    """Return the work on what another process compiled of a model."""
+def _compile(request: Request, folder: Path) -> Request:
+    """Have another process compile a model; return the request for the result."""
     export = (
-        prepare_export(work)
-        if work.config.context_enable
-        else _prepare_private(work, folder)
+        prepare_export(request)
+        if request.config.context_enable
+        else _prepare_private(request, folder)
     )
     try:
         report = export.run()
@@ -116,23 +107,19 @@ def _compile(work: Work, folder: Path) -> Work:
         raise
 
     _refuse_kept_nodes(report)
-    compiled = _CompiledWork(
-        report.output if report.outputs and report.output else work.source,
-        work.session,
-        work.registry,
-        work.requested,
-        work.progress,
-    )
+    output = report.output if report.outputs else None
+    compiled = replace(request, source=output or request.source, resources=ExitStack())
     if report.outputs:
         # Options about the source were for the compile.
         kept = {
             key: value
-            for key, value in work.config.entries.items()
+            for key, value in request.config.entries.items()
             if key not in SESSION_OPTIONS
             or SESSION_OPTIONS[key].cache is not CachePart.SOURCE
         }
         overrides = ModelOverrides()
-        compiled.config = replace(work.config, entries=kept, overrides=overrides)
+        config = replace(request.config, entries=kept, overrides=overrides)
+        compiled = replace(compiled, config=config, stages=make_stages(config))
     return compiled
 
 
@@ -153,13 +140,13 @@ def _refuse_kept_nodes(report: CompileReport) -> None:
             )
 
 
-def _prepare_private(work: Work, folder: Path) -> Compile:
+def _prepare_private(request: Request, folder: Path) -> Compile:
     """Return the compile into a folder of the session's own."""
-    level = GraphOptimizationLevel(work.session.graph_optimization_level)
+    level = GraphOptimizationLevel(request.session.graph_optimization_level)
     return Compile(
-        work=work,
+        request=request,
         destination=make_destination(
-            get_model_path(work.source),
+            get_model_path(request.source),
             str(folder / "model_ctx.onnx"),
             replace=True,
             # A model may be larger than one file.

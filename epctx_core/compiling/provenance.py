@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
     from epctx_core.compiling.pass_through import PassThrough
     from epctx_core.sessions.routing import ProviderChoice
-    from epctx_core.sessions.work import Work
+    from epctx_core.sessions.stage_values import Assigned
 
 
-def check_mix(work: Work, existing: PassThrough) -> None:
+def check_mix(work: Assigned, existing: PassThrough) -> None:
     """Check, before anything is compiled, that the nodes that EPs add to a context
     model load together with those it has.
 
@@ -77,7 +77,7 @@ def check_mix(work: Work, existing: PassThrough) -> None:
 
 def describe_providers(
     proto: ModelProto,
-    work: Work,
+    work: Assigned,
     existing: PassThrough,
     texts: Mapping[str, str | None],
 ) -> dict[str, Mapping[str, Any]]:
@@ -123,7 +123,7 @@ def describe_providers(
 
 
 def add_manifest(
-    proto: ModelProto, work: Work, existing: PassThrough, new: Manifest
+    proto: ModelProto, work: Assigned, existing: PassThrough, new: Manifest
 ) -> None:
     """Write the manifest of a context model, joined with that of its source, and what
     EPs add to the metadata.
@@ -157,7 +157,7 @@ def add_manifest(
 
 
 def _find_custom_domains(
-    proto: ModelProto, work: Work, old: Manifest
+    proto: ModelProto, work: Assigned, old: Manifest
 ) -> dict[str, str]:
     """Return the domains of custom operators that no EP takes; see `Manifest`."""
     if {opset.domain for opset in proto.opset_import} <= {*ONNX_DOMAINS, DOMAIN}:

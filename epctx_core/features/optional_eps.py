@@ -16,7 +16,7 @@ from epctx_core.sessions.routing import (
     logged_names,
     stem,
 )
-from epctx_core.sessions.stages import ProviderSearch, Stages
+from epctx_core.sessions.stages import Request, Stages
 
 if TYPE_CHECKING:
     from epctx_core.plugin import Purpose
@@ -29,14 +29,14 @@ _log = logging.getLogger("epctx.providers")
 class OptionalProviders(Stages):
     """Stages that skip optional EPs."""
 
-    def check_options(self, search: ProviderSearch) -> Sequence[str]:
+    def check_options(self, request: Request) -> Sequence[str]:
         """Refuse an optional EP that was not asked for: a typo, mostly; return all.
 
         Raises:
             InvalidArgument: there is one.
         """
-        names = search.config.optional_providers
-        asked = [name for name, _ in search.requested]
+        names = request.config.optional_providers
+        asked = [name for name, _ in request.requested or ()]
         for name in names if asked else ():
             if stem(name) not in map(stem, asked):
                 raise InvalidArgument(
@@ -45,31 +45,31 @@ class OptionalProviders(Stages):
                     f"{suggestion(name, asked)}",
                     hint=f"They are: {', '.join(asked)}.",
                 )
-        return (*super().check_options(search), *names)
+        return (*super().check_options(request), *names)
 
-    def find(self, search: ProviderSearch, name: str) -> PluginRecord | SkippedProvider:
+    def find(self, request: Request, name: str) -> PluginRecord | SkippedProvider:
         """Skip an EP that is not installed, or broken."""
         try:
-            record = super().find(search, name)
-            if _is_optional(search, name) and not isinstance(record, SkippedProvider):
-                search.registry.load(record)
+            record = super().find(request, name)
+            if _is_optional(request, name) and not isinstance(record, SkippedProvider):
+                request.registry.load(record)
         except EpctxError as error:
-            if not _is_optional(search, name):
+            if not _is_optional(request, name):
                 raise
             return _skip(name, error)
         return record
 
     def admit(
-        self, search: ProviderSearch, purpose: Purpose | None
+        self, request: Request, outcomes: Sequence[Outcome], purpose: Purpose | None
     ) -> Sequence[Outcome]:
         """Skip an EP that is not available on this machine; the log names each that is
         skipped for a purpose.
         """
-        outcomes = super().admit(search, purpose)
+        outcomes = super().admit(request, outcomes, purpose)
         if purpose is None:
             return outcomes
 
-        admitted = [_check(search, outcome, purpose) for outcome in outcomes]
+        admitted = [_check(request, outcome, purpose) for outcome in outcomes]
         logged = logged_names.get(set())
         for skipped in admitted:
             if (
@@ -83,17 +83,17 @@ class OptionalProviders(Stages):
         return admitted
 
 
-def _is_optional(search: ProviderSearch, name: str) -> bool:
-    return stem(name) in map(stem, search.config.optional_providers)
+def _is_optional(request: Request, name: str) -> bool:
+    return stem(name) in map(stem, request.config.optional_providers)
 
 
-def _check(search: ProviderSearch, outcome: Outcome, purpose: Purpose) -> Outcome:
+def _check(request: Request, outcome: Outcome, purpose: Purpose) -> Outcome:
     if isinstance(outcome, SkippedProvider) or not _is_optional(
-        search, outcome.requested
+        request, outcome.requested
     ):
         return outcome
     try:
-        check_availability(outcome.record, purpose, search.registry)
+        check_availability(outcome.record, purpose, request.registry)
     except EpctxError as error:
         return _skip(outcome.requested, error)
     return outcome

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from epctx_core.context.dependencies import SOURCE_MODEL
 from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.metadata import MODE_KEY
 from epctx_core.context.weights_folder import FOLDER_OPTION, WeightsFolder
@@ -47,18 +46,18 @@ from epctx_core.options import WeightlessMode
 from epctx_core.plugin import Purpose
 from epctx_core.plugin.protos import ModelProto, TensorProto
 from epctx_core.sessions.compatibility import format_weightless_modes
-from epctx_core.sessions.routing import SkippedProvider
 from epctx_core.sessions.stages import ModelFacts, Stages
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import Manifest
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.graph.model_io import SourceModel
     from epctx_core.graph.weights import Weights
     from epctx_core.options import InputBudget, SessionConfig
     from epctx_core.plugin import ProviderContext, TensorView
-    from epctx_core.sessions.routing import Outcome, ProviderChoice
-    from epctx_core.sessions.stages import DescribeJob, ProviderSearch
+    from epctx_core.sessions.routing import ProviderChoice
+    from epctx_core.sessions.stages import Request
 
 _OPTION = "ep.enable_weightless_mode"
 FILE_ATTRIBUTE = "onnx_model_filename"
@@ -118,89 +117,87 @@ def read_references(data: Mapping[str, Sequence[Any]]) -> dict[str, SourceRefere
 class Weightless(Stages):
     """Stages of weightless mode."""
 
-    def admit(
-        self, search: ProviderSearch, purpose: Purpose | None
-    ) -> Sequence[Outcome]:
-        """Refuse an EP that does not support the mode.
+    def make_context(
+        self, request: Request, choice: ProviderChoice, context: ProviderContext
+    ) -> ProviderContext:
+        """Tell an EP the mode in which it compiles.
 
         A load needs no mode: payloads say what they left out.
 
         Raises:
-            NotImplementedByProvider: an EP does not know weightless mode.
+            NotImplementedByProvider: the EP does not know weightless mode.
             InvalidArgument: it knows it, but not this mode.
         """
-        outcomes = super().admit(search, purpose)
-        if purpose not in {None, Purpose.LOAD} and search.config.weightless:
-            for outcome in outcomes:
-                if not isinstance(outcome, SkippedProvider):
-                    _check_mode(outcome, search.config.weightless)
-        return outcomes
-
-    def make_context(
-        self, context: ProviderContext, config: SessionConfig
-    ) -> ProviderContext:
-        """Tell an EP the mode in which it compiles."""
-        context = super().make_context(context, config)
-        if context.purpose is Purpose.LOAD:
+        context = super().make_context(request, choice, context)
+        mode = request.config.weightless
+        if context.purpose is Purpose.LOAD or not mode:
             return context
-        return replace(context, weightless=config.weightless)
+        _check_mode(choice, mode)
+        return replace(context, weightless=mode)
 
-    def leave_weight(self, job: DescribeJob, weight: TensorView) -> str | None:
+    def leave_weight(
+        self, request: Request, source: SourceModel, weight: TensorView
+    ) -> str | None:
         """Leave a weight that the mode covers and that is the source's own: none that
         an optimiser or the EP made, or that lies in a subgraph.
         """
-        mode = job.config.weightless
+        mode = request.config.weightless
         if not mode or not isinstance(weight, Weight):
             return None
-        if mode is WeightlessMode.EXTERNAL_ONLY and not _find_location(weight, job):
+        if mode is WeightlessMode.EXTERNAL_ONLY and not _find_location(weight, source):
             return None
         return weight.source_name
 
-    def describe_model(self, job: DescribeJob) -> ModelFacts:
+    def describe_model(
+        self,
+        request: Request,
+        source: SourceModel,
+        earlier: Manifest,
+        left: Mapping[str, Mapping[str, TensorView]],
+    ) -> ModelFacts:
         """State the mode, and the weights that payloads left, with those of payloads
         that were there already.
 
         Raises:
             InvalidArgument: both left different weights of one name.
         """
-        facts = super().describe_model(job)
-        earlier = job.earlier.source_weights
+        facts = super().describe_model(request, source, earlier, left)
+        old = earlier.source_weights
         used = {
-            name: _make_reference(weight, job)
-            for weights in job.left.values()
+            name: _make_reference(weight, source)
+            for weights in left.values()
             for name, weight in weights.items()
         }
-        _check_same_source(earlier, used)
+        _check_same_source(old, used)
 
-        names: list[str] = []
-        attributes = dict(facts.attributes)
-        if job.source.path is not None:
-            names.append(job.source.path.name)
-            named = {FILE_ATTRIBUTE: job.source.path.name}
-            attributes |= {ep: named for ep, weights in job.left.items() if weights}
-        metadata = dict(facts.metadata)
-        if mode := job.config.weightless:
-            metadata[MODE_KEY] = str(int(mode))
+        path = source.path
+        named = {} if path is None else {FILE_ATTRIBUTE: path.name}
+        mode = request.config.weightless
         facts = replace(
             facts,
-            parts={**facts.parts, "source_weights": {**earlier, **used}},
-            metadata=metadata,
-            attributes=attributes,
+            parts={**facts.parts, "source_weights": {**old, **used}},
+            metadata={
+                **facts.metadata,
+                **({MODE_KEY: str(int(mode))} if mode else {}),
+            },
+            attributes={
+                **facts.attributes,
+                **{ep: named for ep, weights in left.items() if weights},
+            },
         )
-        return _add_source(facts, used or earlier, _list_files(used.values(), names))
+        return _add_source(facts, used.values(), named.values())
 
     def read_facts(
         self, manifest: Manifest, nodes: Sequence[ContextNodeRecord]
     ) -> ModelFacts:
         """State the files of the source in which payloads left weights."""
         facts = super().read_facts(manifest, nodes)
-        references = manifest.source_weights
         names = (
             str(node.attributes[FILE_ATTRIBUTE])
             for node in nodes
             if FILE_ATTRIBUTE in node.attributes
         )
-        return _add_source(facts, references, _list_files(references.values(), names))
+        return _add_source(facts, manifest.source_weights.values(), names)
 
 
 def _check_mode(choice: ProviderChoice, mode: WeightlessMode) -> None:
@@ -223,20 +220,20 @@ def _check_mode(choice: ProviderChoice, mode: WeightlessMode) -> None:
         )
 
 
-def _find_location(weight: TensorView, job: DescribeJob) -> str:
+def _find_location(weight: TensorView, source: SourceModel) -> str:
     """Return the source's name for the file in which a weight lies; empty for an inline
     one.
     """
     extent = weight.extent
-    return "" if extent is None else job.source.locations.get(extent.file, "")
+    return "" if extent is None else source.locations.get(extent.file, "")
 
 
-def _make_reference(weight: TensorView, job: DescribeJob) -> SourceReference:
+def _make_reference(weight: TensorView, source: SourceModel) -> SourceReference:
     return SourceReference(
         weight.digest,
         weight.elem_type,
         weight.shape,
-        _find_location(weight, job),
+        _find_location(weight, source),
         0 if weight.extent is None else weight.extent.offset,
     )
 
@@ -256,27 +253,19 @@ def _check_same_source(
             )
 
 
-def _list_files(
-    references: Collection[SourceReference], models: Iterable[str]
-) -> list[str]:
-    """Return the files that references need: of the models those that hold inline
-    weights, then files of weights.
+def _add_source(
+    facts: ModelFacts, references: Collection[SourceReference], models: Iterable[str]
+) -> ModelFacts:
+    """Add the files that references need to the facts about a context model: of the
+    models those that hold inline weights, then files of weights.
     """
     inline = any(not reference.location for reference in references)
-    locations = (reference.location for reference in references)
-    return [*(models if inline else ()), *filter(None, locations)]
-
-
-def _add_source(
-    facts: ModelFacts, references: Collection[str], files: Iterable[str]
-) -> ModelFacts:
-    """Add what a load needs of the source to the facts about a context model."""
-    needed = [SOURCE_MODEL] if references else []
-    return replace(
-        facts,
-        dependencies=[*facts.dependencies, *needed],
-        files=tuple(dict.fromkeys(filter(None, [*facts.files, *files]))),
-    )
+    files = [
+        *facts.files,
+        *(models if inline else ()),
+        *(reference.location for reference in references),
+    ]
+    return replace(facts, files=tuple(dict.fromkeys(filter(None, files))))
 
 
 def read_weights(

@@ -174,7 +174,7 @@ class ProcessIsolation(Protocol):
         """Return the `SessionState` of a session that another process loads and runs.
 
         Args:
-            work: the model with the host's options, a `Work`.
+            work: the model with the host's options, a `Request`.
 
         Raises:
             EpctxError: as in process; PluginError or Fail if the process is lost.
@@ -191,7 +191,8 @@ class ProcessIsolation(Protocol):
         """Call a function in another process; return its result.
 
         Args:
-            work: whose options, EPs and progress these are, a `Work`.
+            work: whose options, EPs and progress these are, a `Request`; its `close`
+                shuts down the EPs that the function leaves open.
             function: the function, which the process can import.
             arguments: its arguments by name.
             result: the class of its result, a dataclass; nothing else may come back.

@@ -41,7 +41,7 @@ from epctx_core.plugin import ComputeCapability, Purpose, Refusal
 from epctx_core.process import resume_collection
 from epctx_core.registry.guard import blame, contract_error, to_plain
 from epctx_core.sessions.assignment import RefusalRecord
-from epctx_core.sessions.stages import CompileJob
+from epctx_core.sessions.stages import CompileJob, Stages
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -556,14 +556,16 @@ def compile_all(
     assignment: Assignment,
     providers: ProviderSession,
     purpose: Purpose,
+    stages: Stages,
     ask_again: Callable[[Sequence[str]], object],
 ) -> None:
-    """Have each EP compile its partitions; see `Work.compile`.
+    """Have each EP compile its partitions; see `Assigned.compile`.
 
     Args:
         assignment: gets the results.
         providers: the live EPs.
         purpose: theirs; an export compiles no partition whose nodes stay in the model.
+        stages: decide what happens if one fails.
         ask_again: asks EPs that get the nodes of one that failed.
     """
 
@@ -583,7 +585,7 @@ def compile_all(
             eps=providers.instances.names,
             cancel=providers.cancel,
         )
-        later = providers.stages.compile(job)
+        later = stages.compile(job)
         if later is not None:
             ask_again(later)
 

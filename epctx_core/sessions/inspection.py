@@ -24,6 +24,7 @@ from epctx_core.graph.model_io import require_text_names
 from epctx_core.graph.type_table import make_tensor_type
 from epctx_core.graph.walks import SubgraphPath, walk_graphs
 from epctx_core.graph.wire import decode_name
+from epctx_core.options import SessionConfig
 from epctx_core.registry import Registry, default_registry
 from epctx_core.registry.records import get_facts
 from epctx_core.rendering import render
@@ -189,6 +190,7 @@ def inspect_model(
     )
     stated = manifest or NO_MANIFEST
     marks = {*stated.parts}.union(*(record.attributes for record in records))
+    facts = make_stages(SessionConfig(), marks).read_facts(stated, records)
     # A model may have very many nodes, all of a few sources.
     plugins = {
         source: _find_plugin(source, registry, stated.providers)
@@ -216,7 +218,7 @@ def inspect_model(
         f"{_show(model.producer_version)}".strip(),
         manifest=manifest,
         weightless_mode=_show(get_metadata(model, MODE_KEY) or ""),
-        source_files=make_stages(None, marks).read_facts(stated, records).files,
+        source_files=facts.files,
         external_dependencies=read_dependencies(model),
         # Hosts may change what they get.
         custom_domains=dict(stated.custom_domains),

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from epctx_core.options import SessionConfig
     from epctx_core.plugin import ProcessIsolation
     from epctx_core.registry.installed import EntryPoint
-    from epctx_core.sessions.work import Work
+    from epctx_core.sessions.stage_values import Chosen
+    from epctx_core.sessions.stages import Request
 
 _log = logging.getLogger("epctx.providers")
 
@@ -57,15 +58,15 @@ def use_isolation(
 
 
 @host_call("loading the model")
-def load_elsewhere(work: Work, needed_by: str = "") -> Any:
+def load_elsewhere(request: Request, needed_by: str = "") -> Any:
     """Return the `SessionState` of a session that another process loads and runs; see
     `import_isolation`.
     """
-    with use_isolation(work.config, needed_by) as isolation:
-        return isolation.load(work)
+    with use_isolation(request.config, needed_by) as isolation:
+        return isolation.load(request)
 
 
-def load_contained(work: Work, ep: str) -> Any:
+def load_contained(work: Chosen, ep: str) -> Any:
     """Return the `SessionState` of a session that another process loads and runs
     because a payload of an EP could end this one.
     """

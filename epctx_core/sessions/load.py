@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from epctx_core.context.digests import DigestChecks
-from epctx_core.context.manifest import MANIFEST
+from epctx_core.context.manifest import MANIFEST, NO_MANIFEST
 from epctx_core.context.metadata import get_metadata, read_compatibility_info
 from epctx_core.context.paths import ModelFolder
 from epctx_core.context.payload_reader import PayloadReader, Reading, make_plugin_nodes
@@ -35,13 +35,14 @@ from epctx_core.sessions.plan import (
     add_checks,
     add_run_hooks,
 )
-from epctx_core.sessions.planner import Planner
+from epctx_core.sessions.planner import add_compiled, add_left_over, plan_graph
 from epctx_core.sessions.providers import ProviderSession, make_private_workspace
 from epctx_core.sessions.signature import describe_model, describe_value
 from epctx_core.sessions.source import OpenModel, read_one_state, require_one_state
+from epctx_core.sessions.stage_values import choose, find_contained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
 
@@ -58,7 +59,14 @@ if TYPE_CHECKING:
     from epctx_core.sessions.placement import Placement
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.signature import ModelMetadata, NodeArg
-    from epctx_core.sessions.work import Work
+    from epctx_core.sessions.stage_values import (
+        Assigned,
+        Chosen,
+        Opened,
+        Routed,
+        Started,
+    )
+    from epctx_core.sessions.stages import Request
 
 
 @dataclass(kw_only=True)
@@ -88,59 +96,63 @@ class SessionState:
 class Exporter(Protocol):
     """Writer of the context model of what a session compiles; see `Compile`."""
 
-    def settle(self) -> AbstractContextManager[WorkspaceOf]:
+    def settle(self, work: Opened) -> AbstractContextManager[WorkspaceOf]:
         """Settle where files go, before an EP is made."""
 
-    def check_hooks(self) -> None:
+    def check_hooks(self, work: Started) -> None:
         """Refuse EPs that cannot save what they compile."""
 
-    def check(self) -> None:
+    def check(self, work: Assigned) -> None:
         """Refuse an assignment that could not be written."""
 
-    def write(self) -> None:
+    def write(self, work: Assigned) -> None:
         """Write all files."""
 
 
 @host_call("loading the model")
-def load_session(work: Work, exporter: Exporter | None = None) -> SessionState:
+def load_session(
+    request: Request, exporter: Exporter | None = None, *, is_compiled: bool = False
+) -> SessionState:
     """Read a model and make it ready to run; see `InferenceSession`.
 
     A context model whose files are being replaced while it is read is read again, so
     that a load gives the old model or the new one.
 
     Args:
-        work: the model and the host's options.
+        request: the model and the host's options.
         exporter: writes the context model of what the session compiles, if it exports.
+        is_compiled: whether the model was just compiled, so that no EP has anything
+            left to compile.
     """
 
     def load(opened: OpenedFiles) -> SessionState:
         # Loading makes very many small objects; those that do not last are gone before
         # it is over.
-        with ExitStack() as pause, DigestChecks(work.cancel) as checks:
+        with ExitStack() as pause, DigestChecks(request.cancel) as checks:
             # Errors in the host's options are raised before a model of any size is
             # read.
-            work.choose(None if exporter is None else Purpose.RUN)
+            chosen = choose(request, None if exporter is None else Purpose.RUN)
             try:
-                with work.providers.instances.span("read"):
-                    source = work.read_source(opened, checks)
-                    state = None if exporter else _find_whole(work, source)
+                with chosen.providers.instances.span("read"):
+                    source = chosen.read_source(opened, checks)
+                    state = None if exporter else _find_whole(chosen, source)
                     if state is not None:
                         checks.finish()
                         return state
-                    model = work.index_source(source, opened, checks)
-                pause.enter_context(pause_collection(model.node_count))
-                if not model.context_nodes:
+                    work = chosen.index_source(source, opened, checks)
+                pause.enter_context(pause_collection(work.model.node_count))
+                if not work.model.context_nodes:
                     # Compiling is an EP's business and may take long.
                     pause.close()
-                return _build(work, exporter)
+                return _build(work.route(), exporter, is_compiled=is_compiled)
             except BaseException:
-                work.close()
+                chosen.close()
                 raise
 
     return read_one_state(load)
 
 
-def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
+def _find_whole(work: Chosen, source: SourceModel) -> SessionState | None:
     """Return the session of a model that the engine runs whole; None where EPs, host
     plugins, or an option of the host ask for its nodes.
     """
@@ -159,7 +171,7 @@ def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
     # A load of a context model needs none of it.
     from epctx_core.sessions.whole import prepare_whole
 
-    engine = CpuEngine(_make_policy(work))
+    engine = CpuEngine(_make_policy(work, NO_MANIFEST))
     whole = prepare_whole(source, engine)
     if whole is None:
         return None
@@ -176,10 +188,11 @@ def _find_whole(work: Work, source: SourceModel) -> SessionState | None:
     )
 
 
-def _build(work: Work, exporter: Exporter | None) -> SessionState:
+def _build(
+    work: Routed, exporter: Exporter | None, *, is_compiled: bool
+) -> SessionState:
     """Return the session of a model that was read."""
-    work.route()
-    if contained := work.find_contained():
+    if contained := find_contained(work, work.nodes, work.manifest):
         from epctx_core.sessions.isolation import load_contained
 
         return load_contained(work, contained)  # type: ignore[no-any-return]
@@ -189,23 +202,34 @@ def _build(work: Work, exporter: Exporter | None) -> SessionState:
     with ExitStack() as stack:
         workspaces: WorkspaceOf = make_private_workspace
         if exporter is not None:
-            workspaces = stack.enter_context(exporter.settle())
+            workspaces = stack.enter_context(exporter.settle(work))
         elif work.config.share_contexts:
             from epctx_core.sessions.shared_workspaces import load_workspaces
 
             workspaces = load_workspaces(work.nodes, folder, work.config, work.manifest)
-        engine = CpuEngine(_make_policy(work))
-        with work.providers.instances.span("start"):
-            work.start(engine, workspaces)
+        span = work.providers.instances.span
+        with span("start"):
+            engine = CpuEngine(_make_policy(work, work.manifest or NO_MANIFEST))
+            started = work.start(engine, workspaces)
         if exporter is not None:
-            exporter.check_hooks()
-        planner = prepare(work, folder, exporter)
-        state = _make_plan(work, planner)
-        work.model.checks.finish()
+            exporter.check_hooks(started)
+        if not work.model.context_nodes:
+            level = GraphOptimizationLevel(work.session.graph_optimization_level)
+            with span("optimise"):
+                started = started.optimise(level)
+        # EPs whose nodes are in the model decided what to compile when it was compiled.
+        settled: Collection[str] = () if exporter else started.settled
+        if is_compiled:
+            settled = started.providers.choices
+        with span("partition"):
+            assigned = started.assign(settled)
+        steps = prepare(assigned, folder, exporter)
+        state = _make_plan(assigned, steps)
+        assigned.model.checks.finish()
         return state
 
 
-def _make_policy(work: Work) -> EnginePolicy:
+def _make_policy(work: Chosen, manifest: Manifest) -> EnginePolicy:
     """Return the settings of the session's engine."""
     latency = work.config.prefer_latency
     return EnginePolicy(
@@ -218,31 +242,28 @@ def _make_policy(work: Work) -> EnginePolicy:
         else latency,
         optimizes=work.session.graph_optimization_level
         > GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-        custom_domains=work.manifest.custom_domains if work.manifest else {},
+        custom_domains=manifest.custom_domains,
     )
 
 
 def prepare(
-    work: Work, folder: ModelFolder | None, exporter: Exporter | None = None
-) -> Planner:
-    """Assign the nodes of a model, have EPs load and compile theirs, and prepare those
-    that are left to the CPU EP.
+    work: Assigned,
+    folder: ModelFolder | None,
+    exporter: Exporter | None = None,
+    readers: Mapping[str, PayloadReader] | None = None,
+) -> StepsByGraph:
+    """Have EPs load and compile their nodes, and prepare those that are left to the CPU
+    EP.
 
     Args:
-        work: the model and the live EPs.
+        work: the nodes of each EP.
         folder: the folder of context binaries.
         exporter: see `load_session`.
+        readers: EP name to the reader of its payloads, if they were read before.
     """
     span = work.providers.instances.span
-    if not work.model.context_nodes:
-        level = GraphOptimizationLevel(work.session.graph_optimization_level)
-        with span("optimise"):
-            work.optimise(level)
     model = work.model
-
-    # EPs whose nodes are in the model decided what to compile when it was compiled.
-    with span("partition"):
-        assignment = work.assign(work.settled if exporter is None else ())
+    assignment = work.assignment
     groups = _divide(work, exporter)
 
     def divide_again() -> None:
@@ -250,31 +271,30 @@ def prepare(
         groups = _divide(work, exporter)
 
     with span("load"):
-        loaded = load_context_nodes(work, folder)
+        if readers is None:
+            readers = _open_readers(work, folder) if work.nodes else {}
+        steps = load_context_nodes(work, readers)
     require_one_state(model.opened, model.source.where)
 
-    planner = Planner(
-        work.engine, work.providers.instances, loaded, assignment.refusals
-    )
     if assignment.claimed:
         with span("compile"):
-            planner.add_compiled(work.compile(divide_again).compiled)
+            compiled = work.compile(divide_again).compiled
+            add_compiled(steps, compiled, work.providers.instances)
     work.providers.cancel.raise_if_requested()
     with span("prepare"):
-        for part, cpu in groups:
-            planner.prepare(part, cpu)
+        add_left_over(steps, groups, assignment.refusals, work.engine)
 
     # Written last: a session that cannot be made leaves no files.
     if exporter is not None:
         model.checks.finish()
-        exporter.write()
+        exporter.write(work)
     for part, cpu in groups:
         part.fix(cpu)
-    return planner
+    return steps
 
 
 def _divide(
-    work: Work, exporter: Exporter | None
+    work: Assigned, exporter: Exporter | None
 ) -> Sequence[tuple[GraphAssignment, NodeGroups]]:
     """Return the groups of each graph that are left to the CPU EP, once the assignment
     is checked and the engine knows among how many pieces it is shared.
@@ -284,7 +304,7 @@ def _divide(
     groups = [(part, part.cpu_groups()) for part in assignment.graphs]
     check_allowed(assignment, groups, model.source.where, work.config)
     if exporter is not None:
-        exporter.check()
+        exporter.check(work)
     elif work.providers.choices and (
         assignment.refusals or not any(assignment.main.is_assigned)
     ):
@@ -302,12 +322,12 @@ def _divide(
     return groups
 
 
-def _make_plan(work: Work, planner: Planner) -> SessionState:
+def _make_plan(work: Assigned, steps: StepsByGraph) -> SessionState:
     """Return the session over what was prepared."""
     model = work.model
     instances = work.providers.instances
     with pause_collection(model.node_count), instances.span("plan"):
-        plan = planner.plan(work.assignment.main)
+        plan = plan_graph(work.assignment.main, steps, instances)
         placement = work.describe_placement()
     assigned = None
     if work.config.record_assignments:
@@ -426,13 +446,15 @@ def make_reading(
     )
 
 
-def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
+def load_context_nodes(
+    work: Started, readers: Mapping[str, PayloadReader]
+) -> StepsByGraph:
     """Have each EP load its nodes.
 
     Args:
         work: the context model, with the checks of its payloads, which the caller waits
             for, and the live EPs.
-        folder: the folder of their binaries.
+        readers: EP name to the reader of its payloads.
 
     Returns:
         For each graph, the main one or a subgraph, a node's index to its step.
@@ -451,7 +473,6 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
         return steps
     manifest = work.manifest
     owners = {choice.name: choice.record for choice in work.choices}
-    readers = work.readers or _open_readers(work, folder)
     for ep, records in nodes.items():
         providers.cancel.raise_if_requested()
         graphs = {
@@ -487,7 +508,9 @@ def load_context_nodes(work: Work, folder: ModelFolder | None) -> StepsByGraph:
     return steps
 
 
-def _open_readers(work: Work, folder: ModelFolder | None) -> dict[str, PayloadReader]:
+def _open_readers(
+    work: Started, folder: ModelFolder | None
+) -> dict[str, PayloadReader]:
     """Return a reader of its payloads for each EP; all are checked now, or begin to be,
     if the host wants that.
     """

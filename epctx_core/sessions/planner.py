@@ -27,126 +27,120 @@ if TYPE_CHECKING:
     from epctx_core.sessions.assignment import GraphAssignment, RefusalRecord
 
 
-class Planner:
-    """Steps of a session's graphs, by graph and by the first node that they represent.
+def add_compiled(
+    steps: StepsByGraph,
+    compiled: Mapping[GraphPartition, CompiledPartition],
+    instances: ProviderInstances,
+) -> None:
+    """Add the steps of compiled partitions.
 
     Args:
-        engine: prepares what is left to the CPU EP.
+        steps: by graph and by the first node that they represent; gets them.
+        compiled: the partitions.
         instances: the live EPs.
-        steps: those that are known already (loaded nodes).
-        refusals: the reasons of EPs, for saying why none runs a node.
     """
+    for partition, runnable in compiled.items():
+        owner = instances.record(partition.ep)
+        name = shown = repr(partition)
+        if partition.keeps_nodes:
+            # Its nodes are in the model, and users know them.
+            name = partition.graph.get_node_name(partition.node_indices[0])
+            shown = repr(name)
+        run = cast("RunStep", runnable.run)
+        spec = StepSpec(
+            name,
+            partition.ep,
+            run,
+            partition.input_names,
+            partition.output_names,
+            nodes=partition.node_indices,
+        )
+        step = add_checks(spec, owner, f"the run of {shown}", partition.graph.types)
+        steps.setdefault(partition.graph, {})[partition.node_indices[0]] = step
 
-    def __init__(
-        self,
-        engine: CpuEngine,
-        instances: ProviderInstances,
-        steps: StepsByGraph,
-        refusals: Sequence[RefusalRecord],
-    ) -> None:
-        self.engine = engine
-        self.instances = instances
-        self.refusals = refusals
-        self.prepared: dict[object, RunStep] = {}
-        self._steps = steps
 
-    def add_compiled(
-        self, compiled: Mapping[GraphPartition, CompiledPartition]
-    ) -> None:
-        """Add the compiled partitions."""
-        for partition, runnable in compiled.items():
-            owner = self.instances.record(partition.ep)
-            name = shown = repr(partition)
-            if partition.keeps_nodes:
-                # Its nodes are in the model, and users know them.
-                name = partition.graph.get_node_name(partition.node_indices[0])
-                shown = repr(name)
-            run = cast("RunStep", runnable.run)
-            spec = StepSpec(
-                name,
-                partition.ep,
-                run,
-                partition.input_names,
-                partition.output_names,
-                nodes=partition.node_indices,
-            )
-            step = add_checks(spec, owner, f"the run of {shown}", partition.graph.types)
-            self._steps.setdefault(partition.graph, {})[partition.node_indices[0]] = (
-                step
-            )
+def add_left_over(
+    steps: StepsByGraph,
+    groups: Sequence[tuple[GraphAssignment, NodeGroups]],
+    refusals: Sequence[RefusalRecord],
+    engine: CpuEngine,
+) -> None:
+    """Add the steps of nodes that are left to the CPU EP.
 
-    def prepare(self, part: GraphAssignment, cpu_groups: NodeGroups) -> None:
-        """Prepare the steps of one graph that are left to the CPU EP.
+    Args:
+        steps: as for `add_compiled`.
+        groups: the nodes of each graph.
+        refusals: the reasons of EPs, for saying why none runs a node.
+        engine: prepares them.
 
-        Raises:
-            NotImplementedByProvider: an operator that no engine has.
-        """
-        steps = self._steps.setdefault(part.graph, {})
+    Raises:
+        NotImplementedByProvider: an operator that no engine has.
+    """
+    prepared: dict[object, RunStep] = {}
+    for part, cpu_groups in groups:
+        own = steps.setdefault(part.graph, {})
         if not cpu_groups:
-            return
+            continue
         # Nothing is left over of most context models.
         from epctx_core.sessions.steps import cpu_step, list_refusals
 
         for group in cpu_groups:
             try:
-                step = cpu_step(self.engine, self.prepared, part.graph, group)
+                step = cpu_step(engine, prepared, part.graph, group)
             except NotImplementedByProvider as error:
-                reasons = list_refusals(self.refusals, part.graph, group, error.node)
+                reasons = list_refusals(refusals, part.graph, group, error.node)
                 raise NotImplementedByProvider(
                     error.message + reasons, node=error.node, hint=error.hint
                 ) from error
-            steps[group[0]] = step
+            own[group[0]] = step
 
-    def plan(self, part: GraphAssignment) -> Plan:
-        """Return the plan of a graph whose groups were all taken; those of the
-        subgraphs in it are made first.
-        """
-        graph = part.graph
-        steps = self._steps[part.graph]
-        for node in part.executed:
-            # Few models have control flow around an EP's work.
-            from epctx_core.sessions.steps import control_flow_step
 
-            plans = {
-                name: self.plan(subgraph)
-                for name, subgraph in part.subgraphs[node].items()
-            }
-            steps[node] = control_flow_step(graph, node, plans)
+def plan_graph(
+    part: GraphAssignment, steps: StepsByGraph, instances: ProviderInstances
+) -> Plan:
+    """Return the plan of a graph all of whose nodes have steps; those of the subgraphs
+    in it are made first.
+    """
+    graph = part.graph
+    own = steps[graph]
+    for node in part.executed:
+        # Few models have control flow around an EP's work.
+        from epctx_core.sessions.steps import control_flow_step
 
-        firsts = [group[0] for group in part.execution_order()]
+        plans = {
+            name: plan_graph(subgraph, steps, instances)
+            for name, subgraph in part.subgraphs[node].items()
+        }
+        own[node] = control_flow_step(graph, node, plans)
 
-        # A Constant node that no EP took is not a step: its output is a constant of its
-        # readers.
-        specs = [
-            steps[i] for i in firsts if i in steps or i not in graph.node_constants
-        ]
-        if owners := list_implementers(self.instances, "allocate"):
-            from epctx_core.sessions.steps import use_ep_memory
+    firsts = [group[0] for group in part.execution_order()]
 
-            specs = use_ep_memory(specs, graph.types, self.instances, owners)
+    # A Constant node that no EP took is not a step: its output is a constant of its
+    # readers.
+    specs = [own[i] for i in firsts if i in own or i not in graph.node_constants]
+    if owners := list_implementers(instances, "allocate"):
+        from epctx_core.sessions.steps import use_ep_memory
 
-        if self.instances.is_observed:
-            from epctx_core.sessions.steps import observe_step
+        specs = use_ep_memory(specs, graph.types, instances, owners)
 
-            specs = [observe_step(spec, graph, self.instances) for spec in specs]
+    if instances.is_observed:
+        from epctx_core.sessions.steps import observe_step
 
-        needed = {name for spec in specs for name in spec.inputs} | set(
-            graph.output_names
-        )
-        constants = (needed & graph.constants).difference(
-            *[spec.outputs for spec in specs]
-        )
-        return Plan(
-            specs,
-            inputs=graph.input_names,
-            captured=[
-                name
-                for name in graph.captured
-                if name in needed and name not in graph.constants
-            ],
-            outputs=graph.output_names,
-            constants={name: _read_constant(graph, name) for name in sorted(constants)},
-        )
+        specs = [observe_step(spec, graph, instances) for spec in specs]
+
+    needed = {name for spec in specs for name in spec.inputs} | set(graph.output_names)
+    constants = (needed & graph.constants).difference(*[spec.outputs for spec in specs])
+    return Plan(
+        specs,
+        inputs=graph.input_names,
+        captured=[
+            name
+            for name in graph.captured
+            if name in needed and name not in graph.constants
+        ],
+        outputs=graph.output_names,
+        constants={name: _read_constant(graph, name) for name in sorted(constants)},
+    )
 
 
 def _read_constant(graph: GraphIndex, name: str) -> Any:

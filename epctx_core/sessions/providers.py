@@ -1,4 +1,4 @@
-"""EPs of a session: looked up, admitted, and their live instances."""
+"""Live EPs of a session or a compile."""
 
 from __future__ import annotations
 
@@ -7,49 +7,35 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.context.scratch import make_scratch_folder
 from epctx_core.errors import (
-    InvalidArgument,
     concealed,
     convert_errors,
     describe,
 )
-from epctx_core.options.choices import CPU_EP, PROFILE
+from epctx_core.options.choices import PROFILE
 from epctx_core.plugin import (
     CompiledPartition,
     ProviderContext,
     Purpose,
 )
 from epctx_core.plugin.hookspecs import HOOKS
-from epctx_core.plugin.provider import no_span
 from epctx_core.process import keep_forever
 from epctx_core.registry import guard
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
 from epctx_core.sessions.routing import (
     ProviderChoice,
-    SkippedProvider,
-    check_availability,
-    choose_provider,
 )
-from epctx_core.sessions.stages import ProviderSearch, make_stages
 from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
-    from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.options import CancellationFlag, SessionConfig, SessionOptions
-    from epctx_core.plugin import ContextNode, ContextReader, ModelIdentity
+    from epctx_core.plugin import ContextNode, ContextReader
     from epctx_core.registry.entries import HostPlugin
     from epctx_core.registry.registry import Registry
-    from epctx_core.sessions.routing import Outcome, ProviderRequest
-    from epctx_core.sessions.source import OpenModel
-
-_CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 """`progress(stage, done, total)`."""
@@ -91,7 +77,6 @@ class ProviderSession:
 
     Attributes:
         config: the session's options, read.
-        stages: decisions that features change.
         instances: the live EPs.
         choices: the chosen EPs, by name.
         contexts: those of their instances.
@@ -110,7 +95,6 @@ class ProviderSession:
     ) -> None:
         self.session = session
         self.config = config or session.config()
-        self.stages = make_stages(self.config)
         self.registry = registry
         self.progress = progress
         self.cancel = cancel or session.cancellation
@@ -140,122 +124,13 @@ class ProviderSession:
         self._closed = False
         self._process = os.getpid()
 
-    def look_up(self, requested: Sequence[ProviderRequest]) -> ProviderSearch:
-        """Look up, import and check the EPs that a host asked for, in its order; the
-        CPU EP is left out.
-
-        Args:
-            requested: names with options.
-
-        Raises:
-            InvalidArgument: no such EP, one asked for twice, or a wrong option.
-            PluginError: a plugin is broken.
-        """
-        registry = self.registry
-        search = ProviderSearch(
-            requested=requested, config=self.config, registry=registry
+    def keep(self, workspace: SessionWorkspace) -> None:
+        """Close a workspace with the EPs, after them."""
+        self._stack.callback(
+            guard.close_quietly,
+            workspace.close,
+            "closing what an EP kept in its workspace",
         )
-        missing = self.stages.check_options(search)
-        if self.session.provider_option_keys:
-            # Few hosts name an EP's options there.
-            from epctx_core.sessions.provider_options import refuse_unknown_entries
-
-            refuse_unknown_entries(self.session, registry, missing)
-        outcomes: list[Outcome] = []
-        chosen = set()
-        for name, options in requested:
-            if name.lower() in _CPU_NAMES:
-                continue
-            found = self.stages.find(search, name)
-            if isinstance(found, SkippedProvider):
-                outcomes.append(found)
-                continue
-            choice = choose_provider(
-                found, options, self.session, registry, requested=name
-            )
-            if choice.name in chosen:
-                raise InvalidArgument(
-                    f"{choice.name} was asked for twice.", ep=choice.name
-                )
-            chosen.add(choice.name)
-            outcomes.append(choice)
-        return replace(search, outcomes=outcomes)
-
-    def admit(
-        self, search: ProviderSearch, purpose: Purpose | None
-    ) -> tuple[list[ProviderChoice], tuple[SkippedProvider, ...]]:
-        """Return the EPs that a session has, and those of the host's list that it
-        skips.
-
-        Args:
-            search: the EPs that were looked up.
-            purpose: that of the EPs; None if no device is needed.
-        """
-        outcomes = self.stages.admit(search, purpose)
-        choices = [each for each in outcomes if isinstance(each, ProviderChoice)]
-        skipped = (each for each in outcomes if isinstance(each, SkippedProvider))
-        return choices, tuple(skipped)
-
-    def start(
-        self,
-        choices: Sequence[ProviderChoice],
-        *,
-        purpose: Purpose,
-        model: OpenModel,
-        engine: CpuEngine,
-        workspace_of: WorkspaceOf = make_private_workspace,
-    ) -> None:
-        """Make the instances.
-
-        The workspaces that `workspace_of` returns are closed with the session.
-
-        Raises:
-            NotImplementedByProvider: an EP is not available for the purpose.
-            PluginError: an EP's constructor or its `availability` raised.
-        """
-        registry = self.registry
-        if not choices:
-            # Nobody asks for the model's digest.
-            return
-        identity = model.identity
-        for choice in choices:
-            check_availability(choice.record, purpose, registry)
-            workspace = workspace_of(choice)
-            self._stack.callback(
-                guard.close_quietly,
-                workspace.close,
-                "closing what an EP kept in its workspace",
-            )
-            context = self.context_of(choice, purpose, identity, engine, workspace)
-            self.add(choice, context)
-
-    def context_of(
-        self,
-        choice: ProviderChoice,
-        purpose: Purpose,
-        model: ModelIdentity,
-        engine: CpuEngine,
-        workspace: SessionWorkspace | None = None,
-    ) -> ProviderContext:
-        """Return the context of an EP's instance in this session."""
-        context = ProviderContext(
-            options=choice.options,
-            session_config=self.session.config_entries,
-            purpose=purpose,
-            target=None,
-            model=model,
-            logger=ep_logger(choice.name),
-            cancel=self.cancel,
-            progress=self.progress,
-            scratch=make_scratch_folder,
-            engine=engine,
-            workspace=workspace or SessionWorkspace(),
-            intra_op_num_threads=self.session.intra_op_num_threads,
-            span=partial(self.instances.span, category="ep", ep=choice.name)
-            if self.instances.is_observed
-            else no_span,
-        )
-        return self.stages.make_context(context, self.config)
 
     def add(self, choice: ProviderChoice, context: ProviderContext) -> None:
         """Make one instance."""

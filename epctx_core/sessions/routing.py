@@ -182,7 +182,7 @@ def choose_provider(
     *,
     requested: str = "",
 ) -> ProviderChoice:
-    """Import one EP and check the options for it; see `ProviderSession.look_up`.
+    """Import one EP and check the options for it; see `Request.look_up`.
 
     Secret options are concealed for as long as the result lives.
     """

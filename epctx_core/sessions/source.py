@@ -108,9 +108,11 @@ class OpenModel:
         """Number of nodes, those of subgraphs included."""
         return sum(len(graph.nodes) for graph in self.graph.walk())
 
-    @property
+    @cached_property
     def identity(self) -> ModelIdentity:
-        """Name, digest and operator sets of the model, for EPs."""
+        """Name, digest and operator sets of the model, for EPs; a model that no EP sees
+        is not digested.
+        """
         digest = self.source.digest
         if self.overrides:
             from epctx_core.graph.overrides import digest_overrides

@@ -1,9 +1,9 @@
 """Model under verification, read as a load reads it but going on after each fault; its
 nodes, payloads and metadata.
 
-Stages of a load that would end with an error note it and go on: EPContext nodes are
-checked against their operator, and payloads, with the reader of a load, against the
-manifest and the nodes.
+Decisions of a load's stages that would end it with an error note that and go on:
+EPContext nodes are checked against their operator, and payloads, with the reader of a
+load, against the manifest and the nodes.
 """
 
 from __future__ import annotations
@@ -65,26 +65,31 @@ from epctx_core.sessions.source import (
     open_proto,
     separate_content,
 )
-from epctx_core.sessions.stages import make_stages
-from epctx_core.sessions.work import Work
+from epctx_core.sessions.stage_values import (
+    Chosen,
+    Opened,
+    choose,
+    route_nodes,
+)
+from epctx_core.sessions.stages import Request, Stages
 from epctx_core.verify.findings import Findings, PayloadReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from onnx import ModelProto
 
-    from epctx_core.context.manifest import PayloadKey
+    from epctx_core.context.manifest import Manifest, PayloadKey
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.context.paths import ModelFolder
+    from epctx_core.engines.cpu_engine import CpuEngine
     from epctx_core.graph.mapping import ModelInput, OpenedFiles
     from epctx_core.graph.weights import ModelContent
-    from epctx_core.options import GraphOptimizationLevel, SessionOptions
-    from epctx_core.plugin import ContextNode, ContextReader
+    from epctx_core.options import SessionOptions
+    from epctx_core.plugin import ContextNode
     from epctx_core.registry import Registry
-    from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.routing import ProviderChoice
-    from epctx_core.sessions.source import OpenModel
+    from epctx_core.sessions.stages import CompileJob
 
 _FETCH = "Fetch the model again, or compile again."
 READING_SECONDS = 60.0
@@ -95,21 +100,20 @@ READING_BYTES = 2 << 30
 """Bytes of memory for data that it may take beyond those in proportion to the model."""
 
 
-class Subject(Work):
-    """A model under verification: the work of a load, whose stages note their errors.
-
-    Args:
-        source: the model, a path or bytes.
-        session: the host's options.
-        registry: the registry of EPs.
-        files: gets the model's own file, and those that it names.
+class Subject(Stages):
+    """A model under verification: the decisions of a load's stages, which note errors.
 
     Attributes:
+        request: that of a load which checks all.
+        files: the model's own file, and those that it names.
         findings: what was found in it so far.
+        chosen: the request with its EPs, and with the model if a load takes that.
         content: its bytes.
         proto: the model, functions inlined if possible.
         is_chosen: whether the EPs that the host named could be had.
-        is_open: whether a load takes the model itself, so that there is `model`.
+        manifest: what the model says about its payloads, if it does.
+        nodes: EP name to the EPContext nodes that it loads.
+        keepers: EPs that kept others in the model when it was compiled.
         names_weights: whether tensors of it lie in files.
         folder: where its files lie, None for a model from bytes without one.
         records: its EPContext nodes, as far as they can be decoded.
@@ -118,6 +122,7 @@ class Subject(Work):
         reports: the payloads that were found.
         keys: those that a load takes, by the names of the primaries that carry or name
             them.
+        engine: the engine that EPs are lent, once the model is opened.
         loadable: EPs that load all their nodes without a device.
     """
 
@@ -125,32 +130,28 @@ class Subject(Work):
     proto: ModelProto
     folder: ModelFolder | None
     reader: PayloadReader
+    request: Request
+    files: OpenedFiles
+    chosen: Chosen
+    engine: CpuEngine
+    manifest: Manifest | None = None
 
-    def __init__(
-        self,
-        source: ModelInput,
-        session: SessionOptions,
-        registry: Registry,
-        files: OpenedFiles,
-    ) -> None:
-        super().__init__(source, session, registry, session.providers or None)
-        strictly = {
-            SessionConfig.verification.key: Verification.FULL.value,
-            SessionConfig.fail_on_suboptimal.key: "1",
-            # Not all EPs are there that take nodes in a load.
-            SessionConfig.disable_cpu_ep_fallback.key: "0",
-        }
-        self.config = replace(self.config, entries={**self.config.entries, **strictly})
-        self.files = files
+    def __init__(self) -> None:
         self.findings = Findings()
         self.is_chosen = False
-        self.is_open = False
         self.names_weights = False
+        self.nodes: Mapping[str, Sequence[ContextNodeRecord]] = {}
+        self.keepers: Sequence[str] = ()
         self.records: Sequence[ContextNodeRecord] = ()
         self.unrouted: dict[str, list[ContextNodeRecord]] = {}
         self.reports: dict[PayloadKey, PayloadReport] = {}
         self.keys: dict[str, PayloadKey] = {}
         self.loadable: set[str] = set()
+
+    @property
+    def opened(self) -> Opened | None:
+        """The request with its model; None if a load does not take that."""
+        return self.chosen if isinstance(self.chosen, Opened) else None
 
     def read(self) -> bool:
         """Read the model itself, and note why a load would refuse it; return False for
@@ -160,10 +161,10 @@ class Subject(Work):
             NoSuchFile, InvalidArgument: there is no such file, or an argument or option
                 is wrong.
         """
-        config = self.config
+        config = self.request.config
         findings = self.findings
         try:
-            data, path = read_model(self.source, self.files)
+            data, path = read_model(self.request.source, self.files)
             self.content, other = separate_content(data, path, config)
             self.proto = decode_model(
                 self.content.structure, path, config.input_budget, other
@@ -178,7 +179,9 @@ class Subject(Work):
         self.folder = find_folder(path, config)
         self.names_weights = any(True for _ in list_external_locations(self.proto))
         with findings.collect_of_plugin("plugin-broken"):
-            self.choose(None)
+            # EPs have to do without a device.
+            providers = self.chosen.providers
+            self.chosen = choose(self.request, Purpose.EXPORT, providers)
             self.is_chosen = True
         self._open(is_onnx=other is None)
         self.records = self._read_nodes()
@@ -189,25 +192,24 @@ class Subject(Work):
         """Open the decoded model."""
         findings = self.findings
         path = self.content.path
+        config = self.request.config
         try:
             _require_survival(self, self.content.view)
             with require_text_names():
                 source = open_proto(
                     self.proto,
-                    make_detach(
-                        self.proto, self.content, self.config, IN_PLACE, self.files
-                    ),
-                    self.config,
-                    self.find_kept_functions,
+                    make_detach(self.proto, self.content, config, IN_PLACE, self.files),
+                    config,
+                    self.chosen.find_kept_functions,
                     changed=not is_onnx,
                 )
-                self.model = index_source(source, self.config)
+                model = index_source(source, config)
             self.proto = source.proto
-            self.is_open = True
+            self.chosen = Opened(**vars(self.chosen), model=model)
         except InvalidGraph as error:
             findings.add_error("model-invalid", error, hint=_FETCH)
         except InvalidArgument as error:
-            is_sought = path or self.config.external_initializers_folder
+            is_sought = path or config.external_initializers_folder
             if is_sought or not self.names_weights:
                 raise
             findings.add_error("file-not-sought", error)
@@ -220,10 +222,12 @@ class Subject(Work):
         records = read_context_nodes(
             self.proto.graph, partial(findings.add_error, "node-refused")
         )
-        inside = [record for record in records if record.path]
-        for record in inside if self.is_open else ():
-            with findings.collect_of_plugin("plugin-broken", "subgraph-not-run"):
-                self.model.graph_of(record)
+        if self.opened is None:
+            return records
+        for record in records:
+            if record.path:
+                with findings.collect_of_plugin("plugin-broken", "subgraph-not-run"):
+                    self.opened.model.graph_of(record)
         return records
 
     def _read_manifest(self) -> None:
@@ -239,7 +243,7 @@ class Subject(Work):
                 proto,
                 self.content.path,
                 lambda: hashlib.sha256(view).hexdigest(),
-                self.config.input_budget.manifest_entries,
+                self.request.config.input_budget.manifest_entries,
             )
             seal = None if manifest is None else manifest.sealed
             # Nothing but the manifest may have been added.
@@ -274,27 +278,28 @@ class Subject(Work):
                     ),
                 )
 
-    def admit(self, purpose: Purpose | None) -> None:
-        """Admit EPs that are available without a device."""
-        super().admit(purpose and Purpose.EXPORT)
-
-    def route_node(self, node: ContextNodeRecord) -> None:
-        """Give a node to the EP that takes its source, as far as that is not broken; of
-        the nodes of a source that no EP takes, the first one is noted.
+    def route_nodes(self) -> None:
+        """Give each EPContext node to the EP that takes its source, as far as there is
+        one.
         """
-        if node.source in self._eps_by_source:
-            # As in a load, only the first node of a source can be refused.
-            super().route_node(node)
-            return
-        findings = self.findings
+        self.chosen, self.nodes, self.keepers = route_nodes(
+            self.chosen, self.manifest, self.records
+        )
+
+    def route(
+        self, node: ContextNodeRecord, find: Callable[[ContextNodeRecord], str]
+    ) -> str | None:
+        """Return the EP that takes a node, as far as that is not broken; of the nodes
+        of a source that no EP takes, the first one is noted.
+        """
         code = "plugin-missing" if node.source else "source-missing"
         if not node.source or node.source not in self.unrouted:
-            with findings.collect_of_plugin("plugin-broken", code, node=node.name):
-                super().route_node(node)
-                return
+            with self.findings.collect_of_plugin("plugin-broken", code, node=node.name):
+                return super().route(node, find)
         self.unrouted.setdefault(node.source, []).append(node)
+        return None
 
-    def validate(self, choice: ProviderChoice, info: str) -> None:
+    def validate(self, request: Request, choice: ProviderChoice, info: str) -> None:
         """Note an EP's verdict on its text about the model."""
         findings = self.findings
         first = next(iter(self.nodes.get(choice.name, ())), None)
@@ -305,7 +310,7 @@ class Subject(Work):
                 "compatibility-unsupported", {Fail: "compatibility-outdated"}
             ),
         ):
-            super().validate(choice, info)
+            super().validate(request, choice, info)
 
     def check_types(self) -> None:
         """Check the types of the inputs and outputs of each node."""
@@ -325,10 +330,8 @@ class Subject(Work):
         stated = read_dependencies(self.proto)
         if stated is None or not self.records:
             return
-        manifest = self.manifest or NO_MANIFEST
-        facts = make_stages(None, manifest.parts).read_facts(manifest, self.records)
         needed = {
-            SOURCE_MODEL: SOURCE_MODEL in facts.dependencies,
+            SOURCE_MODEL: bool((self.manifest or NO_MANIFEST).source_weights),
             EXTERNAL_WEIGHTS: self.names_weights,
             CONTEXT_BINARY: any(
                 r.main_context and not r.embed_mode for r in self.records
@@ -362,13 +365,13 @@ class Subject(Work):
         """Find the payloads of all primaries and check every byte; those that a load
         refuses are noted and left out.
         """
-        config = self.config
+        config = self.request.config
         findings = self.findings
         self.reader = PayloadReader(
             {record.name: record for record in self.records},
             folder=self.folder,
             manifest=self.manifest,
-            scratch=self.providers.scratch,
+            scratch=self.chosen.providers.scratch,
             source_tensor=make_tensor_source(
                 self.records, self.folder, config, self.manifest
             ),
@@ -461,8 +464,11 @@ class Subject(Work):
                 key = self.keys[node.name]
                 self.reports[key] = replace(self.reports[key], looked_into_by=origin)
 
-    def load_nodes(
-        self, ep: str, nodes: Sequence[ContextNode], reader: ContextReader
+    def load(
+        self,
+        ep: str,
+        nodes: Sequence[ContextNode],
+        load: Callable[[], Sequence[CompiledPartition]],
     ) -> Sequence[CompiledPartition]:
         """Have an EP load its nodes if it needs no device for it, and return what runs
         nothing.
@@ -470,19 +476,44 @@ class Subject(Work):
         if ep in self.loadable:
             node = nodes[0].name
             with self.findings.collect_of_plugin("container-refused", node=node):
-                super().load_nodes(ep, nodes, reader)
-                self.note_reader(nodes, self.providers.choices[ep])
+                super().load(ep, nodes, load)
+                self.note_reader(nodes, self.chosen.providers.choices[ep])
         return [CompiledPartition(None)] * len(nodes)
 
-    def optimise(self, level: GraphOptimizationLevel | None) -> OpenModel:  # noqa: ARG002 - a load's
-        """Return the model as it is."""
-        return self.model
+    def compile(self, job: CompileJob) -> None:
+        """Compile nothing."""
 
-    def compile(self, check: Callable[[], object]) -> Assignment:  # noqa: ARG002 - a load's
-        """Compile nothing of what EPs keep in the model."""
-        nothing = CompiledPartition(None)
-        self.assignment.compiled = dict.fromkeys(self.assignment.claimed, nothing)
-        return self.assignment
+
+def make_subject(
+    source: ModelInput, session: SessionOptions, registry: Registry, files: OpenedFiles
+) -> Subject:
+    """Return a model as it is before it is read.
+
+    Args:
+        source: the model, a path or bytes.
+        session: the host's options.
+        registry: the registry of EPs.
+        files: gets the model's own file, and those that it names.
+
+    Raises:
+        EpctxError: a host plugin cannot be had.
+    """
+    request = Request.from_options(source, session, registry, session.providers or None)
+    strictly = {
+        SessionConfig.verification.key: Verification.FULL.value,
+        SessionConfig.fail_on_suboptimal.key: "1",
+        # Not all EPs are there that take nodes in a load.
+        SessionConfig.disable_cpu_ep_fallback.key: "0",
+    }
+    config = replace(request.config, entries={**request.config.entries, **strictly})
+    # Around the features that the host's options switch on.
+    cls = type("FeatureSubject", (Subject, type(request.stages)), {})
+    subject: Subject = cls()
+    subject.files = files
+    subject.request = replace(request, config=config, stages=subject)
+    providers = subject.request.make_providers()
+    subject.chosen = Chosen(**vars(subject.request), providers=providers)
+    return subject
 
 
 def _require_survival(subject: Subject, data: memoryview) -> None:
@@ -494,7 +525,7 @@ def _require_survival(subject: Subject, data: memoryview) -> None:
         PackageMissing: the isolation that the host named is not installed.
         PluginError: the isolation failed.
     """
-    config = subject.config
+    config = subject.request.config
     path = subject.content.path
     try:
         entry, isolation = import_isolation(config, needed_by="verify")
@@ -519,7 +550,7 @@ def _require_survival(subject: Subject, data: memoryview) -> None:
     with blame_entry(entry, ISOLATION):
         is_loaded, end = isolation.try_reading(
             bytes(data) if path is None else os.path.abspath(path),  # noqa: PTH100 - links stay
-            subject.session,
+            subject.request.session,
             seconds=min(
                 config.isolation_seconds, READING_SECONDS + len(data) / BYTES_PER_SECOND
             ),

@@ -20,15 +20,17 @@ from epctx_core.errors import NotImplementedByProvider, convert_errors
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
 from epctx_core.options import Isolation, SessionOptions
-from epctx_core.plugin import ContextNode, Purpose
+from epctx_core.plugin import CompiledPartition, ContextNode, Purpose
 from epctx_core.registry import Registry, default_registry
 from epctx_core.sessions.compatibility import look_into
 from epctx_core.sessions.isolation import use_isolation
 from epctx_core.sessions.load import prepare
+from epctx_core.sessions.planner import plan_graph
 from epctx_core.sessions.source import READ_ATTEMPTS, require_one_state
-from epctx_core.sessions.work import Work
+from epctx_core.sessions.stage_values import Routed, Started, find_contained
+from epctx_core.sessions.stages import Request
 from epctx_core.verify.findings import PayloadReport, VerifyReport
-from epctx_core.verify.subject import Subject
+from epctx_core.verify.subject import make_subject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.graph.mapping import ModelInput
     from epctx_core.sessions.routing import ProviderChoice
+    from epctx_core.sessions.stage_values import Opened
+    from epctx_core.verify.subject import Subject
 
 
 @convert_errors("verifying the model")
@@ -72,14 +76,16 @@ def verify_model(
     session = sess_options or SessionOptions()
     config = session.config()
     if config.isolation is not Isolation.NONE:
-        work = Work(path_or_bytes, session, registry, session.providers or None)
+        request = Request.from_options(
+            path_or_bytes, session, registry, session.providers or None
+        )
         arguments = {
             "path_or_bytes": path_or_bytes,
             "sess_options": session,
             "registry": registry,
         }
         with use_isolation(config) as isolation:
-            return isolation.call(work, verify_model, arguments, VerifyReport, {})
+            return isolation.call(request, verify_model, arguments, VerifyReport, {})
     for _ in range(READ_ATTEMPTS):
         with OpenedFiles() as files:
             report = _verify_once(path_or_bytes, session, registry, files)
@@ -96,20 +102,23 @@ def _verify_once(
     files: OpenedFiles,
 ) -> VerifyReport:
     payloads: list[PayloadReport] = []
-    subject = Subject(path_or_bytes, session, registry, files)
+    # A host plugin that cannot be had is no finding about the model.
+    subject = make_subject(path_or_bytes, session, registry, files)
     findings = subject.findings
     # As a load reads it all: any name in the model may not be UTF-8.
     with findings.collect("model-invalid"), require_text_names():
-        # A host plugin that cannot be had is no finding about the model.
-        subject.begin()
         if subject.read():
-            with closing(subject):
+            with closing(subject.request):
                 payloads = _verify(subject)
                 require_one_state(files, describe_path(subject.content.path))
+    nodes = len(subject.records)
+    # It and its request have each other: nothing of the model is to wait for the
+    # collector.
+    vars(subject).clear()
     return VerifyReport(
         path=get_model_path(path_or_bytes),
         findings=findings.sorted(),
-        nodes=len(subject.records),
+        nodes=nodes,
         payloads=payloads,
     )
 
@@ -125,7 +134,7 @@ def _verify(subject: Subject) -> list[PayloadReport]:
     subject.check_dependencies()
     if subject.is_chosen:
         with findings.collect_of_plugin("plugin-broken"):
-            subject.route_nodes(subject.records)
+            subject.route_nodes()
     subject.find_payloads()
     subject.check_references()
     with findings.collect("source-refused"):
@@ -134,20 +143,21 @@ def _verify(subject: Subject) -> list[PayloadReport]:
         for name in (subject.manifest or NO_MANIFEST).source_weights:
             subject.reader.source_tensor(name)
 
-    if subject.is_open:
+    if subject.opened is not None:
         domains = (subject.manifest or NO_MANIFEST).custom_domains
-        policy = replace(
-            subject.model.policy, prefer_latency=False, custom_domains=domains
+        policy = subject.opened.model.policy
+        subject.engine = CpuEngine(
+            replace(policy, prefer_latency=False, custom_domains=domains)
         )
-        subject.engine = CpuEngine(policy)
     if "source-refused" not in findings.codes:
         with findings.collect("compatibility-damaged"):
-            subject.check_compatibility(read_compatibility_info(subject.proto))
-        for choice in subject.choices:
+            infos = read_compatibility_info(subject.proto)
+            subject.chosen.check_compatibility(infos)
+        for choice in subject.chosen.choices:
             if choice.name in subject.nodes:
                 subject.note_reader(_look_into(choice, subject), choice)
-    if subject.is_open and not findings.has_errors:
-        _rehearse_load(subject)
+    if subject.opened and subject.is_chosen and not findings.has_errors:
+        _rehearse_load(subject.opened, subject)
     if not findings.has_errors:
         _note_unchecked(subject)
     return [*subject.reports.values()]
@@ -180,7 +190,7 @@ def _describe_reader(record: ContextNodeRecord, subject: Subject) -> str:
 
     is_here = any(
         record in subject.nodes.get(choice.name, ())
-        for choice in subject.choices
+        for choice in subject.chosen.choices
         if not choice.cls.simulated
     )
     remedy = "" if is_here else describe_installation(record.source)
@@ -193,7 +203,8 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode
     """
     findings = subject.findings
     label = choice.record.label
-    if choice.name in subject.find_contained():
+    chosen = subject.chosen
+    if choice.name in find_contained(chosen, subject.nodes, subject.manifest):
         # As in a load; the rehearsal passes over it, too.
         findings.add(
             "container-not-checked",
@@ -208,10 +219,11 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode
         return ()
 
     nodes = _select_nodes(choice.name, subject)
-    if not any(node.main_context for node in nodes):
+    opened = subject.opened
+    if opened is None or not any(node.main_context for node in nodes):
         return ()
-    context = subject.providers.context_of(
-        choice, Purpose.LOAD, subject.model.identity, subject.engine
+    context = opened.make_context(
+        choice, Purpose.LOAD, opened.model.identity, subject.engine
     )
     # Where it needs no device it loads them whole, later on.
     is_loaded = choice.cls.loads_without_device
@@ -252,11 +264,10 @@ def _select_nodes(ep: str, subject: Subject) -> list[ContextNode]:
     """
     records = subject.nodes[ep]
     nodes: list[ContextNode] = []
-    if subject.is_open and any(record.main_context for record in records):
+    opened = subject.opened
+    if opened is not None and any(record.main_context for record in records):
         with subject.findings.collect("model-invalid"), require_text_names():
-            nodes = make_plugin_nodes(
-                records, subject.model.types, ep, subject.manifest
-            )
+            nodes = make_plugin_nodes(records, opened.model.types, ep, subject.manifest)
     gone = {node.name for node in nodes if node.main_context}.difference(subject.keys)
     return [
         node
@@ -265,34 +276,51 @@ def _select_nodes(ep: str, subject: Subject) -> list[ContextNode]:
     ]
 
 
-def _rehearse_load(subject: Subject) -> None:
+def _rehearse_load(opened: Opened, subject: Subject) -> None:
     """Do the rest of a load, and note why it would refuse the model.
 
     Args:
-        subject: the model, which gets the EPs, and closes them.
+        opened: the request of the load.
+        subject: the model.
 
     Raises:
         InvalidArgument: an option of an EP is wrong.
         ModelLoadCanceled: the host asked to stop.
     """
     findings = subject.findings
-    subject.choices = [
+    nodes = dict(subject.nodes)
+    for source, records in subject.unrouted.items():
+        # What no EP takes is in the plan all the same.
+        nodes[source] = [*nodes.get(source, ()), *records]
+    routed = Routed(
+        **vars(opened),
+        manifest=subject.manifest,
+        nodes=nodes,
+        keepers=subject.keepers,
+    )
+    choices = [
         choice
-        for choice in subject.choices
-        if choice.name in subject.settled and choice.cls.loads_without_device
+        for choice in routed.choices
+        if choice.name in routed.settled and choice.cls.loads_without_device
     ]
+    routed = replace(routed, choices=choices)
     with findings.collect_of_plugin("plugin-broken"):
         try:
-            subject.start(subject.engine)
+            routed.start(subject.engine)
         except NotImplementedByProvider:
             # That an EP cannot do it on this machine is not a fault of the file.
             subject.loadable.clear()
-    # What no EP takes is in the plan all the same.
     subject.loadable.difference_update(subject.unrouted)
-    for source, records in subject.unrouted.items():
-        subject.nodes.setdefault(source, []).extend(records)
-    subject.readers = dict.fromkeys(subject.nodes, subject.reader)
     if not findings.has_errors:
+        started = Started(**vars(routed), engine=subject.engine)
+        readers = dict.fromkeys(routed.nodes, subject.reader)
         with findings.collect_of_plugin("model-invalid"), require_text_names():
-            planner = prepare(subject, subject.folder)
-            planner.plan(subject.assignment.main)
+            assigned = started.assign(routed.settled)
+            # Of what EPs keep in the model, nothing is compiled.
+            nothing = CompiledPartition(None)
+            assigned.assignment.compiled |= dict.fromkeys(
+                assigned.assignment.claimed, nothing
+            )
+            steps = prepare(assigned, subject.folder, readers=readers)
+            instances = assigned.providers.instances
+            plan_graph(assigned.assignment.main, steps, instances)

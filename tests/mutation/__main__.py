@@ -82,7 +82,7 @@ AREAS = {
     ),
     "routing": Area(
         (
-            "sessions/work.py",
+            "sessions/stage_values.py",
             "sessions/routing.py",
             "sessions/load.py",
             "registry/lookup.py",

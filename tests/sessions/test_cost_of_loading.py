@@ -9,10 +9,12 @@ import gc
 import pytest
 from control_flow.agreement_of_routes import compiled, loaded
 from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import SHAPE, chain
+from end_to_end.small_models import SHAPE, chain, saved
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
 
+import epctx_core as epctx
 from epctx_core.graph.index import GraphIndex
+from epctx_core.graph.model_io import SourceModel
 
 OPERATORS = ["Relu", "Tanh", "Add", "Tanh", "Relu", "Tanh", "Relu"]
 
@@ -49,3 +51,24 @@ def test_a_session_keeps_no_index_of_its_model(context_model):
         assert session.get_inputs()[0].shape == list(SHAPE)
 
     assert during == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("session.engine", "onnx.reference"),
+        ("session.record_ep_graph_assignment_info", "1"),
+    ],
+)
+def test_a_session_without_eps_digests_no_model(tmp_path, monkeypatch, key, value):
+    """Also where the engine does not get the model whole."""
+    asked = []
+    monkeypatch.setattr(SourceModel, "digest", property(asked.append))
+    options = epctx.SessionOptions()
+    options.add_session_config_entry(key, value)
+
+    epctx.InferenceSession(
+        saved(chain(OPERATORS), tmp_path / "m.onnx"), options
+    ).close()
+
+    assert asked == []

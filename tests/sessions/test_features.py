@@ -62,6 +62,12 @@ def test_a_mark_of_a_model_switches_a_feature_on_without_an_option():
     assert make_stages(configured(), ["other"]) is CORE
 
 
+def test_each_key_of_the_manifest_switches_the_feature_on_that_owns_it():
+    marks = [mark for feature in FEATURES for mark in feature.marks]
+
+    assert {key: marks.count(key) for key in PARTS} == dict.fromkeys(PARTS, 1)
+
+
 def test_what_the_tables_name_is_there():
     places = [*PARTS.values(), *METHODS.values()]
 
@@ -79,14 +85,21 @@ def test_a_load_imports_no_feature_that_is_off(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.option)
-def test_the_option_of_a_feature_is_read_by_it_alone(feature):
-    own = Path(resolve_name(feature.stages.partition(":")[0]).__file__)
+OPTIONS = {feature.option or "read_back": feature.stages for feature in FEATURES}
+"""Each feature by its option; that of one that a mark switches on, it reads itself."""
+
+
+@pytest.mark.parametrize(("option", "place"), OPTIONS.items())
+def test_the_option_of_a_feature_is_read_by_it_alone(option, place):
+    own = Path(resolve_name(place.partition(":")[0]).__file__)
     readers = {
         path
         for path in CORE_FOLDER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr == feature.option
+        if isinstance(node, ast.Attribute)
+        and node.attr == option
+        # The name of a class or module of the same spelling is no option.
+        and isinstance(node.ctx, ast.Load)
     }
 
     assert readers <= {own, CORE_FOLDER / "options" / "session_options.py"}

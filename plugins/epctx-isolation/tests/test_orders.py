@@ -30,7 +30,7 @@ from isolation.made_eps import make_ep
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, PluginError
-from epctx_core.ext import Work
+from epctx_core.ext import Request
 from epctx_core.plugin import hookimpl
 
 
@@ -205,8 +205,8 @@ def test_a_model_arrives_with_its_options_and_eps(transfer):
     def progress(stage, done, total):
         raise AssertionError
 
-    work = Work(model, session, registry, [Alpha.name], progress)
-    found = transfer(work, keep_objects(session, registry, progress=progress))
+    request = Request.from_options(model, session, registry, [Alpha.name], progress)
+    found = transfer(request, keep_objects(session, registry, progress=progress))
 
     assert bytes(found.source) == model
     assert found.requested == [Alpha.name]

@@ -10,6 +10,8 @@ import re
 import numpy as np
 import onnx
 import pytest
+from contract.compiling import compiler
+from contract.validating_eps import options_with, registry_with
 from contract.weightless_harness import (
     ALL,
     EXTERNAL_ONLY,
@@ -19,6 +21,9 @@ from contract.weightless_harness import (
     Harness,
     with_openvino,
 )
+from end_to_end.engine_eps import Alpha
+from end_to_end.onnxruntime_results import onnxruntime_result
+from end_to_end.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core import InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
@@ -236,3 +241,39 @@ def test_a_buffer_can_be_taken_back(harness):
 
     with epctx.InferenceSession(context, options) as session:
         assert session.run(None, {"x": harness.x})
+
+
+@pytest.mark.parametrize("has_function", [False, True])
+def test_the_mode_is_for_compiles_and_no_load_or_verification_refuses_an_ep_without_it(
+    tmp_path, has_function
+):
+    model = saved(chain(["Relu", "Add", "Neg"]), tmp_path / "m.onnx")
+    compiler(model, Alpha).compile_to_file(tmp_path / "m_ctx.onnx")
+    path = tmp_path / "m_ctx.onnx"
+    if has_function:
+        add_unused_function(path)
+    options = options_with(Alpha, ep__enable_weightless_mode=2)
+    registry = registry_with(Alpha)
+
+    report = epctx.verify_model(path, options, registry=registry)
+    with epctx.InferenceSession(path, options, registry=registry) as opened:
+        (found,) = opened.run(None, {"x": example()})
+
+    # Alpha has no check for payloads.
+    assert {finding.code for finding in report.findings} == {"container-not-checked"}
+    np.testing.assert_allclose(
+        found, onnxruntime_result(model, {"x": example()})[0], rtol=1e-6
+    )
+
+
+def add_unused_function(path):
+    """Have a session ask its EPs for functions that they keep."""
+    proto = onnx.load(path)
+    node = onnx.helper.make_node("Relu", ["a"], ["b"])
+    proto.functions.append(
+        onnx.helper.make_function(
+            "own", "F", ["a"], ["b"], [node], proto.opset_import[:1]
+        )
+    )
+    proto.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    onnx.save(proto, path)

@@ -29,7 +29,7 @@ from kernel_eps.acme import KernelProvider
 
 import epctx_core as epctx
 from epctx_core import EPFail, Fail, InvalidArgument, ModelLoadCanceled, PluginError
-from epctx_core.plugin import ComputeCapability, hookimpl
+from epctx_core.plugin import ComputeCapability, hookimpl, supported_partitions
 
 NEXT = {"ep__on_compile_failure": "next"}
 TEXT = r"RuntimeError: QNN graph finalize failed:\nerror 1002"
@@ -592,3 +592,44 @@ def test_a_compile_that_must_compile_something_says_what_failed(model, tmp_path)
         made.compile_to_file()
 
     assert TEXT in caught.value.hint
+
+
+class KeepingNeg(Alpha):
+    """Compiles Sigmoid, and keeps Neg in the model."""
+
+    name = "KeepingExecutionProvider"
+    binary_suffix = "keeping"
+    keeps_nodes = True
+    given: ClassVar[list[str]] = []
+
+    @hookimpl
+    def get_capability(self, graph):
+        return [
+            *(
+                ComputeCapability([node], keep_nodes=True)
+                for node in graph.nodes
+                if node.op_type == "Neg"
+            ),
+            *supported_partitions(graph, lambda node: node.op_type == "Sigmoid"),
+        ]
+
+    @hookimpl
+    def compile(self, partitions):
+        self.given.extend(n.op_type for p in partitions for n in p.nodes)
+        return super().compile(partitions)
+
+
+def test_nodes_that_the_next_ep_keeps_in_the_model_are_not_compiled(tmp_path):
+    """It is asked again in the middle of the compile."""
+    operators = ("Relu", "Add", "Neg", "Sigmoid", "Add", "Relu", "Neg", "Sigmoid")
+    model = saved(chain(operators), tmp_path / "m.onnx")
+    keeping = type("OneKeeping", (KeepingNeg,), {"given": []})
+
+    report = compiled(model, fragile("n0"), keeping)
+
+    written = [node.op_type for node in onnx.load(report.output).graph.node]
+    assert written.count("Neg") == 2
+    assert keeping.given == ["Sigmoid", "Sigmoid"]
+    np.testing.assert_allclose(
+        result(report.output, fragile(), keeping)[0], expected(model), rtol=1e-6
+    )

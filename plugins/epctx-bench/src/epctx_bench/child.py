@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +105,15 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
     """Return onnxruntime's own options with the vendor's EP, as epctx's EP makes
     them.
     """
-    from epctx_core import default_registry
-    from epctx_core.ext import ProviderSession
+    from epctx_core import default_registry, ext
 
     options = make_options(request)
-    with closing(ProviderSession(options, default_registry)) as session:
-        (choice,), _ = session.admit(session.look_up(options.providers), None)
-    cls: Any = choice.cls
+    asked = ext.Request.from_options(
+        request.model, options, default_registry, options.providers
+    )
+    choice: Any
+    (choice,) = asked.look_up()
+    cls = choice.cls
     # As a program without epctx would: EPs write their name into what they compile.
     native = cls.make_session_options(
         choice.options, compiles=compiles, name=cls.library.ep

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epctx_cache import key as keys
 from epctx_cache import store
 from epctx_cache.content import Source, content_of
-from epctx_core import GraphOptimizationLevel, SessionOptions, errors
-from epctx_core.ext import ProviderSession, make_private_folder, read_request
+from epctx_core import GraphOptimizationLevel, SessionOptions, errors, ext
+from epctx_core.ext import make_private_folder, read_request
 from epctx_core.plugin import Purpose
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class Request:
             secret,
             [
                 (host.name, host.plugin)
-                for host in self._providers.instances.host_plugins
+                for host in self._request.make_providers().instances.host_plugins
             ],
         )
         return keys.key_of(parts), parts
@@ -532,14 +532,16 @@ class Request:
         """The EPs that a compile will have, in order; without those that are optional
         and cannot be had.
         """
-        providers = self._providers
-        search = providers.look_up(self.options.providers)
-        choices, _ = providers.admit(search, Purpose.EXPORT)
-        return choices
+        request = self._request
+        outcomes = request.stages.admit(request, request.look_up(), Purpose.EXPORT)
+        return [each for each in outcomes if isinstance(each, ext.ProviderChoice)]
 
     @cached_property
-    def _providers(self) -> ProviderSession:
-        return ProviderSession(self.options, self.registry)
+    def _request(self) -> ext.Request:
+        options = self.options
+        return ext.Request.from_options(
+            self.model, options, self.registry, options.providers
+        )
 
 
 def _describe_share(record: store.EntryRecord) -> str:

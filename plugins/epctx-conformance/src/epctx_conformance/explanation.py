@@ -16,7 +16,7 @@ from epctx_core import (
     SessionOptions,
     default_registry,
 )
-from epctx_core.ext import CpuEngine, Work, host_call, read_request
+from epctx_core.ext import CpuEngine, Request, choose, host_call, read_request
 from epctx_core.plugin import EnginePolicy, Purpose
 
 if TYPE_CHECKING:
@@ -154,19 +154,19 @@ def explain_model(
     """
     with host_call("explaining the model"):
         session, requested = read_request(sess_options, None, None)
-        work = Work(path_or_bytes, session, registry, requested)
-        with closing(work), work.cancel.by_interrupt():
-            runs = purpose is Purpose.RUN
-            work.choose(None if runs else purpose)
-            work.open()
-            if runs:
-                work.route()
-            work.start(CpuEngine(EnginePolicy(**work.config.engine_settings)))
+        request = Request.from_options(path_or_bytes, session, registry, requested)
+        runs = purpose is Purpose.RUN
+        with closing(request), request.cancel.by_interrupt():
+            opened = choose(request, None if runs else purpose).open()
+            routed = opened.route() if runs else opened.keep_nodes()
+            engine = CpuEngine(EnginePolicy(**request.config.engine_settings))
             level = GraphOptimizationLevel(session.graph_optimization_level)
             # Other levels of a session are not those of a compile.
             as_it_is = level is GraphOptimizationLevel.ORT_DISABLE_ALL
-            work.optimise(level if runs or as_it_is else None)
-            work.assign(work.settled)
+            optimised = routed.start(engine).optimise(
+                level if runs or as_it_is else None
+            )
+            work = optimised.assign(routed.settled)
             return Explanation(
                 eps=tuple(work.providers.choices),
                 nodes=tuple(_explain_nodes(work)),
@@ -179,7 +179,7 @@ def explain_model(
             )
 
 
-def _explain_nodes(work: Work) -> Iterator[NodeExplanation]:
+def _explain_nodes(work: Any) -> Iterator[NodeExplanation]:
     """Yield the explanation of each node, in the order of `Explanation.nodes`."""
     assignment = work.assignment
     sources = {

@@ -25,7 +25,7 @@ from epctx_core.ext import (
     ModelFolder,
     PayloadEntry,
     Publication,
-    Work,
+    Request,
     dump_seal,
 )
 from epctx_files.bundle import BINARY, MOST_BYTES, PathInput, normalise
@@ -172,7 +172,8 @@ def _list_payloads(path: Path) -> Iterator[PayloadEntry]:
         InvalidArgument: there is none.
     """
     folder = ModelFolder(path.parent, path)
-    model = Work(path, SessionOptions(), default_registry, ()).open()
+    request = Request.from_options(path, SessionOptions(), default_registry, ())
+    model = request.read_model()
     records: dict[tuple[str, bool], Any] = {}
     for record in model.context_nodes:
         if not record.main_context:

@@ -13,7 +13,7 @@ from epctx_core import InferenceSession, ShareGroup
 from epctx_isolation.results import encode_fields, encode_values, make_outputs
 
 if TYPE_CHECKING:
-    from epctx_core.ext import Work
+    from epctx_core.ext import Request
     from epctx_isolation.limits import Limits
     from epctx_isolation.service import Service
 
@@ -25,31 +25,31 @@ def begin(service: Service, limits: Limits, level: int) -> None:
 
 def call(
     service: Service,
-    work: Work,
+    request: Request,
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
 ) -> Any:
-    """Call a function; return its report field by field, and the number of the work,
+    """Call a function; return its report field by field, and the number of the request,
     which is closed by another call: what an EP does then harms no report.
     """
-    number = service.keep(work)
+    number = service.keep(request)
     try:
         return {"number": number, "facts": encode_fields(function(**arguments))}
     except BaseException:
-        work.close()
+        request.close()
         raise
 
 
-def load(service: Service, work: Work) -> Any:
+def load(service: Service, request: Request) -> Any:
     """Load a model; return the session's number, and what a host is told of it."""
     session = InferenceSession(
-        work.source,
-        work.session,
+        request.source,
+        request.session,
         # The options may name them, too.
-        None if work.session.providers else work.requested,
-        registry=work.registry,
+        None if request.session.providers else request.requested,
+        registry=request.registry,
     )
-    records = work.config.record_assignments
+    records = request.config.record_assignments
     assigned = session.get_provider_graph_assignment_info() if records else None
     facts = {
         "metadata": session.get_modelmeta(),

@@ -27,7 +27,7 @@ from epctx_core.errors import (
     PluginError,
     describe,
 )
-from epctx_core.ext import Work, check_host_plugin
+from epctx_core.ext import Request, check_host_plugin
 from epctx_core.plugin import ExecutionProvider
 from epctx_isolation.channel import Sink, Source, read_exactly
 
@@ -192,11 +192,11 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Return how the child makes an object that has no form of its own."""
-        if isinstance(value, Work):
+        if isinstance(value, Request):
             source: Any = value.source
             if isinstance(source, bytes):
                 source = pickle.PickleBuffer(source)
-            return Work, (
+            return Request.from_options, (
                 source,
                 value.session,
                 value.registry,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from epctx_core import RunOptions, SessionOptions
-    from epctx_core.ext import Work
+    from epctx_core.ext import Request
     from epctx_isolation.orders import HostObjects
 
 _SECONDS = "ep.isolate_timeout_seconds"
@@ -61,57 +61,57 @@ class SessionFacts:
     options: Mapping[str, Mapping[str, str]]
 
 
-def load(work: Work) -> SessionState:
+def load(request: Request) -> SessionState:
     """Return a session that a child loads and runs; see `ProcessIsolation.load`."""
-    objects = _keep_objects(work)
-    shared_by = "sessions" if work.config.share_contexts else ""
-    child = take_child(_find_limits(work.config), work.registry, shared_by)
+    objects = _keep_objects(request)
+    shared_by = "sessions" if request.config.share_contexts else ""
+    child = take_child(_find_limits(request.config), request.registry, shared_by)
     order = Call(
         function=calls.load,
-        arguments=(work,),
+        arguments=(request,),
         objects=objects,
         decode=partial(_make_state, child, objects),
-        cancel=work.cancel,
+        cancel=request.cancel,
     )
     return cast("SessionState", child.begin(order))
 
 
 def call(
-    work: Work,
+    request: Request,
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     result: type[Any],
     functions: Mapping[str, Callable[..., Any] | None],
 ) -> Any:
     """Call a function in a child; see `ProcessIsolation.call`."""
-    objects = _keep_objects(work, **functions)
-    is_shared = work.config.share_contexts
+    objects = _keep_objects(request, **functions)
+    is_shared = request.config.share_contexts
     shared_by = "compiles" if is_shared else ""
-    child = take_child(_find_limits(work.config), work.registry, shared_by)
+    child = take_child(_find_limits(request.config), request.registry, shared_by)
     order = Call(
         function=calls.call,
-        arguments=(work, function, arguments),
+        arguments=(request, function, arguments),
         objects=objects,
         decode=partial(decode_kept, result),
-        cancel=work.cancel,
+        cancel=request.cancel,
     )
     number, report = child.begin(order)
     if is_shared:
-        group = _identify_group(work, report)
+        group = _identify_group(request, report)
         child.models.setdefault(group, []).append(str(report.output))
-        if work.config.stop_sharing:
+        if request.config.stop_sharing:
             del child.models[group]
     child.close(number, "close", objects)
     return report
 
 
-def _identify_group(work: Work, report: Any) -> tuple[object, ...]:
+def _identify_group(request: Request, report: Any) -> tuple[object, ...]:
     """Return the identity of the share group of a model that was compiled: folder, EPs
     and their options, as for the core.
     """
-    entries = work.session.config_entries
-    options = [sorted(options.items()) for _, options in work.requested or ()]
-    keys = sorted(work.session.provider_option_keys)
+    entries = request.session.config_entries
+    options = [sorted(options.items()) for _, options in request.requested or ()]
+    keys = sorted(request.session.provider_option_keys)
     settings = [(key, entries[key]) for key in keys]
 
     folder = os.path.realpath(report.folder or "")
@@ -138,13 +138,15 @@ def _find_limits(config: Any) -> Limits:
     )
 
 
-def _keep_objects(work: Work, **functions: Callable[..., Any] | None) -> HostObjects:
-    reader = work.config.data_reader
+def _keep_objects(
+    request: Request, **functions: Callable[..., Any] | None
+) -> HostObjects:
+    reader = request.config.data_reader
     return keep_objects(
-        work.session,
-        work.registry,
-        work.requested or (),
-        progress=work.progress,
+        request.session,
+        request.registry,
+        request.requested or (),
+        progress=request.progress,
         read=None if reader is None else reader.function,
         **functions,
     )

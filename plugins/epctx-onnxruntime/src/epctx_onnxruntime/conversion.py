@@ -13,7 +13,7 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     convert_errors,
 )
-from epctx_core.ext import Publication, Work
+from epctx_core.ext import Publication, Request
 from epctx_onnxruntime import ort_format
 from epctx_onnxruntime.graphs import is_detached
 from epctx_onnxruntime.guards import folds_recurrent
@@ -87,11 +87,11 @@ def convert_model(
                 "It is the family of processors of an .ort file; leave it out for any."
             ),
         )
-    work = Work(source, SessionOptions(), default_registry, ())
-    opened = work.open()
+    request = Request.from_options(source, SessionOptions(), default_registry, ())
+    opened = request.read_model()
     with source.open("rb") as file:
         from_ort = ort_format.recognizes(file.read(8))
-    _check_convertible(work, source, kind, from_ort=from_ort)
+    _check_convertible(opened, source, kind, from_ort=from_ort)
     proto = opened.source.proto
     weights = opened.source.weights
     content = (
@@ -109,11 +109,11 @@ def convert_model(
     return target
 
 
-def _check_convertible(work: Work, source: Path, kind: str, *, from_ort: bool) -> None:
+def _check_convertible(model: Any, source: Path, kind: str, *, from_ort: bool) -> None:
     """Raise InvalidArgument, Fail or NotImplementedByProvider for a model that cannot
     be converted.
     """
-    nodes = work.model.context_nodes
+    nodes = model.context_nodes
     if nodes and kind == ORT:
         raise InvalidArgument(
             f"{source.name} is a context model: onnxruntime cannot write EPContext "
@@ -123,10 +123,8 @@ def _check_convertible(work: Work, source: Path, kind: str, *, from_ort: bool) -
         )
     if kind == ONNX and not from_ort:
         raise InvalidArgument(f"{source.name} is an ONNX model already.", path=source)
-    _check_size(
-        sum(weight.nbytes for weight in work.model.source.weights.values()), source
-    )
-    if kind == ORT and folds_recurrent(work.model.source.proto):
+    _check_size(sum(weight.nbytes for weight in model.source.weights.values()), source)
+    if kind == ORT and folds_recurrent(model.source.proto):
         raise NotImplementedByProvider(
             f"{source.name} has a recurrent operator with constants alone for inputs: "
             "onnxruntime computes it while it converts, and ends the process if they "

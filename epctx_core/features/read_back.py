@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +54,7 @@ from epctx_core.sessions.plan import make_mismatch_error
 from epctx_core.sessions.providers import ProviderSession, check_progress
 from epctx_core.sessions.signature import describe_array, has_shape
 from epctx_core.sessions.source import infer_model_types
+from epctx_core.sessions.stages import Stages
 from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:
@@ -62,103 +62,103 @@ if TYPE_CHECKING:
 
     from epctx_core.context.manifest import PayloadKey
     from epctx_core.context.payload_writer import PayloadWriter
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.sessions.assignment import Assignment
     from epctx_core.sessions.routing import ProviderChoice
 
 _log = logging.getLogger("epctx.compile")
 
 
-@require_text_names()
-def read_back(
-    proto: ModelProto,
-    names: Collection[str],
-    written: Mapping[bytes, PayloadWriter],
-    providers: ProviderSession,
-    source_tensors: Mapping[str, TensorView] = MappingProxyType({}),
-) -> None:
-    """Have each EP read back the payloads that it wrote for a context model.
-
-    Args:
-        proto: the context model with its manifest, embedded payloads not yet inserted.
-        names: names of the nodes to read; see `ContextModel.to_read`.
-        written: `ep_cache_context` of a primary to its payload, which is finished.
-        providers: the live EPs.
-        source_tensors: weights that payloads left in the source model, by their names
-            there.
-
-    Raises:
-        PluginError: an EP cannot read what it wrote.
-        Fail: the system returns other bytes than were written.
-        ModelLoadCanceled: the host asked to stop.
+class ReadBack(Stages):
+    """Stages that read back what a compile wrote; `ep.context_read_back=0` leaves that
+    out.
     """
-    if not written or not providers.config.read_back:
-        return
-    records: dict[str, dict[str, ContextNodeRecord]] = {}
-    operators = list_operators(proto.graph)
-    walk = walk_indexed_nodes(proto.graph, operators)
-    placed = (item for item in walk if item[2].name in names)
-    for record in read_indexed_nodes(placed):
-        records.setdefault(record.source, {})[record.name] = record
-    policy = EnginePolicy(**providers.config.engine_settings)
-    infer = partial(infer_model_types, proto, policy, operators=operators)
-    types = make_declared_types(proto, infer, operators=operators)
-    manifest = read_manifest(proto)
-    with ExitStack() as scratch:
-        for ep, ep_records in records.items():
-            reader = PayloadReader(
-                ep_records,
-                folder=None,
-                manifest=None,
-                scratch=scratch,
-                source_tensor=source_tensors.__getitem__,
-            )
-            reader.loaded = _open_payloads(ep_records.values(), written, scratch)
-            nodes = make_plugin_nodes([*ep_records.values()], types, ep, manifest)
-            with resume_collection():
-                _read(ep, nodes, reader, providers)
+
+    def check_compiled(
+        self, assignment: Assignment, names: Collection[str], providers: ProviderSession
+    ) -> None:
+        """Run partitions once, on zeros, and compare the shapes of the results with
+        those that the context model declares.
+
+        Those of EPs that gave something to run are run; open lengths are 1. One that
+        fails over such inputs proves nothing.
+
+        Raises:
+            InvalidGraph: a result has another shape than inference gives.
+            ModelLoadCanceled: the host asked to stop.
+        """
+        super().check_compiled(assignment, names, providers)
+        if not providers.config.read_back:
+            return
+        for partition, compiled in assignment.compiled.items():
+            run = compiled.run
+            if run is None or partition.node_name not in names:
+                continue
+            inputs = _make_zeros(partition.inputs)
+            if inputs is None:
+                continue
+            providers.cancel.raise_if_requested()
+            try:
+                results = list(run(inputs, None))
+            except Exception as error:  # noqa: BLE001 - any: the inputs may make no sense
+                _log.debug("%s was not run on zeros: %s", partition.node_name, error)
+                continue
+            _compare_shapes(partition, results, providers.choices[partition.ep])
+
+    @require_text_names()
+    def check_written(
+        self,
+        proto: ModelProto,
+        names: Collection[str],
+        written: Mapping[bytes, PayloadWriter],
+        providers: ProviderSession,
+        left: Mapping[str, TensorView],
+    ) -> None:
+        """Have each EP read back the payloads that it wrote.
+
+        Raises:
+            PluginError: an EP cannot read what it wrote.
+            Fail: the system returns other bytes than were written.
+            ModelLoadCanceled: the host asked to stop.
+        """
+        super().check_written(proto, names, written, providers, left)
+        if not written or not providers.config.read_back:
+            return
+        records: dict[str, dict[str, ContextNodeRecord]] = {}
+        operators = list_operators(proto.graph)
+        walk = walk_indexed_nodes(proto.graph, operators)
+        placed = (item for item in walk if item[2].name in names)
+        for record in read_indexed_nodes(placed):
+            records.setdefault(record.source, {})[record.name] = record
+
+        policy = EnginePolicy(**providers.config.engine_settings)
+        infer = partial(infer_model_types, proto, policy, operators=operators)
+        types = make_declared_types(proto, infer, operators=operators)
+        manifest = read_manifest(proto)
+        with ExitStack() as scratch:
+            for ep, ep_records in records.items():
+                reader = PayloadReader(
+                    ep_records,
+                    folder=None,
+                    manifest=None,
+                    scratch=scratch,
+                    source_tensor=left.__getitem__,
+                )
+                reader.loaded = _open_payloads(ep_records.values(), written, scratch)
+                nodes = make_plugin_nodes([*ep_records.values()], types, ep, manifest)
+                with resume_collection():
+                    _read(ep, nodes, reader, providers)
 
 
-def compare_shapes(
-    assignment: Assignment, names: Collection[str], providers: ProviderSession
+def _compare_shapes(
+    partition: GraphPartition, results: Sequence[object], choice: ProviderChoice
 ) -> None:
-    """Run partitions once, on zeros, and compare the shapes of the results with those
-    that the context model declares.
-
-    Those of EPs that gave something to run are run; open lengths are 1. One that fails
-    over such inputs proves nothing.
-
-    Args:
-        assignment: the compiled partitions.
-        names: names of the nodes whose partitions to run; see `ContextModel.to_read`.
-        providers: the live EPs.
-
-    Raises:
-        InvalidGraph: a result has another shape than inference gives.
-        ModelLoadCanceled: the host asked to stop.
-    """
-    if not providers.config.read_back:
-        return
-    for partition, compiled in assignment.compiled.items():
-        run = compiled.run
-        if run is None or partition.node_name not in names:
-            continue
-        inputs = _make_zeros(partition.inputs)
-        if inputs is None:
-            continue
-        providers.cancel.raise_if_requested()
-        try:
-            results = list(run(inputs, None))
-        except Exception as error:  # noqa: BLE001 - any: the inputs may make no sense
-            _log.debug("%s was not run on zeros: %s", partition.node_name, error)
-            continue
-
-        for name, result in zip(partition.output_names, results, strict=False):
-            expected = ValueInfo(name, partition.graph.types.get_proven(name))
-            if isinstance(result, np.ndarray) and not has_shape(result, expected.type):
-                record = providers.choices[partition.ep].record
-                where = f"a run of {partition.node_name} on zeros"
-                actual = describe_array(result.dtype, result.shape)
-                raise make_mismatch_error(record, expected, actual, where)
+    for name, result in zip(partition.output_names, results, strict=False):
+        expected = ValueInfo(name, partition.graph.types.get_proven(name))
+        if isinstance(result, np.ndarray) and not has_shape(result, expected.type):
+            where = f"a run of {partition.node_name} on zeros"
+            actual = describe_array(result.dtype, result.shape)
+            raise make_mismatch_error(choice.record, expected, actual, where)
 
 
 def _make_zeros(values: Sequence[ValueInfo]) -> list[np.ndarray] | None:
