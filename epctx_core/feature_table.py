@@ -60,11 +60,12 @@ def find_features(
     """Return the classes of the features that a host's options, or marks of a model,
     switch on.
     """
-    has_options = bool(config.entries)
+    if not config.entries and not marks:
+        # Most loads.
+        return ()
     return tuple(
         feature.stages
         for feature in FEATURES
-        # Few hosts set options, and reading one takes time.
-        if (has_options and feature.option and getattr(config, feature.option))
+        if (feature.option and getattr(config, feature.option))
         or not {*feature.marks}.isdisjoint(marks)
     )

@@ -525,9 +525,11 @@ def _open_readers(
             manifest=work.manifest,
             scratch=work.providers.scratch,
             source_tensor=source_tensor,
-            reading=replace(
-                reading,
-                early=not work.providers.choices[ep].cls.needs_verified_payloads,
+            reading=Reading(
+                **{
+                    **vars(reading),
+                    "early": not work.providers.choices[ep].cls.needs_verified_payloads,
+                }
             ),
         )
         for ep, records in work.nodes.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_core.errors import (
@@ -27,13 +27,17 @@ from epctx_core.options.strict import log_without_effect
 from epctx_core.plugin import BuildInfo, Compatibility, ExecutionProvider, Purpose
 from epctx_core.plugin.provider import parse_provider_options
 from epctx_core.registry import guard
-from epctx_core.registry.records import PluginState, is_same_distribution
+from epctx_core.registry.records import (
+    PluginRecord,
+    PluginState,
+    is_same_distribution,
+)
 
 if TYPE_CHECKING:
     from epctx_core.context.manifest import ProviderFacts
     from epctx_core.context.node import ContextNodeRecord
     from epctx_core.options import SessionOptions
-    from epctx_core.registry import PluginRecord, Registry
+    from epctx_core.registry import Registry
 
 _log = logging.getLogger("epctx.session")
 
@@ -196,11 +200,13 @@ def choose_provider(
 
     options = parse_provider_options(cls.name, cls.options, merged)
     choice = ProviderChoice(
-        record=replace(
-            record,
-            state=PluginState.LOADED,
-            vendor=cls.vendor,
-            simulated=cls.simulated,
+        record=PluginRecord(
+            **{
+                **vars(record),
+                "state": PluginState.LOADED,
+                "vendor": cls.vendor,
+                "simulated": cls.simulated,
+            }
         ),
         cls=cls,
         options=options,

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from epctx_core.context.digests import IN_PLACE
 from epctx_core.context.manifest import NO_MANIFEST, find_manifest
@@ -95,23 +95,15 @@ class Chosen(Request):
     choices: Sequence[ProviderChoice] = ()
     skipped: Sequence[SkippedProvider] = ()
 
-    def admit(self, purpose: Purpose | None) -> Self:
-        """Decide the purpose of the EPs, and which of them there are for it."""
-        outcomes = self.stages.admit(self, self.outcomes, purpose)
-        return replace(
-            self,
-            purpose=purpose,
-            choices=[each for each in outcomes if isinstance(each, ProviderChoice)],
-            skipped=[each for each in outcomes if isinstance(each, SkippedProvider)],
-        )
-
     def find_kept_functions(self) -> Collection[FunctionId]:
         """Return the functions that EPs keep as calls."""
         # Such a call is a single node to all other EPs: only those count that will be
         # there.
-        chosen = self.admit(Purpose.RUN) if self.purpose is None else self
+        choices = self.choices
+        if self.purpose is None:
+            choices = _admit(self, self.outcomes, Purpose.RUN)["choices"]
         functions: set[FunctionId] = set()
-        for choice in chosen.choices:
+        for choice in choices:
             with blame(choice.record, "keeps_functions"):
                 functions.update(choice.cls.keeps_functions)
         return functions
@@ -222,8 +214,26 @@ def choose(
     """
     providers = providers or request.make_providers()
     outcomes = request.look_up()
-    chosen = Chosen(**vars(request), providers=providers, outcomes=outcomes)
-    return chosen.admit(purpose)
+    return Chosen(
+        **vars(request),
+        providers=providers,
+        outcomes=outcomes,
+        **_admit(request, outcomes, purpose),
+    )
+
+
+def _admit(
+    request: Request, outcomes: Sequence[Outcome], purpose: Purpose | None
+) -> dict[str, Any]:
+    """Return which of the EPs that were looked up there are for a purpose, as fields of
+    a `Chosen`.
+    """
+    admitted = request.stages.admit(request, outcomes, purpose)
+    return {
+        "purpose": purpose,
+        "choices": [each for each in admitted if isinstance(each, ProviderChoice)],
+        "skipped": [each for each in admitted if isinstance(each, SkippedProvider)],
+    }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -249,20 +259,17 @@ class Opened(Chosen):
         manifest = find_manifest(
             source.proto, source.path, lambda: source.digest, limit
         )
-        chosen, nodes, keepers = route_nodes(self, manifest, self.model.context_nodes)
-        return Routed(**vars(chosen), manifest=manifest, nodes=nodes, keepers=keepers)
+        routing = route_nodes(self, manifest, self.model.context_nodes)
+        return Routed(**routing, manifest=manifest)
 
     def keep_nodes(self) -> Routed:
         """Give no EPContext node to an EP: they stay as they are."""
         return Routed(**vars(self))
 
 
-_C = TypeVar("_C", bound=Chosen)
-
-
 def route_nodes(
-    chosen: _C, manifest: Manifest | None, nodes: Sequence[ContextNodeRecord]
-) -> tuple[_C, dict[str, list[ContextNodeRecord]], list[str]]:
+    chosen: Chosen, manifest: Manifest | None, nodes: Sequence[ContextNodeRecord]
+) -> dict[str, Any]:
     """Give each EPContext node to the EP that takes its source.
 
     Where sources decide, EPs are added: those of the nodes, and those that kept others
@@ -274,25 +281,26 @@ def route_nodes(
         nodes: the nodes.
 
     Returns:
-        The EPs with those that were added; EP name to its nodes, in the model's order;
-        and the EPs that kept nodes.
+        The fields of the request with its EPs, and `nodes` and `keepers` of a `Routed`.
 
     Raises:
         NotImplementedByProvider: no EP takes a node.
         InvalidArgument, PluginError: see `choose`; an EP is broken, or several could
             take a node and the host has not chosen.
     """
+    decided = dict(vars(chosen))
     if chosen.purpose is None:
-        chosen = chosen.admit(Purpose.LOAD if nodes else Purpose.RUN)
+        purpose = Purpose.LOAD if nodes else Purpose.RUN
+        decided |= _admit(chosen, chosen.outcomes, purpose)
     stated = manifest or NO_MANIFEST
-    choices = list(chosen.choices)
+    choices = decided["choices"] = list(decided["choices"])
 
     def add(record: PluginRecord) -> None:
-        if all(choice.name != record.name for choice in choices):
+        if record.name not in [choice.name for choice in choices]:
             choices.append(choose_provider(record, {}, chosen.session, chosen.registry))
 
     def find(node: ContextNodeRecord) -> str:
-        record = _find_taker(node, chosen, stated)
+        record = _find_taker(node, chosen, decided, stated)
         add(record)
         return record.name
 
@@ -307,30 +315,45 @@ def route_nodes(
     # None if the host named all that may be used.
     keepers = []
     for name in stated.keepers if chosen.requested is None else ():
-        keeper = find_keeper(name, chosen.registry, chosen.purpose or Purpose.RUN)
+        keeper = find_keeper(name, chosen.registry, decided["purpose"])
         if keeper is not None:
             keepers.append(keeper.name)
             add(keeper)
-    return replace(chosen, choices=choices), routed, keepers
+    return {**decided, "nodes": routed, "keepers": keepers}
 
 
 def _find_taker(
-    node: ContextNodeRecord, chosen: Chosen, manifest: Manifest
+    node: ContextNodeRecord,
+    chosen: Chosen,
+    decided: Mapping[str, Any],
+    manifest: Manifest,
 ) -> PluginRecord:
     """Return the EP that takes an EPContext node.
+
+    Args:
+        node: the node.
+        chosen: says what the host asked for.
+        decided: the EPs that there are, as fields of a `Chosen`.
+        manifest: what the model says about its payloads.
 
     Raises:
         NotImplementedByProvider: there is none.
     """
-    # Only EPs that the host allows are imported.
-    among: list[PluginRecord] | None = [choice.record for choice in chosen.choices]
+    choices: Sequence[ProviderChoice] = decided["choices"]
     if chosen.requested is None:
         maker = find_maker(node.source, manifest.providers, chosen.registry)
-        among = None if maker is None else [maker]
+        among = [maker] if maker else None
+    else:
+        # Only EPs that the host allows are imported.
+        among = [choice.record for choice in choices]
     record = chosen.registry.route(node.source, among=among)
     if record is None:
-        names = [choice.name for choice in chosen.choices]
-        raise no_provider_error(node, names, chosen.skipped, chosen.registry)
+        raise no_provider_error(
+            node,
+            [choice.name for choice in choices],
+            decided["skipped"],
+            chosen.registry,
+        )
     return record
 
 

@@ -19,6 +19,7 @@ from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.feature_table import find_features
 from epctx_core.frozen import dataclass
 from epctx_core.options.choices import CPU_EP
+from epctx_core.registry.records import is_name_of
 from epctx_core.sessions.host import CompileCancellation
 from epctx_core.sessions.providers import (
     Progress,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("epctx.session")
-_CPU_NAMES = frozenset({CPU_EP.lower(), "cpu"})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,7 +130,7 @@ class Request:
 
         outcomes: list[Outcome] = []
         for name, options in self.requested or ():
-            if name.lower() in _CPU_NAMES:
+            if is_name_of(name, CPU_EP):
                 continue
             found = self.stages.find(self, name)
             if isinstance(found, SkippedProvider):

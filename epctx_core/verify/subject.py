@@ -282,9 +282,10 @@ class Subject(Stages):
         """Give each EPContext node to the EP that takes its source, as far as there is
         one.
         """
-        self.chosen, self.nodes, self.keepers = route_nodes(
-            self.chosen, self.manifest, self.records
-        )
+        routing = route_nodes(self.chosen, self.manifest, self.records)
+        self.nodes = routing.pop("nodes")
+        self.keepers = routing.pop("keepers")
+        self.chosen = type(self.chosen)(**routing)
 
     def route(
         self, node: ContextNodeRecord, find: Callable[[ContextNodeRecord], str]
