@@ -20,8 +20,7 @@ class Feature(NamedTuple):
         stages: its class over `Stages`, as `module:name`.
         option: the attribute of `SessionConfig` that is true where it is on; empty for
             a feature that marks switch on and that reads its option itself.
-        marks: what also switches it on: keys of a manifest, attributes of EPContext
-            nodes, `COMPILE`.
+        marks: what also switches it on: keys of a manifest, `COMPILE`.
         is_shareable: whether a model of a share group can have it.
     """
 
@@ -38,7 +37,7 @@ FEATURES = (
     Feature(
         "epctx_core.features.weightless:Weightless",
         "weightless",
-        ("source_weights", "onnx_model_filename"),
+        ("source_weights",),
         is_shareable=False,
     ),
     Feature("epctx_core.features.optional_eps:OptionalProviders", "optional_providers"),

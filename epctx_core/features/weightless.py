@@ -6,8 +6,8 @@ one in a file, that file's name and the offset in it. It holds no path.
 
 The source is what the host gives (a buffer, or a path), or the file that the EPContext
 nodes name, beside the context model. Weights in files of their own need no source
-model: the manifest says where they lie. Each is checked against its digest before an EP
-gets it, and used where it lies.
+model: the manifest says where they lie. Each that it names is checked against its
+digest before an EP gets it; all are used where they lie.
 """
 
 from __future__ import annotations
@@ -142,11 +142,12 @@ class Weightless(Stages):
         an optimiser or the EP made, or that lies in a subgraph.
         """
         mode = request.config.weightless
-        if not mode or not isinstance(weight, Weight):
-            return None
-        if mode is WeightlessMode.EXTERNAL_ONLY and not _find_location(weight, source):
-            return None
-        return weight.source_name
+        is_left = mode is WeightlessMode.ALL or (
+            mode is WeightlessMode.EXTERNAL_ONLY and _find_location(weight, source)
+        )
+        if is_left and isinstance(weight, Weight):
+            return weight.source_name
+        return super().leave_weight(request, source, weight)
 
     def describe_model(
         self,

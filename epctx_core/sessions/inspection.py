@@ -189,8 +189,7 @@ def inspect_model(
         *map(decode_name, list_external_locations(model)),
     )
     stated = manifest or NO_MANIFEST
-    marks = {*stated.parts}.union(*(record.attributes for record in records))
-    facts = make_stages(SessionConfig(), marks).read_facts(stated, records)
+    facts = make_stages(SessionConfig(), stated.parts).read_facts(stated, records)
     # A model may have very many nodes, all of a few sources.
     plugins = {
         source: _find_plugin(source, registry, stated.providers)

@@ -257,8 +257,8 @@ class Stages:
     def route(
         self, node: ContextNodeRecord, find: Callable[[ContextNodeRecord], str]
     ) -> str | None:
-        """Return the EP that takes the first EPContext node of a source; None if the
-        session goes on without one.
+        """Return the EP that takes the first EPContext node of a source; None for a
+        verification that goes on without one.
         """
         return find(node)
 

@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from epctx_core.plugin import ContextNode
     from epctx_core.registry import Registry
     from epctx_core.sessions.routing import ProviderChoice
-    from epctx_core.sessions.stages import CompileJob
 
 _FETCH = "Fetch the model again, or compile again."
 READING_SECONDS = 60.0
@@ -480,9 +479,6 @@ class Subject(Stages):
                 super().load(ep, nodes, load)
                 self.note_reader(nodes, self.chosen.providers.choices[ep])
         return [CompiledPartition(None)] * len(nodes)
-
-    def compile(self, job: CompileJob) -> None:
-        """Compile nothing."""
 
 
 def make_subject(
