@@ -256,7 +256,6 @@ class ProviderPart:
         self.ep = ep
         self.descriptions = descriptions
         self._described = described
-        self._common: Mapping[str, str] = {}
         self.payloads = descriptions.payloads
         self._writers = descriptions.payloads.writers
         self.nodes: dict[GraphPartition, Replacement] = {}
@@ -278,11 +277,10 @@ class ProviderPart:
         Args:
             common: further attributes of each.
         """
-        self._common = common
         for description in self._described:
-            self._add(description)
+            self._add(description, common)
 
-    def _add(self, description: EPContextNode) -> None:
+    def _add(self, description: EPContextNode, common: Mapping[str, str]) -> None:
         """Make the node of one partition."""
         partition: Any = description.partition
         main = bool(description.main_context)
@@ -310,11 +308,15 @@ class ProviderPart:
             self._forms.add(form)
             self._carried.add(cache if main else None)
             self.to_read.append(partition.node_name)
-        template = self._find_template(description, main, cache)
+        template = self._find_template(description, common, main, cache)
         self.nodes[partition] = NodeDraft(*template, partition)
 
     def _find_template(
-        self, description: EPContextNode, main: bool, cache: bytes | None
+        self,
+        description: EPContextNode,
+        common: Mapping[str, str],
+        main: bool,
+        cache: bytes | None,
     ) -> tuple[NodeProto, int]:
         """Return the node without what differs between equal ones, and the index of its
         `partition_name`: attributes are few, and an EP gives many nodes the same
@@ -325,7 +327,7 @@ class ProviderPart:
         if key not in self._templates:
             template = make_context_node(
                 NodeProto(doc_string=doc),
-                {**description.attributes, **self._common},
+                {**description.attributes, **common},
                 source=self.ep,
                 main_context=main,
                 embed_mode=self.payloads.embedded,

@@ -10,25 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from epctx_core.errors import (
-    concealed,
-    convert_errors,
-    describe,
-)
+from epctx_core.errors import concealed, convert_errors, describe
 from epctx_core.options.choices import PROFILE
-from epctx_core.plugin import (
-    CompiledPartition,
-    ProviderContext,
-    Purpose,
-)
+from epctx_core.plugin import CompiledPartition, ProviderContext, Purpose
 from epctx_core.plugin.hookspecs import HOOKS
 from epctx_core.process import keep_forever
 from epctx_core.registry import guard
 from epctx_core.registry.instances import ProviderInstances, collect_closers
 from epctx_core.registry.lookup import NAMES_VARIABLE, TRACE_VARIABLE
-from epctx_core.sessions.routing import (
-    ProviderChoice,
-)
+from epctx_core.sessions.routing import ProviderChoice
 from epctx_core.sessions.workspaces import SessionWorkspace
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ are (`Opened.keep_nodes`); only a model without any is optimised.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from dataclasses import field, replace
 from functools import partial
@@ -73,8 +72,6 @@ if TYPE_CHECKING:
     from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.routing import Outcome
     from epctx_core.sessions.source import OpenModel
-
-_log = logging.getLogger("epctx.session")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -21,11 +21,7 @@ from epctx_core.frozen import dataclass
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.records import is_name_of
 from epctx_core.sessions.host import CompileCancellation
-from epctx_core.sessions.providers import (
-    Progress,
-    ProviderSession,
-    check_progress,
-)
+from epctx_core.sessions.providers import Progress, ProviderSession, check_progress
 from epctx_core.sessions.routing import SkippedProvider, accept, choose_provider
 
 if TYPE_CHECKING:
@@ -48,11 +44,7 @@ if TYPE_CHECKING:
     )
     from epctx_core.registry import PluginRecord, Registry
     from epctx_core.sessions.assignment import Assignment
-    from epctx_core.sessions.routing import (
-        Outcome,
-        ProviderChoice,
-        ProviderRequest,
-    )
+    from epctx_core.sessions.routing import Outcome, ProviderChoice, ProviderRequest
     from epctx_core.sessions.source import OpenModel
 
 

@@ -204,7 +204,7 @@ def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode
     findings = subject.findings
     label = choice.record.label
     chosen = subject.chosen
-    if choice.name in find_contained(chosen, subject.nodes, subject.manifest):
+    if choice.name == find_contained(chosen, subject.nodes, subject.manifest):
         # As in a load; the rehearsal passes over it, too.
         findings.add(
             "container-not-checked",

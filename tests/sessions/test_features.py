@@ -96,10 +96,7 @@ def test_the_option_of_a_feature_is_read_by_it_alone(option, place):
         path
         for path in CORE_FOLDER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute)
-        and node.attr == option
-        # The name of a class or module of the same spelling is no option.
-        and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Attribute) and node.attr == option
     }
 
     assert readers <= {own, CORE_FOLDER / "options" / "session_options.py"}

@@ -273,7 +273,7 @@ class Request:
             secret,
             [
                 (host.name, host.plugin)
-                for host in self._request.make_providers().instances.host_plugins
+                for host in self._providers.instances.host_plugins
             ],
         )
         return keys.key_of(parts), parts
@@ -542,6 +542,10 @@ class Request:
         return ext.Request.from_options(
             self.model, options, self.registry, options.providers
         )
+
+    @cached_property
+    def _providers(self) -> Any:
+        return self._request.make_providers()
 
 
 def _describe_share(record: store.EntryRecord) -> str:
