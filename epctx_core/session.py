@@ -410,7 +410,7 @@ def open_session(request: Request) -> SessionState:
     exporter = None
     if exports:
         # Loading and running need nothing of compiling to files.
-        from epctx_core.compiling.compile import prepare_export
+        from epctx_core.compiling.compiler import prepare_export
 
         exporter = prepare_export(request)
     return load_session(request, exporter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field, replace
 from functools import partial
@@ -15,7 +15,6 @@ from epctx_core.compiling.descriptions import check_names
 from epctx_core.compiling.destination import (
     Destination,
     Outputs,
-    make_destination,
     report_writing,
 )
 from epctx_core.compiling.emit import (
@@ -25,8 +24,7 @@ from epctx_core.compiling.emit import (
     make_context_model,
     make_weight_filter,
 )
-from epctx_core.compiling.group import Group, check_shared_options, join_group
-from epctx_core.compiling.initializers import check_weights_fit, make_placement
+from epctx_core.compiling.initializers import check_weights_fit
 from epctx_core.compiling.pass_through import PassThrough, find_existing
 from epctx_core.compiling.provenance import check_mix
 from epctx_core.compiling.report import (
@@ -47,7 +45,6 @@ from epctx_core.errors import (
 )
 from epctx_core.feature_table import COMPILE
 from epctx_core.frozen import dataclass
-from epctx_core.graph.model_io import get_model_path
 from epctx_core.graph.weights import share_digests
 from epctx_core.options import (
     GraphOptimizationLevel,
@@ -66,6 +63,7 @@ from epctx_core.sessions.stages import make_stages
 
 if TYPE_CHECKING:
     from epctx_core.sessions.providers import ProviderSession
+    from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.stage_values import Assigned, Chosen, Opened, Started
     from epctx_core.sessions.stages import Request
 
@@ -79,9 +77,8 @@ ModelSink: TypeAlias = "Callable[[Iterator[memoryview]], None]"
 class Compile:
     """Compile of one context model, stage by stage.
 
-    `run` takes all stages. A share group takes them to `compile` and writes its members
-    together. A session that exports hands its own values over: it calls `settle`,
-    `check_hooks`, `check` and `write`.
+    `run` takes all stages. A session that exports hands its own values over: it calls
+    `settle`, `check_hooks`, `check` and `write`.
 
     Args:
         request: the source, the host's options and EPs.
@@ -93,8 +90,6 @@ class Compile:
         sink: gets the bytes of the model; None for the destination's file.
         deliver: the host's write callback; None for files.
         plain: whether a model of which nothing was compiled is written.
-        group: the share group that the model is a member of; None to join one that
-            session options drive, if they ask for it.
 
     Attributes:
         providers: the EPs, once they are chosen.
@@ -115,7 +110,6 @@ class Compile:
     sink: ModelSink | None = None
     deliver: WriteCallback | None = None
     plain: bool = True
-    group: Group | None = None
     providers: ProviderSession = field(init=False)
     work: Assigned = field(init=False)
     existing: PassThrough = field(init=False)
@@ -197,19 +191,7 @@ class Compile:
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Raise for a mistake in the output that does not depend on the source."""
-        if self.is_shared:
-            check_shared_options(
-                self.request.config,
-                embedded=self.embedded,
-                is_delivered=self.deliver is not None,
-                is_streamed=self.sink is not None,
-            )
         self._resolve_destination("", has_payloads=has_payloads).check_path()
-
-    @property
-    def is_shared(self) -> bool:
-        """True for a member of a share group, also of one that it has yet to join."""
-        return self.request.config.share_contexts or self.group is not None
 
     @property
     def writes_binaries(self) -> bool:
@@ -230,14 +212,10 @@ class Compile:
 
     @contextmanager
     def settle(self, work: Opened) -> Iterator[WorkspaceOf]:
-        """Settle destination and share group before an EP is made; the group is left at
-        the end.
-
-        Gives the workspaces that EPs share with other models of the group.
+        """Settle where files go, before an EP is made; give the EPs' workspaces.
 
         Raises:
-            InvalidArgument, Fail: see `Destination.check`; a share group's model that
-                is a context model already.
+            InvalidArgument, Fail: see `Destination.check`.
             InvalidGraph, NotImplementedByProvider: see `find_existing`.
         """
         self.providers = work.providers
@@ -252,15 +230,6 @@ class Compile:
             kept=(),
             copied=(),
         )
-        if self.is_shared and model.context_nodes:
-            # Its payloads would not be the group's.
-            raise InvalidArgument(
-                f"{model.source.where} is a context model already (EPContext "
-                f"node {model.context_nodes[0].name!r}), and a share group "
-                "takes models that are not.",
-                path=model.source.path,
-                hint="Compile the model that it was made from.",
-            )
         self.existing = find_existing(
             model,
             destination,
@@ -269,23 +238,13 @@ class Compile:
             delivered=self.deliver is not None,
         )
         self.destination = self.existing.destination
-        # A share group's are checked when it ends and its models are known.
-        named = choices if self.writes_binaries and not self.is_shared else ()
-        self.destination.check(
-            {c.name: self.destination.binary_name(c.binary_suffix) for c in named}
-        )
-        with ExitStack() as stack:
-            # Not before: a model that is refused must not begin a new group.
-            if self.is_shared and self.group is None:
-                self.group = stack.enter_context(join_group(self.destination, choices))
-                # A session that reads its model again comes here again, and this group
-                # may be over by then.
-                stack.callback(setattr, self, "group", None)
-            if self.group is None:
-                yield make_private_workspace
-            else:
-                share_digests(model.source.weights.values(), self.group.digests)
-                yield self.group.workspace_of
+        self.destination.check(self.name_binaries(choices))
+        yield make_private_workspace
+
+    def name_binaries(self, choices: Sequence[ProviderChoice]) -> Mapping[str, str]:
+        """Return the binary that this compile writes for each EP, by the EP's name."""
+        named = choices if self.writes_binaries else ()
+        return {c.name: self.destination.binary_name(c.binary_suffix) for c in named}
 
     def compile(self, work: Opened, workspace_of: WorkspaceOf) -> Assigned:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions
@@ -351,30 +310,18 @@ class Compile:
         )
 
     def write(self, work: Assigned) -> None:
-        """Write the context model and its files, all or none; a share group writes its
-        members itself.
-        """
-        is_written = bool(
-            work.assignment.partitions or self.existing.records or self.plain
-        )
-        if self.group is None:
-            if is_written:
-                self.publish()
-            else:
-                _log.warning(
-                    (
-                        "nothing was compiled of %s, so there is no context model to "
-                        "write."
-                    ),
-                    work.model.source.where,
-                )
-        elif is_written or work.config.stop_sharing:
-            binaries = self.group.write(
-                [self] if is_written else [], self, is_end=work.config.stop_sharing
+        """Write the context model and its files, all or none."""
+        if self.is_written(work):
+            self.publish()
+        else:
+            _log.warning(
+                "nothing was compiled of %s, so there is no context model to write.",
+                work.model.source.where,
             )
-            self.payloads = tuple(
-                OutputFile.from_entry(each.make_entry()) for each in binaries
-            )
+
+    def is_written(self, work: Assigned) -> bool:
+        """Return whether there is a context model to write."""
+        return bool(work.assignment.partitions or self.existing.records or self.plain)
 
     def describe(
         self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS
@@ -550,32 +497,3 @@ class Compile:
         for chunk in chunks:
             self.request.cancel.raise_if_requested()
             yield chunk
-
-
-@convert_errors("loading the model")
-def prepare_export(request: Request) -> Compile:
-    """Return the compile that writes the context model of a session; never over one
-    that exists, as in ONNX Runtime.
-
-    Args:
-        request: that of the session.
-
-    Raises:
-        InvalidArgument: options that contradict a share group, or an output path that
-            names a folder.
-        Fail: the context model exists, or the system refuses its path.
-    """
-    config = request.config
-    export = Compile(
-        request=request,
-        destination=make_destination(
-            get_model_path(request.source),
-            config.context_file_path,
-            replace=False,
-            placement=make_placement(None, 0, None, config.external_initializers_file),
-        ),
-        embedded=config.embed,
-        plain=False,
-    )
-    export.check_destination()
-    return export

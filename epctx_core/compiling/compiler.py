@@ -8,15 +8,18 @@ import io
 import os
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from epctx_core.compiling.compile import Compile, ModelSink
 from epctx_core.compiling.destination import Destination, make_destination
-from epctx_core.compiling.group import Group
+from epctx_core.compiling.group import (
+    Group,
+    Member,
+    count_saved_bytes,
+    find_compile_class,
+)
 from epctx_core.compiling.initializers import (
     DEFAULT_THRESHOLD,
     LocationFunc,
@@ -46,9 +49,8 @@ from epctx_core.sessions.stages import Request
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from epctx_core.compiling.compile import Compile, ModelSink
     from epctx_core.context.callbacks import WriteCallback
-    from epctx_core.context.payload_writer import PayloadWriter
-    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.mapping import ModelInput, PathInput
     from epctx_core.sessions.providers import Progress
 
@@ -265,8 +267,9 @@ class ModelCompiler:
                 "Compilation is already in progress with this ModelCompiler.",
                 hint=_BUSY,
             )
+        config = self._session.config()
         try:
-            self._report = Compile(
+            self._report = find_compile_class(config)(
                 request=Request.from_options(
                     self._model,
                     self._session,
@@ -276,9 +279,7 @@ class ModelCompiler:
                 ),
                 destination=make_destination(
                     get_model_path(self._model),
-                    self._session.config().context_file_path
-                    if output is None
-                    else output,
+                    config.context_file_path if output is None else output,
                     replace=not self._flags
                     & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS,
                     binaries=self._binary_information,
@@ -398,7 +399,7 @@ class ShareGroup:
         self._progress = host.wrap_progress(progress)
         self._registry = registry
         self._group = Group()
-        self._members: list[Compile] = []
+        self._members: list[Member] = []
         self._open = ExitStack()
         self._report: ShareReport | None = None
         # The group in another process, which its first model may ask for.
@@ -432,11 +433,13 @@ class ShareGroup:
         if not self._is_over:
             if self._members and os.getpid() == self._process:
                 names = ", ".join(repr(m.destination.model) for m in self._members)
-                message = (
+                warnings.warn(
                     f"the share group of {names} was left without an end: nothing was "
-                    "written."
+                    "written.",
+                    ResourceWarning,
+                    stacklevel=2,
+                    source=self,
                 )
-                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.discard()
 
     @property
@@ -531,8 +534,11 @@ class ShareGroup:
         here.
         """
         config = host.copy_options(session).config()
-        is_wanted = config.compile_isolation is not Isolation.NONE
-        if self._isolated is None and is_wanted and not self._members:
+        if (
+            self._isolated is None
+            and not self._members
+            and config.compile_isolation is not Isolation.NONE
+        ):
             from epctx_core.sessions.isolation import use_isolation
 
             arguments = {
@@ -552,7 +558,7 @@ class ShareGroup:
         model: ModelInput,
         session: SessionOptions,
         name: str | None,
-    ) -> Compile:
+    ) -> Member:
         config = session.config()
         if config.stop_sharing or config.context_file_path is not None:
             option = (
@@ -569,7 +575,7 @@ class ShareGroup:
                 ),
             )
         path = get_model_path(host.check_model_argument(model))
-        return Compile(
+        return Member(
             request=Request.from_options(
                 model, session, self._registry, session.providers, self._progress
             ),
@@ -661,8 +667,8 @@ class ShareGroup:
         )
         used = {
             file.casefold()
-            for each in (member.destination for member in self._members)
-            for file in (each.model, each.placement.file)
+            for member in self._members
+            for file in (member.destination.model, member.destination.placement.file)
             if file is not None
         }
         for file in (output.name, initializers):
@@ -685,40 +691,6 @@ class ShareGroup:
         )
 
 
-def count_saved_bytes(
-    members: Iterable[Iterable[GraphPartition]], payloads: Iterable[PayloadWriter]
-) -> int:
-    """Count the bytes of weights that separate binaries would store again.
-
-    Only weights that lie in a payload as the models have them count: of what an EP
-    converted, or wrote as mere bytes, nobody knows which models it serves.
-
-    Args:
-        members: the partitions of each model.
-        payloads: what was written for all of them.
-    """
-    users = Counter(
-        weight
-        for partitions in members
-        for weight in {
-            (p.ep, w.digest, w.nbytes) for p in partitions for w in p.weights.values()
-        }
-    )
-    stored = Counter(
-        (payload.ep, segment.digest, segment.length)
-        for payload in payloads
-        for segment in payload.make_entry().segments
-        if segment.is_weight
-    )
-
-    # An EP may store one weight in several payloads.
-    return sum(
-        count * weight[-1]
-        for weight, count in (users - stored).items()
-        if weight in stored
-    )
-
-
 def _parse_embed(argument: object, config: SessionConfig) -> bool:
     """Return whether to store payloads in the model: the argument, or without one the
     session option.
@@ -735,3 +707,32 @@ def _parse_embed(argument: object, config: SessionConfig) -> bool:
             hint="Leave it out to use ep.context_embed_mode.",
         )
     return bool(argument)
+
+
+@convert_errors("loading the model")
+def prepare_export(request: Request) -> Compile:
+    """Return the compile that writes the context model of a session; never over one
+    that exists, as in ONNX Runtime.
+
+    Args:
+        request: that of the session.
+
+    Raises:
+        InvalidArgument: options that contradict a share group, or an output path that
+            names a folder.
+        Fail: the context model exists, or the system refuses its path.
+    """
+    config = request.config
+    export = find_compile_class(config)(
+        request=request,
+        destination=make_destination(
+            get_model_path(request.source),
+            config.context_file_path,
+            replace=False,
+            placement=make_placement(None, 0, None, config.external_initializers_file),
+        ),
+        embedded=config.embed,
+        plain=False,
+    )
+    export.check_destination()
+    return export

@@ -13,22 +13,27 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from epctx_core.compiling.compile import Compile
 from epctx_core.compiling.destination import Destination, Outputs, report_writing
 from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
+from epctx_core.compiling.report import OutputFile
 from epctx_core.context.manifest import MANIFEST, dump_manifest, read_manifest
 from epctx_core.context.metadata import set_metadata
 from epctx_core.context.receipts import note_published
 from epctx_core.errors import Fail, InvalidArgument, PluginError
 from epctx_core.feature_table import FEATURES
+from epctx_core.frozen import dataclass
 from epctx_core.graph.mapping import read_small_file
 from epctx_core.graph.model_io import MOST_BYTES
+from epctx_core.graph.weights import share_digests
 from epctx_core.options import SessionConfig
 from epctx_core.plugin.protos import ModelProto
 from epctx_core.process import PerProcess, pause_collection
@@ -38,53 +43,14 @@ from epctx_core.sessions.shared_workspaces import fingerprint_providers
 from epctx_core.sessions.workspaces import SessionWorkspace, shared_workspaces
 
 if TYPE_CHECKING:
-    from epctx_core.compiling.report import OutputFile
     from epctx_core.context.payload_writer import PayloadWriter
+    from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.mapping import ExtentDigests
+    from epctx_core.sessions.providers import WorkspaceOf
     from epctx_core.sessions.routing import ProviderChoice
-    from epctx_core.sessions.stage_values import Assigned
+    from epctx_core.sessions.stage_values import Assigned, Opened
 
 _log = logging.getLogger("epctx.sharing")
-
-
-def check_shared_options(
-    config: SessionConfig, *, embedded: bool, is_delivered: bool, is_streamed: bool
-) -> None:
-    """Raise InvalidArgument for options that leave nothing to share, before a model is
-    read.
-
-    Args:
-        config: the host's options.
-        embedded: whether payloads are stored in the model.
-        is_delivered: whether they go to a write callback.
-        is_streamed: whether the model goes to bytes or a stream.
-    """
-    for problem, is_set in {
-        (
-            "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each other"
-        ): embedded,
-        "a share group cannot hand payloads to a write callback": is_delivered,
-        (
-            "a model of a share group cannot be compiled to bytes or to a stream"
-        ): is_streamed,
-        **{
-            (
-                f"{getattr(SessionConfig, feature.option).key} and "
-                "ep.share_ep_contexts=1 contradict each other"
-            ): getattr(config, feature.option)
-            for feature in FEATURES
-            if not feature.is_shareable
-        },
-    }.items():
-        if is_set:
-            raise InvalidArgument(
-                f"{problem}.",
-                hint=(
-                    "A share group is context models in files, with binaries in files "
-                    "beside them that hold the weights of all: leave one of the two "
-                    "out."
-                ),
-            )
 
 
 def read_published(path: Path, digest: str) -> bytes:
@@ -108,23 +74,6 @@ def read_published(path: Path, digest: str) -> bytes:
             "models together.",
         )
     return data
-
-
-class Member(Protocol):
-    """Compile of one model of a share group; see `Compile`."""
-
-    work: Assigned
-    destination: Destination
-    files: tuple[OutputFile, ...]
-
-    def time_stage(self, name: str) -> AbstractContextManager[None]:
-        """Add the time spent inside to a stage."""
-
-    def describe(self, outputs: Outputs, earlier: GraphsByModel) -> ContextModel:
-        """Return the context model, not yet written."""
-
-    def finish(self, context: ContextModel, outputs: Outputs) -> None:
-        """Write the model itself."""
 
 
 class Group:
@@ -293,6 +242,104 @@ class Group:
             close_quietly(workspace.close, "closing what an EP kept for a share group")
 
 
+@dataclass(kw_only=True, eq=False)
+class Member(Compile):
+    """Compile of one model of a share group; its group writes all members together.
+
+    Args:
+        group: the group; None to join one that session options drive.
+    """
+
+    group: Group | None = None
+
+    def check_destination(self, *, has_payloads: bool = True) -> None:
+        """Refuse options that leave nothing to share, too."""
+        config = self.request.config
+        problems = {
+            (
+                "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each "
+                "other"
+            ): self.embedded,
+            "a share group cannot hand payloads to a write callback": self.deliver,
+            (
+                "a model of a share group cannot be compiled to bytes or to a stream"
+            ): self.sink,
+            **{
+                (
+                    f"{getattr(SessionConfig, feature.option).key} and "
+                    "ep.share_ep_contexts=1 contradict each other"
+                ): getattr(config, feature.option)
+                for feature in FEATURES
+                if not feature.is_shareable
+            },
+        }
+        for problem, is_set in problems.items():
+            if is_set:
+                raise InvalidArgument(
+                    f"{problem}.",
+                    hint=(
+                        "A share group is context models in files, with binaries in "
+                        "files beside them that hold the weights of all: leave one of "
+                        "the two out."
+                    ),
+                )
+        super().check_destination(has_payloads=has_payloads)
+
+    @contextmanager
+    def settle(self, work: Opened) -> Iterator[WorkspaceOf]:
+        """Join the group, too, and leave it at the end; give the workspaces that EPs
+        share with its other models.
+
+        Raises:
+            InvalidArgument: the model is a context model already.
+            EpctxError: see `Compile.settle`.
+        """
+        model = work.model
+        if model.context_nodes:
+            # Its payloads would not be the group's.
+            raise InvalidArgument(
+                f"{model.source.where} is a context model already (EPContext "
+                f"node {model.context_nodes[0].name!r}), and a share group "
+                "takes models that are not.",
+                path=model.source.path,
+                hint="Compile the model that it was made from.",
+            )
+        with super().settle(work), ExitStack() as stack:
+            # Not before: a model that is refused must not begin a new group.
+            if self.group is None:
+                joined = join_group(self.destination, work.choices)
+                self.group = stack.enter_context(joined)
+                # A session that reads its model again comes here again, and this group
+                # may be over by then.
+                stack.callback(setattr, self, "group", None)
+            share_digests(model.source.weights.values(), self.group.digests)
+            yield self.group.workspace_of
+
+    def name_binaries(self, choices: Sequence[ProviderChoice]) -> Mapping[str, str]:  # noqa: ARG002 - see `Compile`
+        """Return none: they are checked when the group ends and its models are
+        known.
+        """
+        return {}
+
+    def write(self, work: Assigned) -> None:
+        """Have a group that session options drive write the model, and its binaries if
+        this is its last.
+        """
+        is_written = self.is_written(work)
+        is_end = work.config.stop_sharing
+        if self.group is not None and (is_written or is_end):
+            members = [self] if is_written else []
+            binaries = self.group.write(members, self, is_end=is_end)
+            self.payloads = tuple(
+                OutputFile.from_entry(each.make_entry()) for each in binaries
+            )
+
+
+def find_compile_class(config: SessionConfig) -> type[Compile]:
+    """Return the class of a compile with these options."""
+    return Member if config.share_contexts else Compile
+
+
 def _describe(
     member: Member,
     publication: Publication,
@@ -417,3 +464,37 @@ def abandon_open_groups() -> None:
     _, groups = _open_groups.get()
     for group in list(groups.values()):
         group.close()
+
+
+def count_saved_bytes(
+    members: Iterable[Iterable[GraphPartition]], payloads: Iterable[PayloadWriter]
+) -> int:
+    """Count the bytes of weights that separate binaries would store again.
+
+    Only weights that lie in a payload as the models have them count: of what an EP
+    converted, or wrote as mere bytes, nobody knows which models it serves.
+
+    Args:
+        members: the partitions of each model.
+        payloads: what was written for all of them.
+    """
+    users = Counter(
+        weight
+        for partitions in members
+        for weight in {
+            (p.ep, w.digest, w.nbytes) for p in partitions for w in p.weights.values()
+        }
+    )
+    stored = Counter(
+        (payload.ep, segment.digest, segment.length)
+        for payload in payloads
+        for segment in payload.make_entry().segments
+        if segment.is_weight
+    )
+
+    # An EP may store one weight in several payloads.
+    return sum(
+        count * weight[-1]
+        for weight, count in (users - stored).items()
+        if weight in stored
+    )

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epctx_core.compiling.compile import Compile, prepare_export
+from epctx_core.compiling.compile import Compile
+from epctx_core.compiling.compiler import prepare_export
 from epctx_core.compiling.destination import make_destination
 from epctx_core.compiling.initializers import DEFAULT_THRESHOLD, make_placement
 from epctx_core.context.node import is_context_node
