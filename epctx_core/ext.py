@@ -67,6 +67,9 @@ exactly its own version of the core.
     onnx's inference without what ends the process (epctx-files, epctx-onnxruntime).
 `known_ep`:
     keeping vendors' names from new plugins (epctx-cli).
+`prepare_claimed`:
+    having EPs load and compile their nodes of a graph that another host owns
+    (onnxruntime-ep-epctx).
 `parse_json`:
     counting what a message, a manifest or a result has before it is decoded
     (epctx-bench, epctx-cache, epctx-files, epctx-isolation, epctx-onnxruntime,
@@ -144,7 +147,7 @@ _HOME = {
     "epctx_core.registry.installed": ("list_distributions",),
     "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),
-    "epctx_core.sessions.load": ("SessionState",),
+    "epctx_core.sessions.load": ("SessionState", "prepare_claimed"),
     "epctx_core.sessions.routing": ("ProviderChoice",),
     "epctx_core.sessions.source": ("digest_model",),
     "epctx_core.sessions.stage_values": ("choose",),

@@ -261,35 +261,52 @@ def prepare(
         exporter: see `load_session`.
         readers: EP name to the reader of its payloads, if they were read before.
     """
-    span = work.providers.instances.span
-    model = work.model
-    assignment = work.assignment
     groups = _divide(work, exporter)
 
     def divide_again() -> None:
         nonlocal groups
         groups = _divide(work, exporter)
 
+    steps = prepare_claimed(work, folder, readers, divide_again)
+    work.providers.cancel.raise_if_requested()
+    with work.providers.instances.span("prepare"):
+        add_left_over(steps, groups, work.assignment.refusals, work.engine)
+
+    # Written last: a session that cannot be made leaves no files.
+    if exporter is not None:
+        work.model.checks.finish()
+        exporter.write(work)
+    for part, cpu in groups:
+        part.fix(cpu)
+    return steps
+
+
+def prepare_claimed(
+    work: Assigned,
+    folder: ModelFolder | None,
+    readers: Mapping[str, PayloadReader] | None = None,
+    check: Callable[[], object] = bool,
+) -> StepsByGraph:
+    """Have EPs load and compile their nodes; the others are left to a host that owns
+    the graph.
+
+    Args:
+        work: the nodes of each EP.
+        folder: the folder of context binaries.
+        readers: see `prepare`.
+        check: see `Assigned.compile`.
+    """
+    span = work.providers.instances.span
     with span("load"):
         if readers is None:
             readers = _open_readers(work, folder) if work.nodes else {}
         steps = load_context_nodes(work, readers)
-    require_one_state(model.opened, model.source.where)
+    require_one_state(work.model.opened, work.model.source.where)
 
-    if assignment.claimed:
+    if work.assignment.claimed:
         with span("compile"):
-            compiled = work.compile(divide_again).compiled
+            compiled = work.compile(check).compiled
             add_compiled(steps, compiled, work.providers.instances)
-    work.providers.cancel.raise_if_requested()
-    with span("prepare"):
-        add_left_over(steps, groups, assignment.refusals, work.engine)
-
-    # Written last: a session that cannot be made leaves no files.
-    if exporter is not None:
-        model.checks.finish()
-        exporter.write(work)
-    for part, cpu in groups:
-        part.fix(cpu)
     return steps
 
 

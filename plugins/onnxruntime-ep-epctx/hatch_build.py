@@ -1,0 +1,81 @@
+"""Compiles the library that onnxruntime loads, for a wheel and for an editable install.
+
+The compiler is that of the environment variable CC, else `cc`, else `ziglang`, which
+makes the wheels of a release: `EPCTX_TARGET=aarch64-linux-gnu.2.17` is zig's name of the
+machine that a wheel is for. An editable install without a compiler has no library;
+`get_library_path()` then says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+LIBRARY = "src/onnxruntime_ep_epctx/libonnxruntime_ep_epctx.so"
+FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
+LINKER_FLAGS = ("-shared", "-s", "-ldl")
+
+
+def find_compiler(target: str) -> list[str]:
+    """Return the command of a C compiler; empty if there is none.
+
+    Args:
+        target: the machine to compile for, as zig names it; empty for this one.
+    """
+    if target:
+        return [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    if given := os.environ.get("CC"):
+        return shlex.split(given)
+    if found := shutil.which("cc") or shutil.which("gcc"):
+        return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return []
+
+
+def find_tag(target: str) -> str:
+    """Return the platform of a wheel: manylinux for a release, else this machine."""
+    if not target:
+        return sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    machine, _, glibc = target.partition("-linux-gnu.")
+    return f"manylinux_{glibc.replace('.', '_')}_{machine}"
+
+
+class LibraryBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Build hook for the library."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile the library.
+
+        Raises:
+            RuntimeError: a wheel is to be built, and there is no compiler.
+        """
+        if self.target_name != "wheel":
+            return
+        target = os.environ.get("EPCTX_TARGET", "")
+        compiler = find_compiler(target)
+        root = Path(self.root)
+        if not compiler:
+            if version == "editable":
+                self.app.display_warning("no C compiler: installed without its library")
+                return
+            raise RuntimeError(
+                "onnxruntime-ep-epctx needs a C compiler: install gcc, or ziglang by pip."
+            )
+        sources = [str(path) for path in sorted((root / "native").glob("*.c"))]
+        library = root / LIBRARY
+        subprocess.run(
+            [*compiler, *FLAGS, *sources, "-o", str(library), *LINKER_FLAGS], check=True
+        )
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{find_tag(target)}"
+        build_data["artifacts"].append(LIBRARY)

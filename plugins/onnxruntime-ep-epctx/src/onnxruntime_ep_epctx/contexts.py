@@ -1,0 +1,188 @@
+"""EPContext nodes between epctx and onnxruntime, which writes the context model.
+
+epctx keeps digests of payloads in a manifest, in the metadata of a model. onnxruntime
+lets no EP write metadata, so the manifest travels in an attribute of the EP's first
+node.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from epctx_core import (
+    GraphOptimizationLevel,
+    ModelCompiler,
+    OrtExternalInitializerInfo,
+    SessionOptions,
+)
+from epctx_core.plugin.protos import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    make_tensor_type_proto,
+)
+from onnxruntime_ep_epctx.graph import GraphCopy
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import ExecutionProvider
+    from onnxruntime_ep_epctx.hosted import FusedNode
+
+MANIFEST_ATTRIBUTE = "epctx_manifest"
+_MANIFEST = "epctx.manifest"
+"""Key of the manifest in a model's metadata."""
+_COMPATIBILITY = "ep_compatibility_info."
+
+
+class ContextNodes(NamedTuple):
+    """EPContext nodes of one compile.
+
+    Attributes:
+        nodes: named as onnxruntime's fused nodes, in their order.
+        compatibility_info: the EP's text about them; may be empty.
+    """
+
+    nodes: Sequence[NodeProto]
+    compatibility_info: str
+
+
+class Exported(NamedTuple):
+    """Context model that epctx compiled of a graph of onnxruntime's.
+
+    Attributes:
+        model: has its EPContext nodes, among others.
+        copy: the graph.
+    """
+
+    model: ModelProto
+    copy: GraphCopy
+
+    def as_copy(self) -> GraphCopy:
+        """Return the EPContext nodes alone, to be loaded."""
+        nodes = self.model.graph.node
+        indices = [i for i, node in enumerate(nodes) if node.op_type == "EPContext"]
+        compiled = GraphCopy(model=self.model, nodes=[0] * len(nodes))
+        return keep_context_nodes(compiled, indices)
+
+    def name_after(self, fused: Sequence[FusedNode]) -> ContextNodes:
+        """Return the nodes under the names that onnxruntime finds them by."""
+        by_output = {
+            output: node
+            for node in self.model.graph.node
+            if node.op_type == "EPContext"
+            for output in node.output
+        }
+        names: dict[str, str] = {}
+        nodes = []
+        for each in fused:
+            node = NodeProto()
+            node.CopyFrom(by_output[each.outputs[0]])
+            names[node.name] = node.name = each.name
+            nodes.append(node)
+
+        metadata = {each.key: each.value for each in self.model.metadata_props}
+        if nodes and _MANIFEST in metadata:
+            manifest = _rename_embedded(metadata[_MANIFEST], names)
+            nodes[0].attribute.add(
+                name=MANIFEST_ATTRIBUTE, type="STRING", s=manifest.encode()
+            )
+        infos = [v for k, v in metadata.items() if k.startswith(_COMPATIBILITY)]
+        return ContextNodes(nodes, "".join(infos[:1]))
+
+
+def find_context_nodes(model: ModelProto, cls: type[ExecutionProvider]) -> list[int]:
+    """Return the indices of the EPContext nodes that an EP takes."""
+    return [
+        index
+        for index, node in enumerate(model.graph.node)
+        if (node.op_type, node.domain) == ("EPContext", "com.microsoft")
+        and any(
+            each.name == "source" and cls.accepts_source(each.s.decode("utf-8", "replace"))
+            for each in node.attribute
+        )
+    ]
+
+
+def keep_context_nodes(copy: GraphCopy, indices: Sequence[int]) -> GraphCopy:
+    """Return a graph of some of its EPContext nodes alone, and their manifest.
+
+    The others are onnxruntime's and other EPs' business: values between are inputs.
+    """
+    graph = copy.model.graph
+    kept = GraphProto(name=graph.name)
+    model = ModelProto(ir_version=copy.model.ir_version, graph=kept)
+    model.opset_import.extend(copy.model.opset_import)
+    kept = model.graph
+    types = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
+    for weight in graph.initializer:
+        declared = make_tensor_type_proto(weight.data_type, list(weight.dims))
+        types.setdefault(weight.name, ValueInfoProto(name=weight.name, type=declared))
+
+    manifest = ""
+    for index in indices:
+        node = kept.node.add()
+        node.CopyFrom(graph.node[index])
+        for place, each in reversed(list(enumerate(node.attribute))):
+            if each.name == MANIFEST_ATTRIBUTE:
+                manifest = manifest or each.s.decode("utf-8", "replace")
+                del node.attribute[place]
+
+    made = dict.fromkeys(name for node in kept.node for name in node.output if name)
+    read = dict.fromkeys(name for node in kept.node for name in node.input if name)
+    kept.input.extend(types[name] for name in read if name not in made)
+    kept.output.extend(types[name] for name in made)
+    if not manifest:
+        found = [e.value for e in copy.model.metadata_props if e.key == _MANIFEST]
+        manifest = "".join(found)
+    if manifest:
+        model.metadata_props.add(key=_MANIFEST, value=manifest)
+    return replace(copy, model=model, weights={})
+
+
+def export(
+    copy: GraphCopy, options: SessionOptions, entries: Mapping[str, str]
+) -> Exported:
+    """Compile a graph for later sessions; files are published in the folder of the
+    context model that onnxruntime writes.
+
+    Raises:
+        EpctxError: see `ModelCompiler`.
+    """
+    path = entries.get("ep.context_file_path", "")
+    # A model as bytes has no folder.
+    embeds = entries.get("ep.context_embed_mode", "0") == "1" or not path
+    compiler = ModelCompiler(
+        options,
+        copy.model.SerializeToString(),
+        embed_compiled_data_into_model=embeds,
+        graph_optimization_level=GraphOptimizationLevel.ORT_DISABLE_ALL,
+        # onnxruntime has the others, and writes them.
+        get_initializer_location_func=_leave_out,
+    )
+    if not embeds:
+        compiler.set_ep_context_binary_information(Path(path).parent, Path(path).name)
+    model = ModelProto.FromString(compiler.compile_to_bytes())
+    return Exported(model, copy)
+
+
+def _leave_out(
+    _name: str, value: InitializerValue, _present: object
+) -> OrtExternalInitializerInfo:
+    return OrtExternalInitializerInfo("memory", 0, value.tensor_size_in_bytes())
+
+
+def _rename_embedded(manifest: str, names: Mapping[str, str]) -> str:
+    """Return a manifest in which embedded payloads have the names of their nodes in
+    onnxruntime's model.
+    """
+    facts = json.loads(manifest)
+    for payload in facts["payloads"]:
+        if payload["embedded"]:
+            payload["name"] = names.get(payload["name"], payload["name"])
+        if "references" in payload:
+            payload["references"] = [names.get(n, n) for n in payload["references"]]
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,383 @@
+"""Graphs of onnxruntime as ONNX models; large weights stay where they are."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from epctx_core.plugin.protos import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    tensor_dtype_to_np_dtype,
+)
+from onnxruntime_ep_epctx.capi import Address, Onnxruntime
+
+_COPIED_BYTES = 1024
+"""Bytes of a weight up to which it is copied into the model: inference reads those."""
+_IR_VERSION = 13
+"""Newest version of ONNX's format that onnx 1.23 checks; graphs need no newer one."""
+_PACKED = frozenset(
+    getattr(TensorProto, name)
+    for name in ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
+    if hasattr(TensorProto, name)
+)
+"""Element types of which several share a byte."""
+
+# OrtOpAttrType
+_INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS = range(1, 7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphCopy:
+    """Graph of onnxruntime as a model.
+
+    Attributes:
+        model: its nodes are in the graph's order.
+        nodes: the addresses of the nodes, in that order.
+        weights: large initializers by name, as views of onnxruntime's memory, which
+            lasts as long as the call in which the graph was read.
+        path: the model's file; empty for one from bytes.
+        is_subgraph: whether the graph is a subgraph of a node.
+    """
+
+    model: ModelProto
+    nodes: list[Address]
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+    path: str = ""
+    is_subgraph: bool = False
+
+
+def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
+    """Return a graph that onnxruntime passes to an EP.
+
+    Raises:
+        StatusError: a function of onnxruntime failed.
+    """
+    reader = _Reader(ort)
+    is_subgraph = bool(ort.get("Graph_GetParentNode", address))
+    graph = reader.read(address)
+    if is_subgraph:
+        _add_captured(graph, reader.types)
+    version = ort.get("Graph_GetOnnxIRVersion", address, result=ctypes.c_int64)
+    model = ModelProto(ir_version=min(version, _IR_VERSION), graph=graph)
+    for domain, number in _list_opsets(ort, address).items():
+        model.opset_import.add(domain=domain, version=number)
+
+    # A partition that an EP has compiled already is a node of a domain of its own.
+    known = {each.domain for each in model.opset_import}
+    for domain in reader.domains - known:
+        model.opset_import.add(domain=domain, version=1)
+    return GraphCopy(
+        model=model,
+        nodes=reader.nodes,
+        weights=reader.weights,
+        path=ort.get_text("Graph_GetModelPath", address),
+        is_subgraph=is_subgraph,
+    )
+
+
+def list_output_names(ort: Onnxruntime, node: Address) -> list[str]:
+    """Return the names of a node's outputs; empty for one that is left out."""
+    return [_get_name(ort, value) for value in ort.list_members("Node", "Outputs", node)]
+
+
+def list_input_names(ort: Onnxruntime, node: Address) -> list[str]:
+    """Return the names of a node's inputs; empty for one that is left out."""
+    return [_get_name(ort, value) for value in ort.list_members("Node", "Inputs", node)]
+
+
+def read_metadata(ort: Onnxruntime, graph: Address, key: str) -> str:
+    """Return an entry of the metadata of a graph's model; empty if it has none."""
+    metadata = ort.get("Graph_GetModelMetadata", graph)
+    allocator = ort.get("GetAllocatorWithDefaultOptions")
+    try:
+        text = ort.get(
+            "ModelMetadataLookupCustomMetadataMap", metadata, allocator, key.encode()
+        )
+        if not text:
+            return ""
+        try:
+            return ctypes.string_at(text).decode(errors="surrogateescape")
+        finally:
+            ort.call("AllocatorFree", allocator, text)
+    finally:
+        ort.call("ReleaseModelMetadata", metadata)
+
+
+def _get_name(ort: Onnxruntime, value: Address | None) -> str:
+    return ort.get_text("GetValueInfoName", value) if value else ""
+
+
+def _list_opsets(ort: Onnxruntime, graph: Address) -> dict[str, int]:
+    count = ort.get("Graph_GetNumOperatorSets", graph, result=ctypes.c_size_t)
+    domains = (ctypes.c_char_p * count)()
+    versions = (ctypes.c_int64 * count)()
+    ort.call("Graph_GetOperatorSets", graph, domains, versions, count)
+    return {
+        (domain or b"").decode(): version
+        for domain, version in zip(domains, versions, strict=True)
+    }
+
+
+def _add_captured(graph: GraphProto, types: Mapping[str, TypeProto]) -> None:
+    """Make the values of the scopes around a subgraph its inputs."""
+    known = {value.name for value in graph.input}
+    known.update(weight.name for weight in graph.initializer)
+    known.update(name for node in graph.node for name in node.output)
+    for name in dict.fromkeys(_list_read(graph)):
+        if name and name not in known:
+            graph.input.append(ValueInfoProto(name=name, type=types.get(name)))
+
+
+def _list_read(graph: GraphProto) -> Iterator[str]:
+    """Yield the values that a graph and its subgraphs read from outside."""
+    own = {value.name for value in graph.input}
+    own.update(weight.name for weight in graph.initializer)
+    for node in graph.node:
+        inner = [a.g for a in node.attribute if a.HasField("g")]
+        for name in (*node.input, *(n for each in inner for n in _list_read(each))):
+            if name not in own:
+                yield name
+        own.update(node.output)
+
+
+class _Reader:
+    """Reader of one graph and the subgraphs in it.
+
+    Attributes:
+        nodes: addresses of the nodes of the graph itself.
+        weights: see `GraphCopy`.
+        types: types of all values, by name.
+        domains: those of all nodes.
+    """
+
+    def __init__(self, ort: Onnxruntime) -> None:
+        self.ort = ort
+        self.nodes: list[Address] = []
+        self.weights: dict[str, np.ndarray] = {}
+        self.types: dict[str, TypeProto] = {}
+        self.domains: set[str] = set()
+
+    def read(self, address: Address, *, is_inner: bool = False) -> GraphProto:
+        """Return a graph."""
+        ort = self.ort
+        name = ort.get_text("Graph_GetName", address) or "graph"
+        graph = GraphProto(name=name)
+        values: dict[str, ValueInfoProto] = {}
+        for node in filter(None, ort.list_members("Graph", "Nodes", address)):
+            graph.node.append(self._read_node(node, values))
+            if not is_inner:
+                self.nodes.append(node)
+
+        for value in filter(None, ort.list_members("Graph", "Initializers", address)):
+            tensor = ort.get("ValueInfo_GetInitializerValue", value)
+            if tensor:
+                weight = self._read_tensor(tensor, _get_name(ort, value), is_inner)
+                graph.initializer.append(weight)
+
+        graph.input.extend(self._read_values("Inputs", address))
+        graph.output.extend(self._read_values("Outputs", address))
+        for each in (*graph.input, *graph.output):
+            values.pop(each.name, None)
+        graph.value_info.extend(v for v in values.values() if v.HasField("type"))
+        return graph
+
+    def _read_values(self, members: str, graph: Address) -> Iterator[ValueInfoProto]:
+        for value in filter(None, self.ort.list_members("Graph", members, graph)):
+            yield self._read_value(value)
+
+    def _read_value(self, address: Address) -> ValueInfoProto:
+        value = ValueInfoProto(name=_get_name(self.ort, address))
+        info = self.ort.get("GetValueInfoTypeInfo", address)
+        tensor = self.ort.get("CastTypeInfoToTensorInfo", info) if info else None
+        if tensor:
+            value.type.tensor_type.CopyFrom(self._read_type(tensor))
+            self.types[value.name] = value.type
+        return value
+
+    def _read_type(self, info: Address) -> Any:
+        ort = self.ort
+        found = TypeProto.Tensor(
+            elem_type=ort.get("GetTensorElementType", info, result=ctypes.c_int)
+        )
+        rank = ort.get("GetDimensionsCount", info, result=ctypes.c_size_t)
+        lengths = (ctypes.c_int64 * rank)()
+        names = (ctypes.c_char_p * rank)()
+        if rank:
+            ort.call("GetDimensions", info, lengths, rank)
+            ort.call("GetSymbolicDimensions", info, names, rank)
+        found.shape.SetInParent()
+        for length, name in zip(lengths, names, strict=True):
+            if length >= 0:
+                found.shape.dim.add(dim_value=length)
+            else:
+                found.shape.dim.add(dim_param=(name or b"").decode() or None)
+        return found
+
+    def _read_node(
+        self, address: Address, values: dict[str, ValueInfoProto]
+    ) -> NodeProto:
+        """Return a node.
+
+        Args:
+            address: the node.
+            values: gets its outputs.
+        """
+        ort = self.ort
+        node = NodeProto(
+            name=ort.get_text("Node_GetName", address),
+            op_type=ort.get_text("Node_GetOperatorType", address),
+            domain=ort.get_text("Node_GetDomain", address),
+        )
+        self.domains.add(node.domain)
+        for value in ort.list_members("Node", "Inputs", address):
+            node.input.append(self._read_value(value).name if value else "")
+        for value in ort.list_members("Node", "Outputs", address):
+            node.output.append("")
+            if value:
+                read = self._read_value(value)
+                node.output[-1] = read.name
+                values[read.name] = read
+        for attribute in filter(None, ort.list_members("Node", "Attributes", address)):
+            node.attribute.extend(self._read_attribute(attribute))
+        node.attribute.extend(self._read_subgraphs(address))
+        return node
+
+    def _read_subgraphs(self, node: Address) -> Iterator[AttributeProto]:
+        ort = self.ort
+        count = ort.get("Node_GetNumSubgraphs", node, result=ctypes.c_size_t)
+        if not count:
+            return
+        graphs = (ctypes.c_void_p * count)()
+        names = (ctypes.c_char_p * count)()
+        ort.call("Node_GetSubgraphs", node, graphs, count, names)
+        for graph, name in zip(graphs, names, strict=True):
+            yield AttributeProto(
+                name=(name or b"").decode(),
+                type=AttributeProto.GRAPH,
+                g=self.read(graph or 0, is_inner=True),
+            )
+
+    def _read_attribute(self, address: Address) -> Iterator[AttributeProto]:
+        ort = self.ort
+        kind = ort.get("OpAttr_GetType", address, result=ctypes.c_int)
+        found = AttributeProto(name=ort.get_text("OpAttr_GetName", address))
+        if kind not in range(_INT, _STRINGS + 1):
+            yield from self._read_tensor_attribute(address, found)
+            return
+
+        data = self._read_attribute_bytes(address, kind)
+        if kind == _INT:
+            found.type, found.i = AttributeProto.INT, int(np.frombuffer(data, np.int64)[0])
+        elif kind == _FLOAT:
+            found.type = AttributeProto.FLOAT
+            found.f = float(np.frombuffer(data, np.float32)[0])
+        elif kind == _INTS:
+            found.type = AttributeProto.INTS
+            found.ints.extend(np.frombuffer(data, np.int64).tolist())
+        elif kind == _FLOATS:
+            found.type = AttributeProto.FLOATS
+            found.floats.extend(np.frombuffer(data, np.float32).tolist())
+        elif kind == _STRING:
+            found.type, found.s = AttributeProto.STRING, data
+        else:
+            found.type = AttributeProto.STRINGS
+            found.strings.extend(data.split(b"\0")[:-1])
+        yield found
+
+    def _read_attribute_bytes(self, address: Address, kind: int) -> bytes:
+        """Return an attribute's bytes: a call without room says how many there are."""
+        size = ctypes.c_size_t()
+        _, ort = None, self.ort
+        try:
+            ort.call("ReadOpAttr", address, kind, None, 0, ctypes.byref(size))
+        except Exception:  # noqa: BLE001 - a failure that says the size
+            if not size.value:
+                raise
+        data = ctypes.create_string_buffer(max(size.value, 1))
+        if size.value:
+            ort.call(
+                "ReadOpAttr", address, kind, data, size.value, ctypes.byref(size)
+            )
+        return data.raw[: size.value]
+
+    def _read_tensor_attribute(
+        self, address: Address, found: AttributeProto
+    ) -> Iterator[AttributeProto]:
+        """Yield an attribute with a tensor; nothing for a subgraph, which the node
+        has.
+        """
+        try:
+            tensor = self.ort.get("OpAttr_GetTensorAttributeAsOrtValue", address)
+        except Exception:  # noqa: BLE001 - so it says that there is none
+            return
+        if not tensor:
+            return
+        try:
+            found.type = AttributeProto.TENSOR
+            found.t.CopyFrom(self._read_tensor(tensor, "", is_copied=True))
+        finally:
+            self.ort.call("ReleaseValue", tensor)
+        yield found
+
+    def _read_tensor(self, address: Address, name: str, is_copied: bool) -> TensorProto:
+        """Return a tensor; the data of a large one stay where they are unless it is to
+        be copied.
+        """
+        ort = self.ort
+        info = ort.get("GetTensorTypeAndShape", address)
+        try:
+            read = self._read_type(info)
+        finally:
+            ort.call("ReleaseTensorTypeAndShapeInfo", info)
+        lengths = [dim.dim_value for dim in read.shape.dim]
+        tensor = TensorProto(name=name, data_type=read.elem_type, dims=lengths)
+        if read.elem_type == TensorProto.STRING:
+            tensor.string_data.extend(self._read_strings(address, math.prod(lengths)))
+            return tensor
+
+        size = ort.get("GetTensorSizeInBytes", address, result=ctypes.c_size_t)
+        start = ort.get("GetTensorMutableData", address) if size else None
+        if not is_copied and size > _COPIED_BYTES and read.elem_type not in _PACKED:
+            self.weights[name] = view_memory(
+                start, tensor_dtype_to_np_dtype(read.elem_type), lengths
+            )
+            tensor.data_location = TensorProto.EXTERNAL
+            tensor.external_data.add(key="location", value="memory")
+        else:
+            tensor.raw_data = ctypes.string_at(start, size) if size else b""
+        return tensor
+
+    def _read_strings(self, address: Address, count: int) -> list[bytes]:
+        ort = self.ort
+        size = ort.get("GetStringTensorDataLength", address, result=ctypes.c_size_t)
+        data = ctypes.create_string_buffer(max(size, 1))
+        offsets = (ctypes.c_size_t * count)()
+        ort.call("GetStringTensorContent", address, data, size, offsets, count)
+        ends = [*offsets[1:], size] if count else []
+        return [data.raw[a:b] for a, b in zip(offsets, ends, strict=True)]
+
+
+def view_memory(
+    address: Address | None, dtype: np.dtype[Any], lengths: Iterable[int]
+) -> np.ndarray:
+    """Return a read-only array over memory of onnxruntime."""
+    shape = tuple(lengths)
+    size = math.prod(shape) * dtype.itemsize
+    if not size or not address:
+        array = np.empty(shape, dtype)
+    else:
+        memory = (ctypes.c_ubyte * size).from_address(address)
+        array = np.frombuffer(memory, dtype).reshape(shape)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,340 @@
+"""An EP of epctx in one session of onnxruntime."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from epctx_core import SessionOptions, default_registry
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    RuntimeException,
+)
+from epctx_core.ext import (
+    SESSION_OPTIONS,
+    CpuEngine,
+    ModelFolder,
+    Request,
+    choose,
+    prepare_claimed,
+)
+from epctx_core.plugin import EnginePolicy, Purpose, TensorType
+from epctx_core.plugin.protos import ELEMENT_TYPES
+from onnxruntime_ep_epctx.capi import Address, Onnxruntime
+from onnxruntime_ep_epctx.contexts import (
+    ContextNodes,
+    export,
+    find_context_nodes,
+    keep_context_nodes,
+)
+from onnxruntime_ep_epctx.graph import (
+    GraphCopy,
+    list_input_names,
+    list_output_names,
+    read_graph,
+    read_metadata,
+)
+from onnxruntime_ep_epctx.runs import Kernel
+
+if TYPE_CHECKING:
+    from epctx_core import PluginRecord
+
+STRICT = "epctx_strict"
+"""Option of every EP: "1" to refuse a session in which the EP takes no node."""
+_REFUSED = (
+    "ep.share_ep_contexts",
+    "ep.stop_share_ep_contexts",
+    "ep.enable_weightless_mode",
+    "ep.enable_weightless_ep_context_nodes",
+)
+"""Options of what an EP cannot do in onnxruntime."""
+_OF_HOST = (
+    "ep.context_enable",
+    "ep.context_embed_mode",
+    "ep.context_file_path",
+    "ep.context_model_external_initializers_file_name",
+)
+"""Options that onnxruntime carries out itself, or that go to `export`."""
+_BOUNDARY = frozenset(
+    f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)
+) | {"bool", "double", "float", "bfloat16"}
+"""Element types that a partition takes and gives; others stay inside, or on the CPU."""
+
+
+class Claim(NamedTuple):
+    """Nodes that an EP takes together.
+
+    Attributes:
+        nodes: their indices in the graph.
+        drops_constants: whether constants are no inputs of the fused node.
+    """
+
+    nodes: Sequence[int]
+    drops_constants: bool
+
+
+class FusedNode(NamedTuple):
+    """Node that represents a claim in onnxruntime's graph.
+
+    Attributes:
+        name: its name, also that of its EPContext node.
+        inputs, outputs: names of its values, in onnxruntime's order.
+    """
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+
+
+class HostedEp:
+    """EP in a session of onnxruntime, which owns the graph and runs what is left.
+
+    onnxruntime goes on without an EP that fails before `compile`: whatever goes wrong
+    before is raised there.
+
+    Args:
+        record: the EP.
+        entries: the config entries of the session; options of the EP are among them.
+    """
+
+    def __init__(self, record: PluginRecord, entries: Mapping[str, str]) -> None:
+        self.name = record.name
+        self._requested = record.qualified_name
+        prefix = f"ep.{record.name.lower()}."
+        self._options = {
+            key.removeprefix(prefix): value
+            for key, value in entries.items()
+            if key.startswith(prefix)
+        }
+        self._is_strict = self._options.pop(STRICT, "0") == "1"
+        self._entries = entries
+        self._failure: Exception | None = None
+        self._claims_any = False
+        self._is_load = False
+        self._stated_info = ""
+        self._copy: GraphCopy | None = None
+        self._work: Any = None
+        self._context_nodes: ContextNodes | None = None
+        self._open: list[Any] = []
+
+    # -- what onnxruntime asks
+    # ------------------------------------------------------------------------------
+
+    def claim(self, ort: Onnxruntime, graph: Address, info: Address) -> None:
+        """Say which nodes of a graph the EP takes.
+
+        Args:
+            ort: the onnxruntime that asks.
+            graph: its graph.
+            info: gets the claims.
+        """
+        copy = self._copy = read_graph(ort, graph)
+        # onnxruntime's Python API does not ask before it loads.
+        key = f"ep_compatibility_info.{self.name}"
+        self._stated_info = read_metadata(ort, graph, key)
+        claims: list[Claim] = []
+        try:
+            claims = list(self._find_claims(copy))
+            self._claims_any |= bool(claims)
+            self._check_strict(copy)
+        except Exception as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
+            self._failure = error
+            claims = [Claim([0], drops_constants=False)][: len(copy.nodes)]
+        for claim in claims:
+            _add_claim(ort, info, [copy.nodes[i] for i in claim.nodes], claim)
+
+    def compile(self, ort: Onnxruntime, fused: Sequence[Address]) -> list[Kernel]:
+        """Compile or load what was claimed; return a kernel for each fused node.
+
+        Raises:
+            EpctxError: the EP refused, or a plugin is broken, now or in `claim`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        nodes = [_read_fused(ort, node) for node in fused]
+        copy = self._copy
+        assert copy is not None
+        self._context_nodes = None
+        if self._entries.get("ep.context_enable") == "1" and not self._is_load:
+            exported = export(copy, self._make_options(copy), self._entries)
+            self._context_nodes = exported.name_after(nodes)
+            if self._entries.get("session.compile_only") == "1":
+                return [_make_idle_kernel(self.name, node) for node in nodes]
+            self._work.close()
+            self._stated_info = self.compatibility_info
+            self._work = self._assign(exported.as_copy(), Purpose.LOAD)
+        return self._prepare(nodes)
+
+    @property
+    def context_nodes(self) -> ContextNodes | None:
+        """EPContext nodes of the last compile; None if none were asked for."""
+        return self._context_nodes
+
+    @property
+    def compatibility_info(self) -> str:
+        """Text about what was compiled, for later validation."""
+        nodes = self._context_nodes
+        return "" if nodes is None else nodes.compatibility_info
+
+    def call_hook(self, hook: str, **arguments: Any) -> None:
+        """Call a hook that the EP has; none before it has an instance."""
+        if self._work is not None:
+            self._work.providers.instances.call(self.name, hook, **arguments)
+
+    def close(self) -> None:
+        """Shut the EP's instances down."""
+        while self._open:
+            self._open.pop().close()
+
+    # -- stages
+    # ---------------------------------------------------------------------------------
+
+    def _find_claims(self, copy: GraphCopy) -> Iterator[Claim]:
+        if not copy.nodes:
+            return
+        self._refuse_options()
+        cls = default_registry.load(default_registry.resolve(self._requested))
+        compiled = find_context_nodes(copy.model, cls)
+        self._is_load = bool(compiled)
+        if compiled:
+            kept = keep_context_nodes(copy, compiled)
+            self._work = self._assign(kept, Purpose.LOAD)
+            # A weight that onnxruntime folded may be an input of the node.
+            yield from (Claim([index], drops_constants=False) for index in compiled)
+            return
+
+        if self._entries.get("ep.context_enable") == "1":
+            self._work = self._assign(copy, Purpose.EXPORT)
+        else:
+            # An EP may keep views of weights, and onnxruntime frees them.
+            own = {name: weight.copy() for name, weight in copy.weights.items()}
+            self._work = self._assign(replace(copy, weights=own), Purpose.RUN)
+        graph = self._work.model.graph
+        for partition in self._work.assignment.partitions:
+            values = (*partition.inputs, *partition.outputs)
+            # Those in subgraphs are claimed when onnxruntime asks about these.
+            if partition.graph is graph and all(map(_can_cross, values)):
+                yield Claim(partition.node_indices, drops_constants=True)
+
+    def _refuse_options(self) -> None:
+        for key in _REFUSED:
+            if self._entries.get(key, "0") not in ("", "0"):
+                raise InvalidArgument(
+                    f"{key} has no meaning for {self.name} inside onnxruntime.",
+                    ep=self.name,
+                    hint="Leave it out, or compile with epctx.",
+                )
+
+    def _check_strict(self, copy: GraphCopy) -> None:
+        if self._is_strict and not copy.is_subgraph and not self._claims_any:
+            raise Fail(
+                f"{self.name} takes no node of the model, and its option {STRICT}=1 "
+                "asks it to.",
+                ep=self.name,
+                hint="`epctx explain` shows why. Leave the option out to run the model "
+                "on other EPs.",
+            )
+
+    def _make_options(self, copy: GraphCopy) -> SessionOptions:
+        """Return the session options of epctx for a model of onnxruntime's."""
+        options = SessionOptions()
+        options.add_provider(self._requested, self._options)
+        for key, value in self._entries.items():
+            if key in SESSION_OPTIONS and key.startswith("ep.") and key not in _OF_HOST:
+                options.add_session_config_entry(key, value)
+        for name, weight in copy.weights.items():
+            options.add_initializer(name, weight)
+        return options
+
+    def _assign(self, copy: GraphCopy, purpose: Purpose) -> Any:
+        """Have an instance of the EP say what it takes."""
+        options = self._make_options(copy)
+        requested = [(self._requested, self._options)]
+        request = Request.from_options(
+            copy.model.SerializeToString(), options, default_registry, requested
+        )
+        self._open.append(request)
+        chosen = choose(request, purpose)
+        opened = chosen.open()
+        if purpose is not Purpose.LOAD:
+            routed = opened.keep_nodes()
+        else:
+            infos = [self._stated_info] if self._stated_info else []
+            chosen.check_compatibility({self.name: infos})
+            routed = opened.route()
+        engine = CpuEngine(EnginePolicy(**request.config.engine_settings))
+        started = routed.start(engine)
+        return started.assign(started.settled)
+
+    def _prepare(self, nodes: Sequence[FusedNode]) -> list[Kernel]:
+        work = self._work
+        steps = prepare_claimed(work, self._find_folder())
+        types: Callable[[str], TensorType] = work.model.graph.types.get
+        by_output = {
+            output: step
+            for step in steps.get(work.model.graph, {}).values()
+            for output in step.outputs
+        }
+        return [
+            Kernel(step.run, step.inputs, step.outputs, node.inputs, node.outputs, types)
+            for node in nodes
+            for step in [by_output[node.outputs[0]]]
+        ]
+
+    def _find_folder(self) -> ModelFolder | None:
+        """Return the folder of context binaries."""
+        path = self._entries.get("ep.context_file_path")
+        if not path and self._copy is not None:
+            path = self._copy.path
+        return ModelFolder(Path(path).parent) if path else None
+
+
+def _can_cross(value: Any) -> bool:
+    element = value.type.elem_type
+    return element is not None and ELEMENT_TYPES[element] in _BOUNDARY
+
+
+def _add_claim(
+    ort: Onnxruntime, info: Address, nodes: Sequence[Address], claim: Claim
+) -> None:
+    class Options(ctypes.Structure):
+        """`OrtNodeFusionOptions`."""
+
+        _fields_ = (
+            ("ort_version_supported", ctypes.c_uint32),
+            ("drop_constant_initializers", ctypes.c_bool),
+        )
+
+    options = Options(24, claim.drops_constants)
+    addresses = (ctypes.c_void_p * len(nodes))(*nodes)
+    ort.call(
+        "EpGraphSupportInfo_AddNodesToFuse",
+        info,
+        addresses,
+        len(nodes),
+        ctypes.byref(options),
+    )
+
+
+def _read_fused(ort: Onnxruntime, node: Address) -> FusedNode:
+    return FusedNode(
+        name=ort.get_text("Node_GetName", node),
+        inputs=list_input_names(ort, node),
+        outputs=list_output_names(ort, node),
+    )
+
+
+def _make_idle_kernel(ep: str, node: FusedNode) -> Kernel:
+    """Return the kernel of a node that is compiled for another session."""
+
+    def run(inputs: Sequence[Any], outputs: Any) -> Sequence[Any]:
+        raise RuntimeException(f"{ep} compiled {node.name!r} and has not loaded it.")
+
+    unknown = TensorType(None, None)
+    return Kernel(
+        run, node.inputs, node.outputs, node.inputs, node.outputs, lambda _: unknown
+    )

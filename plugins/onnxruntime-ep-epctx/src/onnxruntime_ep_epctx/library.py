@@ -1,0 +1,468 @@
+"""The Python half of the library that onnxruntime loads.
+
+Each call of onnxruntime enters one of the functions of `_HOOKS` with the key of an
+object. Functions and objects live as long as onnxruntime may call them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import logging
+import re
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from epctx_core import PluginRecord, default_registry
+from epctx_core.errors import EpctxError, NotImplementedByProvider, PluginError
+from epctx_core.ext import implemented_hooks
+from epctx_core.plugin import ExecutionProvider, HardwareDevice
+from epctx_core.plugin.protos import AttributeProto, NodeProto
+from onnxruntime_ep_epctx.capi import (
+    Address,
+    Onnxruntime,
+    StatusError,
+    find_onnxruntime,
+    make_texts,
+    read_addresses,
+    read_texts,
+)
+from onnxruntime_ep_epctx.hosted import HostedEp
+from onnxruntime_ep_epctx.runs import Kernel
+
+_log = logging.getLogger("epctx.onnxruntime")
+
+PATH = Path(__file__).with_name("libonnxruntime_ep_epctx.so")
+REGISTRATION = "epctx."
+"""Beginning of the name under which `register` registers one EP."""
+_EP_FAIL, _RUNTIME_EXCEPTION, _FAIL = 11, 6, 1
+_ATTRIBUTES: dict[int, int] = {
+    AttributeProto.INT: 1,
+    AttributeProto.FLOAT: 3,
+    AttributeProto.STRING: 5,
+}
+"""ONNX's types of attributes to `OrtOpAttrType`."""
+_DEVICES = {"CPU": 0, "GPU": 1, "NPU": 2}
+_MILLISECONDS = 5000
+"""Time that runs get to end when the process does."""
+
+
+class Bridge:
+    """Objects that onnxruntime refers to by their keys.
+
+    Attributes:
+        last_error: the last exception that onnxruntime got as a status.
+    """
+
+    def __init__(self) -> None:
+        self.last_error: BaseException | None = None
+        # Python's lock is kept in calls of these: they are short.
+        self.library: Any = None
+        self._objects: dict[int, Any] = {}
+        self._keys = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def put(self, made: object) -> int:
+        """Keep an object; return its key."""
+        with self._lock:
+            key = next(self._keys)
+            self._objects[key] = made
+        return key
+
+    def get(self, key: int) -> Any:
+        """Return the object under a key."""
+        return self._objects[key]
+
+    def drop(self, key: int) -> Any:
+        """Return the object under a key and forget it."""
+        return self._objects.pop(key, None)
+
+
+bridge = Bridge()
+
+
+def attach() -> None:
+    """Fill the library's table of functions; further calls do nothing.
+
+    The library calls this when a host loads it.
+    """
+    if bridge.library is not None:
+        return
+    library = ctypes.PyDLL(str(PATH))
+    library.epctx_make_factory.restype = ctypes.c_void_p
+    library.epctx_make_ep.restype = ctypes.c_void_p
+    library.epctx_make_kernel.restype = ctypes.c_void_p
+    table = (_Function * len(_HOOKS))(*(_Function(_guard(hook)) for hook in _HOOKS))
+    # For ever: what onnxruntime may call outlives modules.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
+    library.epctx_attach(table)
+    bridge.library = library
+    atexit.register(_detach)
+
+
+def _detach() -> None:
+    # Without Python's lock, so that runs inside can end.
+    ctypes.CDLL(str(PATH)).epctx_detach(_MILLISECONDS)
+
+
+_Function = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int64, *[ctypes.c_size_t] * 6)
+
+
+def _guard(hook: Callable[..., None]) -> Callable[..., int]:
+    """Return a hook that returns a status where it raised."""
+
+    def call(key: int, *words: int) -> int:
+        *arguments, api = words
+        ort = find_onnxruntime(api)
+        try:
+            hook(ort, key, *arguments)
+        except BaseException as error:  # noqa: BLE001 - nothing may leave into C
+            bridge.last_error = error
+            return ort.make_status(_find_code(error, hook), describe_error(error))
+        return 0
+
+    return call
+
+
+def _find_code(error: BaseException, hook: Callable[..., None]) -> int:
+    code = _FAIL
+    if isinstance(error, StatusError):
+        code = error.code
+    elif isinstance(error, EpctxError):
+        code = int(error.code)
+    elif hook is _run:
+        code = _RUNTIME_EXCEPTION
+    # onnxruntime's Python API answers an EP's failure in a run from the CPU.
+    return _RUNTIME_EXCEPTION if hook is _run and code == _EP_FAIL else code
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception as the text of a status."""
+    if isinstance(error, (EpctxError, StatusError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+
+# -- factories and their devices
+# -----------------------------------------------------------------------------------
+
+
+def list_records() -> list[PluginRecord]:
+    """Return the EPs that onnxruntime can have: not those that are its own already."""
+    return [
+        record
+        for record in default_registry.records()
+        if record.usable
+        and record.finder is None
+        and record.distribution != "epctx-onnxruntime"
+        and record.name != "CPUExecutionProvider"
+    ]
+
+
+def _select(registration: str) -> list[PluginRecord]:
+    """Return the EPs of a registration: the one that it names, else all."""
+    asked = registration.removesuffix(".virtual").removeprefix(REGISTRATION)
+    records = list_records()
+    named = [
+        record
+        for record in records
+        if asked.lower()
+        in (
+            record.name.lower(),
+            record.name.lower().removesuffix("executionprovider"),
+            record.qualified_name.lower(),
+        )
+    ]
+    return named or records
+
+
+def _make_factories(
+    ort: Onnxruntime,
+    _key: int,
+    registration: Address,
+    made: Address,
+    most: int,
+    count: Address,
+    *_: int,
+) -> None:
+    name = ctypes.string_at(registration).decode(errors="replace")
+    factories = []
+    for record in _select(name):
+        try:
+            factory = _Factory(record, default_registry.load(record))
+        except PluginError as error:
+            # One that is broken hides no other.
+            bridge.last_error = error
+            _log.warning("%s is not offered to onnxruntime: %s", record.name, error)
+            continue
+        factory.make(ort)
+        factories.append(factory.address)
+    if not factories and bridge.last_error is not None:
+        raise bridge.last_error
+    for index, address in enumerate(factories[:most]):
+        (ctypes.c_void_p * most).from_address(made)[index] = address
+    ctypes.c_size_t.from_address(count).value = min(len(factories), most)
+
+
+class _Factory:
+    """EP as onnxruntime finds it.
+
+    Attributes:
+        address: the struct that onnxruntime holds.
+    """
+
+    def __init__(self, record: PluginRecord, cls: type[ExecutionProvider]) -> None:
+        self.record = record
+        self.cls = cls
+        self.address: Address = 0
+
+    def make(self, ort: Onnxruntime) -> None:
+        """Make the struct."""
+        self.address = bridge.library.epctx_make_factory(
+            ctypes.c_int64(bridge.put(self)),
+            ctypes.c_void_p(ort.api),
+            self.record.name.encode(),
+            (self.cls.vendor or self.record.distribution or "epctx").encode(),
+            _make_semver(self.record.version).encode(),
+        )
+
+    def make_device(self, ort: Onnxruntime, device: HardwareDevice) -> Address:
+        """Return a device of the EP, which onnxruntime owns."""
+        facts = {
+            "distribution": str(self.record.distribution),
+            "simulated": str(int(self.cls.simulated)),
+            **device.metadata,
+        }
+        pairs = ort.make_pairs(facts)
+        options = ort.make_pairs({k: str(v) for k, v in device.options.items()})
+        try:
+            hardware = ort.get(
+                "CreateHardwareDevice",
+                _DEVICES[device.type],
+                device.vendor_id,
+                device.device_id,
+                (device.vendor or self.cls.vendor or "epctx").encode(),
+                pairs,
+            )
+            made: Address = ort.get(
+                "CreateEpDevice", self.address, hardware, pairs, options
+            )
+        finally:
+            ort.call("ReleaseKeyValuePairs", pairs)
+            ort.call("ReleaseKeyValuePairs", options)
+        return made
+
+
+def _make_semver(version: str | None) -> str:
+    """Return a version in three numbers: onnxruntime refuses others."""
+    numbers = re.findall(r"\d+", (version or "0").partition("+")[0])
+    return ".".join(str(int(number)) for number in [*numbers, "0", "0"][:3])
+
+
+def _list_devices(  # noqa: PLR0913 - onnxruntime's
+    ort: Onnxruntime,
+    key: int,
+    _hardware: Address,
+    _hardware_count: int,
+    made: Address,
+    most: int,
+    count: Address,
+) -> None:
+    factory: _Factory = bridge.get(key)
+    devices = [*factory.cls.devices()][:most]
+    for index, device in enumerate(devices):
+        address = factory.make_device(ort, device)
+        (ctypes.c_void_p * most).from_address(made)[index] = address
+    ctypes.c_size_t.from_address(count).value = len(devices)
+
+
+def _validate_compatibility(
+    _ort: Onnxruntime, key: int, text: Address, verdict: Address, *_: int
+) -> None:
+    cls = bridge.get(key).cls
+    options = {option.name: option.default for option in cls.options}
+    info = ctypes.string_at(text).decode(errors="replace")
+    found = cls.validate_compatibility(info, options)
+    ctypes.c_int.from_address(verdict).value = int(found)
+
+
+# -- EPs of sessions
+# ---------------------------------------------------------------------------------------
+
+
+def _make_ep(
+    ort: Onnxruntime,
+    key: int,
+    options: Address,
+    _logger: Address,
+    made: Address,
+    *_: int,
+) -> None:
+    factory: _Factory = bridge.get(key)
+    hosted = HostedEp(factory.record, _read_entries(ort, options))
+    hooks = implemented_hooks(factory.cls)
+    address = bridge.library.epctx_make_ep(
+        ctypes.c_int64(bridge.put(hosted)),
+        ctypes.c_void_p(ort.api),
+        factory.record.name.encode(),
+        *("set_dynamic_options" in hooks, "on_run_start" in hooks, "on_run_end" in hooks),
+    )
+    ctypes.c_void_p.from_address(made).value = address
+
+
+def _read_entries(ort: Onnxruntime, options: Address) -> dict[str, str]:
+    """Return the config entries of session options."""
+    pairs = ort.get("GetSessionOptionsConfigEntries", options)
+    keys, values, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    try:
+        out = map(ctypes.byref, (keys, values, count))
+        ort.call("GetKeyValuePairs", pairs, *out)
+        names = read_texts(keys.value or 0, count.value)
+        return dict(zip(names, read_texts(values.value or 0, count.value), strict=True))
+    finally:
+        ort.call("ReleaseKeyValuePairs", pairs)
+
+
+def _release(_ort: Onnxruntime, key: int, *_: int) -> None:
+    released = bridge.drop(key)
+    if isinstance(released, HostedEp):
+        released.close()
+
+
+def _get_capability(
+    ort: Onnxruntime, key: int, graph: Address, info: Address, *_: int
+) -> None:
+    bridge.get(key).claim(ort, graph, info)
+
+
+def _compile(  # noqa: PLR0913 - onnxruntime's
+    ort: Onnxruntime,
+    key: int,
+    _graphs: Address,
+    fused: Address,
+    count: int,
+    kernels: Address,
+    context_nodes: Address,
+) -> None:
+    hosted: HostedEp = bridge.get(key)
+    compiled = hosted.compile(ort, read_addresses(fused, count))
+    for index, kernel in enumerate(compiled):
+        (ctypes.c_void_p * count).from_address(kernels)[index] = _make_kernel(
+            ort, kernel
+        )
+    if context_nodes and hosted.context_nodes is not None:
+        for index, node in enumerate(hosted.context_nodes.nodes):
+            (ctypes.c_void_p * count).from_address(context_nodes)[index] = _make_node(
+                ort, node
+            )
+
+
+def _make_kernel(ort: Onnxruntime, kernel: Kernel) -> Address:
+    """Return the struct of a kernel, which onnxruntime releases."""
+    sizes, lengths = kernel.input_bytes, kernel.output_lengths
+    ranks = None if lengths is None else [len(each) for each in lengths]
+    flat = [length for each in lengths or () for length in each]
+    address: Address = bridge.library.epctx_make_kernel(
+        ctypes.c_int64(bridge.put(kernel)),
+        ctypes.c_void_p(ort.api),
+        ctypes.c_size_t(kernel.input_count),
+        None if sizes is None else (ctypes.c_size_t * len(sizes))(*sizes),
+        ctypes.c_size_t(kernel.output_count),
+        None if ranks is None else (ctypes.c_size_t * len(ranks))(*ranks),
+        (ctypes.c_int64 * len(flat))(*flat),
+    )
+    return address
+
+
+def _make_node(ort: Onnxruntime, node: NodeProto) -> Address:
+    """Return an EPContext node, which onnxruntime owns."""
+    attributes = [_make_attribute(ort, each) for each in node.attribute]
+    inputs, outputs = make_texts(node.input), make_texts(node.output)
+    made: Address = ort.get(
+        "CreateNode",
+        node.op_type.encode(),
+        node.domain.encode(),
+        node.name.encode(),
+        inputs,
+        len(inputs),
+        outputs,
+        len(outputs),
+        # It takes them over.
+        (ctypes.c_void_p * len(attributes))(*attributes),
+        len(attributes),
+    )
+    return made
+
+
+def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
+    kind = attribute.type
+    if kind == AttributeProto.STRING:
+        data, length = attribute.s, len(attribute.s)
+    elif kind == AttributeProto.INT:
+        data, length = struct.pack("q", attribute.i), 1
+    elif kind == AttributeProto.FLOAT:
+        data, length = struct.pack("f", attribute.f), 1
+    else:
+        raise NotImplementedByProvider(
+            f"the attribute {attribute.name!r} of an EPContext node is neither text "
+            "nor a number, and onnxruntime writes no other.",
+            hint="Compile the model with epctx.",
+        )
+    made: Address = ort.get(
+        "CreateOpAttr", attribute.name.encode(), data, length, _ATTRIBUTES[kind]
+    )
+    return made
+
+
+def _run(
+    ort: Onnxruntime, key: int, context: Address, inputs: Address, outputs: Address, *_: int
+) -> None:
+    bridge.get(key).run(ort, context, inputs, outputs)
+
+
+def _set_dynamic_options(
+    _ort: Onnxruntime, key: int, keys: Address, values: Address, count: int, *_: int
+) -> None:
+    pairs = zip(read_texts(keys, count), read_texts(values, count), strict=True)
+    options = {name.removeprefix("ep.dynamic."): value for name, value in pairs}
+    bridge.get(key).call_hook("set_dynamic_options", options=options)
+
+
+def _start_run(ort: Onnxruntime, key: int, options: Address, *_: int) -> None:
+    tag = ort.get_text("RunOptionsGetRunTag", options)
+    bridge.get(key).call_hook("on_run_start", tag=tag)
+
+
+def _end_run(ort: Onnxruntime, key: int, options: Address, *_: int) -> None:
+    tag = ort.get_text("RunOptionsGetRunTag", options)
+    bridge.get(key).call_hook("on_run_end", tag=tag)
+
+
+def _describe_compatibility(
+    _ort: Onnxruntime, key: int, _graph: Address, made: Address, *_: int
+) -> None:
+    text = ctypes.c_char_p(bridge.get(key).compatibility_info.encode())
+    # onnxruntime copies it before the EP is released.
+    bridge.get(key).kept_text = text
+    ctypes.c_char_p.from_address(made).value = text.value
+
+
+_HOOKS: tuple[Callable[..., None], ...] = (
+    _make_factories,
+    _list_devices,
+    _make_ep,
+    _release,
+    _get_capability,
+    _compile,
+    _run,
+    _set_dynamic_options,
+    _start_run,
+    _end_run,
+    _describe_compatibility,
+    _validate_compatibility,
+)
+"""In the order of the table in bridge.c."""

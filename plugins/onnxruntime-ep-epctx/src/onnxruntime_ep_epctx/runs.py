@@ -1,0 +1,181 @@
+"""Runs of one partition: onnxruntime's tensors as arrays, without copies."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from epctx_core.errors import RuntimeException
+from epctx_core.plugin import TensorType
+from epctx_core.plugin.protos import tensor_dtype_to_np_dtype
+from onnxruntime_ep_epctx.capi import Address, Onnxruntime
+from onnxruntime_ep_epctx.graph import view_memory
+
+_MOST_DIMENSIONS = 16
+_DATA, _TYPE, _RANK, _LENGTHS = range(4)
+_WORDS = _LENGTHS + _MOST_DIMENSIONS
+"""Words of the struct of a tensor in bridge.c."""
+_MOST_VIEWS = 64
+"""Views of addresses that are kept: onnxruntime uses the same memory again."""
+
+
+class Kernel:
+    """Partition as onnxruntime runs it.
+
+    An EP takes tensors in the partition's order, onnxruntime has an order of its own:
+    they are matched by name.
+
+    Args:
+        run: the EP's.
+        inputs, outputs: names in the partition's order.
+        given: names of the fused node's inputs, in onnxruntime's order.
+        wanted: those of its outputs.
+        types: types of values, as far as they are proven.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Any], Any], Sequence[Any]],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        given: Sequence[str],
+        wanted: Sequence[str],
+        types: Callable[[str], TensorType],
+    ) -> None:
+        self._run = run
+        self._input_order = [given.index(name) if name else -1 for name in inputs]
+        self._output_order = [outputs.index(name) for name in wanted]
+        self._inputs = [types(name) for name in given]
+        self._outputs = [types(name) for name in wanted]
+        self.input_count = len(given)
+        self.output_count = len(wanted)
+        self.has_static_inputs = all(map(_is_known, self._inputs))
+        self.has_static_outputs = all(map(_is_known, self._outputs))
+        self._views: dict[tuple[int, Address], np.ndarray] = {}
+
+    @property
+    def input_bytes(self) -> list[int] | None:
+        """Bytes of each input; None if some are not known before a run."""
+        if not self.has_static_inputs:
+            return None
+        return [
+            math.prod(each.shape or ()) * each.dtype.itemsize for each in self._inputs
+        ]
+
+    @property
+    def output_lengths(self) -> list[tuple[int, ...]] | None:
+        """Lengths of each output; None if some are not known before a run."""
+        if not self.has_static_outputs:
+            return None
+        return [each.shape or () for each in self._outputs]
+
+    def run(
+        self, ort: Onnxruntime, context: Address, inputs: Address, outputs: Address
+    ) -> None:
+        """Run the partition.
+
+        Args:
+            ort: the onnxruntime that calls.
+            context: of the run, which makes outputs.
+            inputs: tensors as bridge.c has them.
+            outputs: addresses of the outputs, if their shapes are known.
+
+        Raises:
+            RuntimeException: the EP gave another type or shape than it should.
+        """
+        arrays = self._read_inputs(inputs)
+        ordered = [None if i < 0 else arrays[i] for i in self._input_order]
+        targets = self._view_outputs(outputs) if self.has_static_outputs else None
+        given = None
+        if targets is not None:
+            given = [None] * len(targets)
+            for position, target in zip(self._output_order, targets, strict=True):
+                given[position] = target
+        results = self._run(ordered, given)
+
+        for index, position in enumerate(self._output_order):
+            result = results[position]
+            if targets is not None:
+                target = targets[index]
+            else:
+                target = self._make_output(ort, context, index, result)
+            if result is not target:
+                np.copyto(target, result, casting="no")
+
+    def _read_inputs(self, address: Address) -> list[Any]:
+        words = (ctypes.c_int64 * (_WORDS * self.input_count)).from_address(address)
+        if self.has_static_inputs:
+            return [
+                self._view(index, words[index * _WORDS] or 0, each.dtype, each.shape)
+                for index, each in enumerate(self._inputs)
+            ]
+
+        arrays: list[Any] = []
+        for start in range(0, len(words), _WORDS):
+            element = words[start + _TYPE]
+            if not element:
+                arrays.append(None)
+                continue
+            first = start + _LENGTHS
+            shape = words[first : first + words[start + _RANK]]
+            dtype = tensor_dtype_to_np_dtype(element)
+            arrays.append(view_memory(words[start], dtype, shape))
+        return arrays
+
+    def _view_outputs(self, address: Address) -> list[np.ndarray]:
+        places = (ctypes.c_int64 * self.output_count).from_address(address)
+        return [
+            self._view(-1 - index, place or 0, each.dtype, each.shape, writes=True)
+            for index, (place, each) in enumerate(
+                zip(places, self._outputs, strict=True)
+            )
+        ]
+
+    def _view(
+        self,
+        index: int,
+        address: Address,
+        dtype: np.dtype[Any],
+        shape: Any,
+        *,
+        writes: bool = False,
+    ) -> np.ndarray:
+        """Return the view of a tensor; of memory that was seen before, the one that was
+        made then.
+        """
+        found = self._views.get((index, address))
+        if found is None:
+            found = view_memory(address, dtype, shape)
+            if writes:
+                found.flags.writeable = True
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            self._views[index, address] = found
+        return found
+
+    def _make_output(
+        self, ort: Onnxruntime, context: Address, index: int, result: np.ndarray
+    ) -> np.ndarray:
+        """Return an array over an output whose shape is that of the EP's result."""
+        expected = self._outputs[index].dtype
+        if result.dtype != expected:
+            raise RuntimeException(
+                f"output {index} of a partition has the type {result.dtype}, and the "
+                f"model {expected}."
+            )
+        lengths = (ctypes.c_int64 * result.ndim)(*result.shape)
+        value = ort.get(
+            "KernelContext_GetOutput", context, index, lengths, result.ndim
+        )
+        address = ort.get("GetTensorMutableData", value) if result.nbytes else 0
+        target = view_memory(address, result.dtype, result.shape)
+        target.flags.writeable = True
+        return target
+
+
+def _is_known(expected: TensorType) -> bool:
+    return bool(expected.is_static and expected.is_proven)
