@@ -6,7 +6,6 @@ The JSON Schema in epctx-bench is made from these dataclasses (`make docs`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from epctx_bench.noise import Noise  # noqa: TC002 - the schema reads the types
@@ -254,7 +253,3 @@ class BenchResult:
     noise: Noise
     columns: list[ColumnFacts]
     judgement: JudgementFacts | None = None
-
-
-RESULTS = MappingProxyType({"bench": BenchResult})
-"""Result of each command of this package."""

@@ -101,7 +101,8 @@ def _describe_parts(parts: Mapping[str, Any], eps: Collection[str]) -> dict[str,
             described |= dict(_DESCRIBERS[name](value))
             if name == "eps":
                 for ep in value:
-                    described |= dict(_describe_ep(ep) if ep["ep"] in eps else ())
+                    if ep["ep"] in eps:
+                        described |= dict(_describe_ep(ep))
         except (KeyError, ValueError, TypeError, AttributeError, IndexError):
             described[name] = _as_text(value)
     return described

@@ -8,7 +8,6 @@ field has the default None is left out where there is nothing to say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,17 +222,3 @@ class CollectionResult:
     freed: int
     kept: int
     bytes: int
-
-
-RESULTS = MappingProxyType(
-    {
-        "cache ls": ListResult,
-        "cache stats": StatisticsResult,
-        "cache lookup": LookupResult,
-        "cache why": WhyResult,
-        "cache verify": VerifyResult,
-        "cache gc": CollectionResult,
-        "cache clear": CollectionResult,
-    }
-)
-"""Result of each command of this package."""

@@ -8,18 +8,10 @@ are builtins, since the schemas are made from them; a path is a `str`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from epctx_cli.inspect_results import InspectResult
-from epctx_cli.pages import DocsResult
-from epctx_cli.plugin_results import (
-    DoctorResult,
-    PlacementFacts,
-    PluginsInfoResult,
-    PluginsListResult,
-    PluginsNewResult,
-)
+if TYPE_CHECKING:
+    from epctx_cli.plugin_results import PlacementFacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -581,26 +573,3 @@ class SchemaResult:
 
     commands: list[str]
     definition: dict[str, Any] | None = None
-
-
-RESULTS = MappingProxyType(
-    {
-        "error": ErrorResult,
-        "compile": CompileResult,
-        "share": ShareResult,
-        "run": RunResult,
-        "inspect": InspectResult,
-        "verify": VerifyResult,
-        "explain": ExplainResult,
-        "compare": CompareResult,
-        "convert": ConvertResult,
-        "plugins list": PluginsListResult,
-        "plugins info": PluginsInfoResult,
-        "plugins new": PluginsNewResult,
-        "doctor": DoctorResult,
-        "docs": DocsResult,
-        "completion": CompletionResult,
-        "schema": SchemaResult,
-    }
-)
-"""Result of each command of this package; `error` is that of any command that fails."""

@@ -6,7 +6,6 @@ The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 
@@ -67,7 +66,3 @@ class CheckResult:
     counts: CheckCounts
     checks: list[CheckFacts]
     limits: list[str]
-
-
-RESULTS = MappingProxyType({"plugins check": CheckResult})
-"""Result of each command of this package."""

@@ -6,7 +6,6 @@ The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 
@@ -52,9 +51,17 @@ class DifferenceFacts:
     """
 
     part: Literal[
-        "model", "opset", "input", "output", "node", "function", "weight", "payload",
-        "EP", "metadata",
-    ]  # fmt: skip
+        "model",
+        "opset",
+        "input",
+        "output",
+        "node",
+        "function",
+        "weight",
+        "payload",
+        "EP",
+        "metadata",
+    ]
     name: str
     first: str | None
     second: str | None
@@ -103,16 +110,3 @@ class SealResult:
     manifest: str | None
     written: bool
     payloads: list[SealedPayload]
-
-
-RESULTS = MappingProxyType(
-    {
-        "merge": FilesResult,
-        "extract": FilesResult,
-        "embed": FilesResult,
-        "externalize": FilesResult,
-        "diff": DiffResult,
-        "seal": SealResult,
-    }
-)
-"""Result of each command of this package."""

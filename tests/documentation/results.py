@@ -1,0 +1,75 @@
+"""Results of commands: the dataclasses that describe what `--json` prints.
+
+Most are those that the core and the packages work with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from documentation.bench_results import BenchResult
+from epctx_batch import results as batch
+from epctx_cache import results as cache
+from epctx_cli import inspect_results, pages, plugin_results
+from epctx_cli import results as cli
+from epctx_conformance import results as conformance
+from epctx_files import results as files
+from epctx_report import results as report
+
+PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "epctx-cli": {
+            "error": (cli.ErrorResult,),
+            "compile": (cli.CompileResult,),
+            "share": (cli.ShareResult,),
+            "run": (cli.RunResult,),
+            "inspect": (inspect_results.InspectResult,),
+            "verify": (cli.VerifyResult,),
+            "explain": (cli.ExplainResult,),
+            "compare": (cli.CompareResult,),
+            "convert": (cli.ConvertResult,),
+            "plugins list": (plugin_results.PluginsListResult,),
+            "plugins info": (plugin_results.PluginsInfoResult,),
+            "plugins new": (plugin_results.PluginsNewResult,),
+            "doctor": (plugin_results.DoctorResult,),
+            "docs": (pages.DocsResult,),
+            "completion": (cli.CompletionResult,),
+            "schema": (cli.SchemaResult,),
+        },
+        "epctx-files": {
+            "merge": (files.FilesResult,),
+            "extract": (files.FilesResult,),
+            "embed": (files.FilesResult,),
+            "externalize": (files.FilesResult,),
+            "diff": (files.DiffResult,),
+            "seal": (files.SealResult,),
+        },
+        "epctx-cache": {
+            "cache ls": (cache.ListResult,),
+            "cache stats": (cache.StatisticsResult,),
+            "cache lookup": (cache.LookupResult,),
+            "cache why": (cache.WhyResult,),
+            "cache verify": (cache.VerifyResult,),
+            "cache gc": (cache.CollectionResult,),
+            "cache clear": (cache.CollectionResult,),
+        },
+        "epctx-conformance": {"plugins check": (conformance.CheckResult,)},
+        "epctx-report": {"report": (report.ReportResult,)},
+        "epctx-bench": {"bench": (BenchResult,)},
+        "epctx-batch": {
+            "batch": (batch.BatchResult,),
+            "batch show": (batch.ShowResult,),
+        },
+    }
+)
+"""By package and command the parts of a result, whose keys are side by side;
+`error` is the result of any command that fails. `Class | None` is a part that may be
+missing.
+"""
+
+FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType({})
+"""Keys of a class where its `as_dict` differs from its fields. By the name of a field or
+a property: its key, None if it has none, or the type of its value.
+"""
