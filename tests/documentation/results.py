@@ -18,12 +18,14 @@ from epctx_conformance import results as conformance
 from epctx_files import results as files
 from epctx_report import results as report
 
+from epctx_core import CompileReport, ShareReport
+
 PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "epctx-cli": {
             "error": (cli.ErrorResult,),
-            "compile": (cli.CompileResult,),
-            "share": (cli.ShareResult,),
+            "compile": (CompileReport, cli.CompileResult),
+            "share": (ShareReport, cli.ShareResult),
             "run": (cli.RunResult,),
             "inspect": (inspect_results.InspectResult,),
             "verify": (cli.VerifyResult,),
@@ -69,7 +71,16 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 missing.
 """
 
-FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType({})
+FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
+    {
+        CompileReport: {
+            "folder": None,
+            "outputs": "files",
+            "providers": list[cli.ProviderFacts],
+        },
+        ShareReport: {"binaries": None, "outputs": "files"},
+    }
+)
 """Keys of a class where its `as_dict` differs from its fields. By the name of a field or
 a property: its key, None if it has none, or the type of its value.
 """

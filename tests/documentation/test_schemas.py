@@ -18,6 +18,8 @@ from documentation.schemas import (
     make_schema,
 )
 
+from epctx_core import CompileReport
+
 if TYPE_CHECKING:
     from epctx_core.plugin import Severity
 
@@ -124,3 +126,9 @@ def test_the_form_of_a_class_renames_adds_and_leaves_out_keys(monkeypatch):
         "type": "number",
         "description": "Number of sizes.",
     }
+
+
+def test_a_type_may_be_imported_for_type_checkers_only():
+    schema = make_schema("x", CompileReport)
+
+    assert schema["$defs"]["SkippedProvider"]["required"] == ["name", "reason", "hint"]

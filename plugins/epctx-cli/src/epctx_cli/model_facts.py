@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 _SHOWN_WEIGHTS = 5
 _BITS_OF_PACKED = {
-    "uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2, "float6e2m3": 6,
+    "uint4": 4,
+    "int4": 4,
+    "float4e2m1": 4,
+    "uint2": 2,
+    "int2": 2,
+    "float6e2m3": 6,
     "float6e3m2": 6,
-}  # fmt: skip
+}
 """Bits of an element where it is no whole number of bytes."""
 _MOST_ELEMENTS = 1 << 59
 """Elements of a weight; more would take 2^63 bytes with the widest type."""

@@ -1,8 +1,8 @@
-"""Results of commands: what `--json` prints.
+"""Results of commands: what `--json` prints beside the reports of the core.
 
-The JSON Schemas in `schemas` are made from these dataclasses (`make docs`). A key whose
-field has the default None is left out where there is nothing to say. Types of fields
-are builtins, since the schemas are made from them; a path is a `str`.
+The JSON Schemas in `schemas` are made from these dataclasses and those of the core
+(`make docs`). A key whose field has the default None is left out where there is nothing
+to say, unless the class makes its JSON itself, with `as_dict`.
 """
 
 from __future__ import annotations
@@ -48,62 +48,6 @@ class ErrorResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenFile:
-    """File that was written, or payload that a host's callback got.
-
-    Attributes:
-        path: path relative to the folder of the context model.
-        bytes: its length.
-        digest: SHA-256 of a model; root digest of a binary, as in the manifest, or of a
-            file for initializers.
-    """
-
-    path: str
-    bytes: int
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionFacts:
-    """Compiled partition.
-
-    Attributes:
-        name: name of the partition, of its EPContext node too.
-        ep: the EP that compiled it.
-        nodes: number of nodes that it replaced.
-        node_names: their names.
-    """
-
-    name: str
-    ep: str
-    nodes: int
-    node_names: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefusalFacts:
-    """Nodes that an EP did not take.
-
-    Attributes:
-        ep: the EP.
-        reason: its reason.
-        nodes: names of the nodes.
-        operators: their operators, in the same order.
-        follows: by name of a constant or a node of the quantisation around others: the
-            first of the nodes because of which it is refused.
-        inside: by name of a node, the number of those inside its subgraphs, and the
-            function that it calls.
-    """
-
-    ep: str
-    reason: str
-    nodes: list[str]
-    operators: list[str]
-    follows: dict[str, str]
-    inside: dict[str, int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
     """EP that was asked.
 
@@ -120,21 +64,6 @@ class ProviderFacts:
     version: str | None
     vendor: str | None
     simulated: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedFacts:
-    """Optional EP that was not available.
-
-    Attributes:
-        name: the EP as it was named.
-        reason: why it was not available.
-        hint: the way to have it.
-    """
-
-    name: str
-    reason: str
-    hint: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,53 +119,8 @@ class CheckedOutputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledModel:
-    """Context model that was compiled.
-
-    Attributes:
-        output: file name of the context model.
-        files: all files that were written.
-        partitions: partitions in the order of the model.
-        total_nodes: number of nodes of the source, those inside subgraphs and functions
-            included.
-        inside_nodes: number of those inside subgraphs and functions.
-        assignments: number of nodes that each EP runs, by EP, those inside subgraphs
-            and functions included.
-        refusals: nodes that EPs did not take.
-        timings: seconds of each stage.
-        required_files: files that belong together, relative to the context model.
-        delivered: payloads that the callback of a host got; none for a command.
-        source_files: files of the source that a load also needs, in weightless mode.
-        kept_nodes: names of EPContext nodes of the source that passed through.
-        skipped_providers: optional EPs that were not available.
-        providers: EPs that were asked.
-        folded_nodes: number of nodes that were folded into initializers.
-        contradictions: values whose declared shape the model contradicts, as sentences.
-        warnings: sentences about EPs that get few of the nodes that compute.
-    """
-
-    output: str | None
-    files: list[WrittenFile]
-    partitions: list[PartitionFacts]
-    total_nodes: int
-    inside_nodes: int
-    assignments: dict[str, int]
-    refusals: list[RefusalFacts]
-    timings: dict[str, float]
-    required_files: list[str]
-    delivered: list[WrittenFile]
-    source_files: list[str]
-    kept_nodes: list[str]
-    skipped_providers: list[SkippedFacts]
-    providers: list[ProviderFacts]
-    folded_nodes: int
-    contradictions: list[str]
-    warnings: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompileResult(CompiledModel):
-    """Result of `epctx compile`.
+class CompileResult:
+    """Result of `epctx compile`, beside the report.
 
     Attributes:
         folder: folder of the files.
@@ -249,20 +133,12 @@ class CompileResult(CompiledModel):
 
 @dataclass(frozen=True, kw_only=True)
 class ShareResult:
-    """Result of `epctx share`.
+    """Result of `epctx share`, beside the report.
 
     Attributes:
-        folder: folder of the files.
-        files: all files that were written: binaries, then those of each model.
-        saved_bytes: bytes of weights that were not stored again.
-        members: the context models, in the order of the arguments.
         providers: EPs that were asked.
     """
 
-    folder: str
-    files: list[WrittenFile]
-    saved_bytes: int
-    members: list[CompiledModel]
     providers: list[ProviderFacts]
 
 

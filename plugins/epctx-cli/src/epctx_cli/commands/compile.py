@@ -139,9 +139,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         )
         next_command = f"epctx run {shlex.quote(str(report.output))}{options}"
         console.say(f"\nNext: {next_command}", wrap=False)
-    console.result(
-        CompileResult(**report.as_dict(), folder=str(report.folder), check=check)
-    )
+    console.result(report, CompileResult(folder=str(report.folder), check=check))
     return code
 
 
@@ -419,11 +417,8 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
             group.compile(model, session, name=name)
     report = group.report
     _print_share(models, report, console)
-    console.result(
-        ShareResult(
-            **report.as_dict(), providers=report.members[0].as_dict()["providers"]
-        )
-    )
+    providers = report.members[0].as_dict()["providers"]
+    console.result(report, ShareResult(providers=providers))
     done = arguments.allow_uncompiled or all(
         member.compiled for member in report.members
     )
