@@ -18,7 +18,7 @@ from epctx_conformance import results as conformance
 from epctx_files import results as files
 from epctx_report import results as report
 
-from epctx_core import CompileReport, ShareReport
+from epctx_core import CompileReport, Explanation, ShareReport, VerifyReport
 
 PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
@@ -28,8 +28,8 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "share": (ShareReport, cli.ShareResult),
             "run": (cli.RunResult,),
             "inspect": (inspect_results.InspectResult,),
-            "verify": (cli.VerifyResult,),
-            "explain": (cli.ExplainResult,),
+            "verify": (VerifyReport, cli.VerifyResult),
+            "explain": (Explanation, cli.ExplainResult),
             "compare": (cli.CompareResult,),
             "convert": (cli.ConvertResult,),
             "plugins list": (plugin_results.PluginsListResult,),
@@ -69,18 +69,4 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
 """By package and command the parts of a result, whose keys are side by side;
 `error` is the result of any command that fails. `Class | None` is a part that may be
 missing.
-"""
-
-FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
-    {
-        CompileReport: {
-            "folder": None,
-            "outputs": "files",
-            "providers": list[cli.ProviderFacts],
-        },
-        ShareReport: {"binaries": None, "outputs": "files"},
-    }
-)
-"""Keys of a class where its `as_dict` differs from its fields. By the name of a field or
-a property: its key, None if it has none, or the type of its value.
 """

@@ -17,7 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from documentation.results import FORMS, PACKAGES
+from documentation.forms import FORMS
+from documentation.results import PACKAGES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs/json.md"

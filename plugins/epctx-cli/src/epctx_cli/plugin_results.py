@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from epctx_core import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,68 +264,6 @@ class DoctorFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftFacts:
-    """Nodes left to the CPU EP that an EP refused for one reason.
-
-    Attributes:
-        ep: the EP.
-        reason: its reason.
-        nodes: number of nodes, those inside subgraphs and functions included.
-        operators: number of nodes by operator, the most frequent first.
-        weight_bytes: bytes of the weights that they read.
-    """
-
-    ep: str
-    reason: str
-    nodes: int
-    operators: dict[str, int]
-    weight_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacedFacts:
-    """Nodes that an EP runs.
-
-    Attributes:
-        ep: the EP.
-        provided_by: distribution and version; `engine` for the CPU EP.
-        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
-        nodes: number of nodes, those inside subgraphs and functions included; an
-            EPContext node is one.
-        operators: number of nodes by operator, the most frequent first.
-        weight_bytes: bytes of the weights that they read, without those in payloads.
-    """
-
-    ep: str
-    provided_by: str
-    simulated: bool
-    nodes: int
-    operators: dict[str, int]
-    weight_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacementFacts:
-    """Placement of the nodes of a model.
-
-    Attributes:
-        nodes: number of all nodes, those inside subgraphs and functions included.
-        folded_nodes: number of nodes that are in no row, as they were folded into
-            initializers.
-        inside_nodes: number of those inside subgraphs and functions, of all nodes and
-            of the folded ones.
-        eps: EPs in order of priority, the CPU EP last.
-        left: reasons of what is left to the CPU EP, those of the most nodes first.
-    """
-
-    nodes: int
-    folded_nodes: int
-    inside_nodes: int
-    eps: list[PlacedFacts]
-    left: list[LeftFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
 class DoctorResult:
     """Result of `epctx doctor`.
 
@@ -344,4 +285,4 @@ class DoctorResult:
     plugins: list[PluginFacts]
     variables: dict[str, str]
     findings: list[DoctorFinding]
-    placement: PlacementFacts | None = None
+    placement: Placement | None = None

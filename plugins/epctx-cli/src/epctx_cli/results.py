@@ -8,10 +8,11 @@ to say, unless the class makes its JSON itself, with `as_dict`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epctx_cli.plugin_results import PlacementFacts
+    from epctx_cli.comparison import Difference, InnerDifference
+    from epctx_core import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,62 +49,6 @@ class ErrorResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProviderFacts:
-    """EP that was asked.
-
-    Attributes:
-        name: the EP's name.
-        distribution: package that provides it; null for an EP of the host.
-        version: version of that package.
-        vendor: vendor of the EP, if it names one.
-        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
-    """
-
-    name: str
-    distribution: str | None
-    version: str | None
-    vendor: str | None
-    simulated: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstDifference:
-    """First element beyond the tolerance.
-
-    Attributes:
-        index: its index in each dimension.
-        a: its value in the first model; null for infinity and NaN.
-        b: its value in the second model.
-    """
-
-    index: list[int]
-    a: Any
-    b: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputDifference:
-    """Comparison of one output of two models.
-
-    Attributes:
-        name: name of the output.
-        max_abs: largest absolute difference; null for infinity, and for outputs that
-            cannot be subtracted.
-        max_rel: that difference relative to the largest element of the second model.
-        equal: true within the tolerance.
-        reason: why the two cannot be subtracted, or empty.
-        first: the first element beyond the tolerance.
-    """
-
-    name: str
-    max_abs: float | None
-    max_rel: float | None
-    equal: bool
-    reason: str
-    first: FirstDifference | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckedOutputs:
     """Comparison of the compiled model with its source.
 
@@ -115,7 +60,7 @@ class CheckedOutputs:
 
     equal: bool
     tolerance: float
-    outputs: list[OutputDifference]
+    outputs: list[Difference]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +84,7 @@ class ShareResult:
         providers: EPs that were asked.
     """
 
-    providers: list[ProviderFacts]
+    providers: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,124 +163,26 @@ class RunResult:
     outputs: list[OutputFacts]
     output_file: str | None
     seconds: Durations
-    placement: PlacementFacts | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindingFacts:
-    """Finding of a verification.
-
-    Attributes:
-        severity: errors are what a load refuses.
-        code: type of the finding, see `epctx docs verify`.
-        message: the problem.
-        node: node concerned.
-        hint: the remedy; may be empty.
-    """
-
-    severity: Literal["error", "warning", "info"]
-    code: str
-    message: str
-    node: str | None
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PayloadFacts:
-    """Payload that was verified.
-
-    Attributes:
-        name: name of its file, or of its node if it is embedded.
-        embedded: true if it is in the model.
-        bytes: its length.
-        digests_checked: true if all its bytes were checked against the manifest.
-        looked_into_by: EP that checked it; null if none could.
-    """
-
-    name: str
-    embedded: bool
-    bytes: int
-    digests_checked: bool
-    looked_into_by: str | None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult:
-    """Result of `epctx verify`.
+    """Result of `epctx verify`, beside the report.
 
     Attributes:
         model: the model as it was named.
-        ok: true if there is no error.
-        verdict: `not-checked` where nobody here could check a payload.
-        findings: errors first.
-        nodes: number of EPContext nodes.
-        payloads: those that could be read.
     """
 
     model: str
-    ok: bool
-    verdict: Literal["ok", "not-checked", "not-ok"]
-    findings: list[FindingFacts]
-    nodes: int
-    payloads: list[PayloadFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeRefusal:
-    """Refusal of a node.
-
-    Attributes:
-        ep: the EP.
-        reason: its reason.
-        follows: name of the node because of which it is refused.
-    """
-
-    ep: str
-    reason: str
-    follows: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeFacts:
-    """Node that was explained.
-
-    Attributes:
-        name: its name, or operator and index.
-        operator: its operator; with the domain, if that is not ONNX's own.
-        graph: path from the main graph: index and attribute of each node around it.
-        index: its index in its graph.
-        ep: the EP that takes it.
-        partition: number of the partition; null for a node in none.
-        kernel: true if a kernel of `ep` runs it on its own.
-        compiled: true for an EPContext node.
-        session: true for an If, Loop or Scan around an EP's work, which the session
-            itself runs.
-        refusals: EPs that were asked before `ep`, and their reasons.
-        inside: number of the nodes inside its subgraphs, and the function that it
-            calls.
-    """
-
-    name: str
-    operator: str
-    graph: list[tuple[int, str]]
-    index: int
-    ep: str
-    partition: int | None
-    kernel: bool
-    compiled: bool
-    session: bool
-    refusals: list[NodeRefusal]
-    inside: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainResult:
-    """Result of `epctx explain`.
+    """Result of `epctx explain`, beside the explanation.
 
     Attributes:
         model: the model as it was named.
-        eps: EPs that were asked, in order of priority.
-        nodes: nodes of the main graph, then of subgraphs that a session runs itself.
         left: number of nodes that are left to the CPU EP, those inside subgraphs and
             functions included.
         total_nodes: number of all nodes, those inside subgraphs and functions included.
@@ -345,8 +192,6 @@ class ExplainResult:
     """
 
     model: str
-    eps: list[str]
-    nodes: list[NodeFacts]
     left: int
     total_nodes: int
     inside_nodes: int
@@ -371,21 +216,6 @@ class ComparedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerDifference(OutputDifference):
-    """First value inside two models that differs.
-
-    Attributes:
-        compared: number of values of one name that were compared.
-        from_a: node of the first model that produces it.
-        from_b: node of the second model that produces it.
-    """
-
-    compared: int
-    from_a: str
-    from_b: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class CompareResult:
     """Result of `epctx compare`.
 
@@ -401,7 +231,7 @@ class CompareResult:
     """
 
     equal: bool
-    outputs: list[OutputDifference]
+    outputs: list[Difference]
     models: list[ComparedModel]
     simulated: list[str]
     made_from_seed: int | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ from epctx_cli.profiling import add_profile, profiling
 from epctx_cli.results import (
     CheckedOutputs,
     CompileResult,
-    OutputDifference,
     ShareResult,
 )
 from epctx_core.errors import EpctxError, InvalidArgument, one_line
@@ -120,7 +118,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         check = CheckedOutputs(
             equal=equal,
             tolerance=CHECK_TOLERANCE,
-            outputs=[OutputDifference(**asdict(d)) for d in differences],
+            outputs=differences,
         )
         code = code if equal else ExitCode.FAILED
     if not (report.compiled or arguments.allow_uncompiled):

@@ -58,7 +58,6 @@ from epctx_cli.plugin_results import (
     DoctorResult,
     EpLibraryFacts,
     LibraryFacts,
-    PlacementFacts,
     PluginFacts,
 )
 from epctx_cli.plugin_trial import Trial, try_all
@@ -139,11 +138,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
-    placed = None
+    placement = None
     if arguments.model is not None:
         session = session_options(arguments, console)
         placement = _place(arguments, session, console)
-        placed = PlacementFacts(**placement.as_dict())
         records = default_registry.records()
         findings = [
             *_check_payloads(arguments.model, placement, session),
@@ -180,7 +178,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             plugins=[PluginFacts(**record.as_dict()) for record in records],
             variables=variables,
             findings=findings,
-            placement=placed,
+            placement=placement,
         )
     )
     return ExitCode.DONE if ok else ExitCode.FAILED

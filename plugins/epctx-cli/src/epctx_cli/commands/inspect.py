@@ -381,7 +381,7 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
         progress.watch(session)
         report = verify_model(arguments.model, session)
     _print_verify(arguments.model, report, console)
-    console.result(VerifyResult(model=arguments.model, **report.as_dict()))
+    console.result(report, VerifyResult(model=arguments.model))
     errors = {
         finding.code for finding in report.findings if finding.severity.value == "error"
     }
@@ -502,12 +502,16 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
         console.say()
     for path in written:
         console.say(f"wrote {path} ({text.byte_size(path.stat().st_size)})")
+    placement = explanation.placement
     result = ExplainResult(
         model=arguments.model,
-        **explanation.as_dict(),
+        left=placement.eps[-1]["nodes"],
+        total_nodes=placement.total_nodes,
+        inside_nodes=placement.inside_nodes,
+        folded_nodes=placement.folded_nodes,
         written=[str(path) for path in written],
     )
-    console.result(result)
+    console.result(explanation, result)
     if result.left > arguments.fail_on_cpu:
         return ExitCode.FAILED
     return ExitCode.DONE

@@ -1,0 +1,120 @@
+"""Forms of the core's dataclasses in JSON, where these differ from their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from epctx_cli.results import ShareResult
+
+from epctx_core import (
+    CompileReport,
+    Explanation,
+    NodeExplanation,
+    Placement,
+    ShareReport,
+    VerifyReport,
+)
+from epctx_core.verify.findings import PayloadReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderFacts:
+    """EP that was asked.
+
+    Attributes:
+        name: the EP's name.
+        distribution: package that provides it; null for an EP of the host.
+        version: version of that package.
+        vendor: vendor of the EP, if it names one.
+        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    vendor: str | None
+    simulated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRefusal:
+    """Refusal of a node.
+
+    Attributes:
+        ep: the EP.
+        reason: its reason.
+        follows: name of the node because of which it is refused.
+    """
+
+    ep: str
+    reason: str
+    follows: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftFacts:
+    """Nodes left to the CPU EP that an EP refused for one reason.
+
+    Attributes:
+        ep: the EP.
+        reason: its reason.
+        nodes: number of nodes, those inside subgraphs and functions included.
+        operators: number of nodes by operator, the most frequent first.
+        weight_bytes: bytes of the weights that they read.
+    """
+
+    ep: str
+    reason: str
+    nodes: int
+    operators: dict[str, int]
+    weight_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedFacts:
+    """Nodes that an EP runs.
+
+    Attributes:
+        ep: the EP.
+        provided_by: distribution and version; `engine` for the CPU EP.
+        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
+        nodes: number of nodes, those inside subgraphs and functions included; an
+            EPContext node is one.
+        operators: number of nodes by operator, the most frequent first.
+        weight_bytes: bytes of the weights that they read, without those in payloads.
+    """
+
+    ep: str
+    provided_by: str
+    simulated: bool
+    nodes: int
+    operators: dict[str, int]
+    weight_bytes: int
+
+
+FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
+    {
+        CompileReport: {
+            "folder": None,
+            "outputs": "files",
+            "providers": list[ProviderFacts],
+        },
+        ShareReport: {"binaries": None, "outputs": "files"},
+        ShareResult: {"providers": list[ProviderFacts]},
+        VerifyReport: {
+            "path": None,
+            "ok": "ok",
+            "verdict": Literal["ok", "not-checked", "not-ok"],
+        },
+        PayloadReport: {"size": "bytes", "digests": "digests_checked"},
+        Explanation: {"model": None, "placement": None, "types": None},
+        NodeExplanation: {"follows": None, "refusals": list[NodeRefusal]},
+        Placement: {"eps": list[PlacedFacts], "left": list[LeftFacts]},
+    }
+)
+"""Keys of a class where its `as_dict` differs from its fields. By the name of a field or
+a property: its key, None if it has none, or the type of its value.
+"""
