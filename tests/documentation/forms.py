@@ -11,7 +11,9 @@ from epctx_cli.results import ShareResult
 
 from epctx_core import (
     CompileReport,
+    ContextNodeInfo,
     Explanation,
+    ModelInfo,
     NodeExplanation,
     Placement,
     ShareReport,
@@ -95,6 +97,25 @@ class PlacedFacts:
     weight_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class PluginOfNode:
+    """Plugin that would load an EPContext node.
+
+    Attributes:
+        ep: the EP's name.
+        state: state of the plugin.
+        distribution: package that provides it.
+        version: version of that package.
+        simulated: true if the EP is simulated; null before it was imported.
+    """
+
+    ep: str
+    state: str
+    distribution: str | None
+    version: str | None
+    simulated: bool | None
+
+
 FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
     {
         CompileReport: {
@@ -110,6 +131,12 @@ FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
             "verdict": Literal["ok", "not-checked", "not-ok"],
         },
         PayloadReport: {"size": "bytes", "digests": "digests_checked"},
+        ModelInfo: {
+            "path": None,
+            "manifest": None,
+            "compiled_by": dict[str, dict[str, Any]],
+        },
+        ContextNodeInfo: {"plugin": PluginOfNode | None},
         Explanation: {"model": None, "placement": None, "types": None},
         NodeExplanation: {"follows": None, "refusals": list[NodeRefusal]},
         Placement: {"eps": list[PlacedFacts], "left": list[LeftFacts]},

@@ -12,13 +12,20 @@ from typing import Any
 from documentation.bench_results import BenchResult
 from epctx_batch import results as batch
 from epctx_cache import results as cache
-from epctx_cli import inspect_results, pages, plugin_results
+from epctx_cli import pages, plugin_results
 from epctx_cli import results as cli
+from epctx_cli.model_facts import ModelFacts
 from epctx_conformance import results as conformance
 from epctx_files import results as files
 from epctx_report import results as report
 
-from epctx_core import CompileReport, Explanation, ShareReport, VerifyReport
+from epctx_core import (
+    CompileReport,
+    Explanation,
+    ModelInfo,
+    ShareReport,
+    VerifyReport,
+)
 
 PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
@@ -27,7 +34,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "compile": (CompileReport, cli.CompileResult),
             "share": (ShareReport, cli.ShareResult),
             "run": (cli.RunResult,),
-            "inspect": (inspect_results.InspectResult,),
+            "inspect": (ModelInfo, cli.InspectResult, ModelFacts | None),
             "verify": (VerifyReport, cli.VerifyResult),
             "explain": (Explanation, cli.ExplainResult),
             "compare": (cli.CompareResult,),

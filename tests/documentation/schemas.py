@@ -137,12 +137,12 @@ def _list_keys_of_properties(cls: type) -> Iterator[_Key]:
     for name, shown in _get_form(cls).items():
         if name not in names:
             method = getattr(cls, name).fget
-            hints = get_type_hints(method, localns=_NamesForTypes(cls))  # type: ignore[arg-type]
-            yield _Key(
-                name=shown if isinstance(shown, str) else name,
-                hint=hints["return"] if isinstance(shown, str) else shown,
-                meaning=" ".join(method.__doc__.split()),
-            )
+            meaning = " ".join(method.__doc__.split())
+            if isinstance(shown, str):
+                hints = get_type_hints(method, localns=_NamesForTypes(cls))  # type: ignore[arg-type]
+                yield _Key(name=shown, hint=hints["return"], meaning=meaning)
+            else:
+                yield _Key(name=name, hint=shown, meaning=meaning)
 
 
 def _get_form(cls: type) -> Mapping[str, Any]:

@@ -167,6 +167,37 @@ class RunResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequiredFile:
+    """File that has to lie beside a model.
+
+    Attributes:
+        name: its name in the model.
+        bytes: its length; null if it cannot be opened.
+        problem: why it cannot be opened, or empty.
+    """
+
+    name: str
+    bytes: int | None
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectResult:
+    """Result of `epctx inspect`, beside the description of the model and, of a plain
+    one, its facts.
+
+    Attributes:
+        model: the model as it was named.
+        sealed_by: tool that gave digests to a model that another one compiled.
+        files: the required files with their sizes.
+    """
+
+    model: str
+    sealed_by: str | None
+    files: list[RequiredFile]
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyResult:
     """Result of `epctx verify`, beside the report.
 

@@ -22,8 +22,12 @@ from epctx_cli.arguments import (
     whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.inspect_results import InspectResult, RequiredFile
-from epctx_cli.results import ExplainResult, VerifyResult
+from epctx_cli.results import (
+    ExplainResult,
+    InspectResult,
+    RequiredFile,
+    VerifyResult,
+)
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -68,12 +72,10 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     _warn(info, files, console)
     result = InspectResult(
         model=arguments.model,
-        **info.as_dict(),
         sealed_by=_find_sealer(info),
         files=files,
-        **({} if facts is None else facts.as_dict()),
     )
-    console.result(result)
+    console.result(info, result, {} if facts is None else facts)
     return ExitCode.DONE
 
 
