@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from epctx_cli.plugin_results import PluginsInfoResult
 from epctx_cli.results import ShareResult
 
 from epctx_core import (
@@ -16,9 +17,11 @@ from epctx_core import (
     ModelInfo,
     NodeExplanation,
     Placement,
+    PluginRecord,
     ShareReport,
     VerifyReport,
 )
+from epctx_core.plugin import ProviderOption
 from epctx_core.verify.findings import PayloadReport
 
 
@@ -116,6 +119,36 @@ class PluginOfNode:
     simulated: bool | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class PluginDetails:
+    """EP of a plugin that was loaded, beside its record. The keys from `api_version` to
+    `weightless_modes` are left out if it could not be.
+
+    Attributes:
+        entry_point: module and class.
+        traceback: traceback of the exception that it raised.
+        api_version: version of the contract that it implements.
+        binary_suffix: suffix of the names of its context binaries.
+        options: its options.
+        dynamic_options: options that may change while a session lives.
+        hooks: hooks that it implements.
+        class_methods: class methods that it overrides.
+        keeps_functions: functions of models that it takes whole.
+        weightless_modes: weightless modes that it has.
+    """
+
+    entry_point: str | None
+    traceback: str | None
+    api_version: int | None = None
+    binary_suffix: str | None = None
+    options: list[ProviderOption] | None = None
+    dynamic_options: list[ProviderOption] | None = None
+    hooks: list[str] | None = None
+    class_methods: list[str] | None = None
+    keeps_functions: list[str] | None = None
+    weightless_modes: list[str] | None = None
+
+
 FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
     {
         CompileReport: {
@@ -137,11 +170,23 @@ FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
             "compiled_by": dict[str, dict[str, Any]],
         },
         ContextNodeInfo: {"plugin": PluginOfNode | None},
+        PluginRecord: {
+            "state": str,
+            "entry_point": None,
+            "traceback": None,
+            "passed_over": None,
+        },
+        ProviderOption: {
+            "type": Literal["bool", "int", "float", "str"],
+            "effect": None,
+        },
+        PluginsInfoResult: {"plugins": list[Annotated[PluginDetails, PluginRecord]]},
         Explanation: {"model": None, "placement": None, "types": None},
         NodeExplanation: {"follows": None, "refusals": list[NodeRefusal]},
         Placement: {"eps": list[PlacedFacts], "left": list[LeftFacts]},
     }
 )
 """Keys of a class where its `as_dict` differs from its fields. By the name of a field or
-a property: its key, None if it has none, or the type of its value.
+a property: its key, None if it has none, or the type of its value; `Annotated[A, B]` is
+an object with the keys of B and A.
 """

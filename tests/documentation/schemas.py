@@ -15,7 +15,7 @@ from enum import EnumType
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from documentation.forms import FORMS
 from documentation.results import PACKAGES
@@ -198,7 +198,22 @@ def _describe_type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"enum": list(get_args(hint))}
     if isinstance(hint, EnumType):
         return {"enum": [member.value for member in hint]}
+    if get_origin(hint) is Annotated:
+        return _describe_annotated(hint, definitions)
     return _describe_container(hint, definitions)
+
+
+def _describe_annotated(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object with the keys of several classes."""
+    cls, base = get_args(hint)
+    whole = _describe_class(base, definitions)
+    more = _describe_class(cls, definitions)
+    definitions[cls.__name__] = {
+        "type": "object",
+        "required": [*dict.fromkeys([*whole["required"], *more["required"]])],
+        "properties": whole["properties"] | more["properties"],
+    }
+    return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
 def _describe_container(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:

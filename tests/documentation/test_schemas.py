@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import jsonschema
 import pytest
@@ -132,3 +132,13 @@ def test_a_type_may_be_imported_for_type_checkers_only():
     schema = make_schema("x", CompileReport)
 
     assert schema["$defs"]["SkippedProvider"]["required"] == ["name", "reason", "hint"]
+
+
+def test_an_object_may_have_the_keys_of_several_classes(monkeypatch):
+    monkeypatch.setattr(
+        schemas, "FORMS", {Whole: {"sizes": list[Annotated[Rest, Part]]}}
+    )
+
+    schema = make_schema("x", Whole)
+
+    assert schema["$defs"]["Rest"]["required"] == ["path", "sizes", "severity"]

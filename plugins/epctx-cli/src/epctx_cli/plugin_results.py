@@ -8,51 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from epctx_core import Placement
+    from collections.abc import Sequence
 
-
-@dataclass(frozen=True, kw_only=True)
-class AvailabilityFacts:
-    """Availability of an EP for a purpose.
-
-    Attributes:
-        available: true if it is available.
-        reason: why not, or empty.
-        hint: the way to have it, or empty.
-    """
-
-    available: bool
-    reason: str
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginFacts:
-    """EP of an installed plugin.
-
-    Attributes:
-        name: the EP's name.
-        sources: values of `source` of the nodes that it loads.
-        distribution: package that provides it.
-        version: version of that package.
-        vendor: vendor of the EP; null before it was imported.
-        simulated: true if it is simulated; null before it was imported.
-        finder: finder of an EP whose package has no entry point of epctx.
-        state: state of the plugin, see `epctx docs plugins`.
-        reason: why it cannot be used, or empty.
-        availability: availability by purpose: export, load and run.
-    """
-
-    name: str
-    sources: list[str]
-    distribution: str | None
-    version: str | None
-    vendor: str | None
-    simulated: bool | None
-    finder: str | None
-    state: str
-    reason: str
-    availability: dict[str, AvailabilityFacts]
+    from epctx_cli.libraries import EpLibrary, Library
+    from epctx_core import Placement, PluginRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,64 +60,13 @@ class PluginsListResult:
         isolations: installed packages that run EPs out of process.
     """
 
-    plugins: list[PluginFacts]
+    plugins: Sequence[PluginRecord]
     left_out: list[LeftOut]
     engines: list[EntryFacts]
     commands: list[EntryFacts]
     host_plugins: list[EntryFacts]
     model_formats: list[EntryFacts]
     isolations: list[EntryFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionFacts:
-    """Option of an EP.
-
-    Attributes:
-        name: its key.
-        type: type of its value.
-        default: its default; null for a secret.
-        choices: values that it may have; empty for any.
-        doc: its meaning.
-        secret: true if its value never leaves the process.
-    """
-
-    name: str
-    type: Literal["bool", "int", "float", "str"]
-    default: Any
-    choices: list[Any]
-    doc: str
-    secret: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginDetails(PluginFacts):
-    """EP of a plugin that was loaded. The keys from `api_version` to
-    `weightless_modes` are left out if it could not be.
-
-    Attributes:
-        entry_point: module and class.
-        traceback: traceback of the exception that it raised.
-        api_version: version of the contract that it implements.
-        binary_suffix: suffix of the names of its context binaries.
-        options: its options.
-        dynamic_options: options that may change while a session lives.
-        hooks: hooks that it implements.
-        class_methods: class methods that it overrides.
-        keeps_functions: functions of models that it takes whole.
-        weightless_modes: weightless modes that it has.
-    """
-
-    entry_point: str | None
-    traceback: str | None
-    api_version: int | None = None
-    binary_suffix: str | None = None
-    options: list[OptionFacts] | None = None
-    dynamic_options: list[OptionFacts] | None = None
-    hooks: list[str] | None = None
-    class_methods: list[str] | None = None
-    keeps_functions: list[str] | None = None
-    weightless_modes: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +101,7 @@ class PluginsInfoResult:
         others: plugins of other kinds of the name.
     """
 
-    plugins: list[PluginDetails]
+    plugins: list[dict[str, Any]]
     others: list[EntryDetails]
 
 
@@ -213,38 +121,6 @@ class PluginsNewResult:
     distribution: str
     module: str
     files: list[str]
-    ep: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class LibraryFacts:
-    """Library that epctx-core or a package needs or can use.
-
-    Attributes:
-        name: the required distribution.
-        user: distribution that requires it.
-        required: version specifier.
-        extra: extra that installs it; null for one that is always needed.
-        version: installed version.
-        fits: true if the installed version is within the specifier.
-    """
-
-    name: str
-    user: str
-    required: str
-    extra: str | None
-    version: str | None
-    fits: bool | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpLibraryFacts(LibraryFacts):
-    """Vendor's package that an EP needs.
-
-    Attributes:
-        ep: the EP's name.
-    """
-
     ep: str
 
 
@@ -280,9 +156,9 @@ class DoctorResult:
 
     ok: bool
     environment: dict[str, str]
-    libraries: list[LibraryFacts]
-    libraries_of_eps: list[EpLibraryFacts]
-    plugins: list[PluginFacts]
+    libraries: Sequence[Library]
+    libraries_of_eps: Sequence[EpLibrary]
+    plugins: Sequence[PluginRecord]
     variables: dict[str, str]
     findings: list[DoctorFinding]
     placement: Placement | None = None

@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -56,9 +55,6 @@ from epctx_cli.libraries import (
 from epctx_cli.plugin_results import (
     DoctorFinding,
     DoctorResult,
-    EpLibraryFacts,
-    LibraryFacts,
-    PluginFacts,
 )
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import (
@@ -173,9 +169,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         DoctorResult(
             ok=ok,
             environment=facts,
-            libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
-            libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
-            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            libraries=requirements or (),
+            libraries_of_eps=vendors,
+            plugins=records,
             variables=variables,
             findings=findings,
             placement=placement,
