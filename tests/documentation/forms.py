@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+from epctx_bench.gate import JudgedRow, Judgement
+from epctx_cache.counters import CacheStatistics
 from epctx_cli.plugin_results import PluginsInfoResult
 from epctx_cli.results import ShareResult
+from epctx_conformance.report import ConformanceReport
+from epctx_files.difference import Difference
+from epctx_files.sealing import SealReport
 
 from epctx_core import (
     CompileReport,
@@ -149,6 +154,47 @@ class PluginDetails:
     weightless_modes: list[str] | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckCounts:
+    """Numbers of checks.
+
+    Attributes:
+        passed: number of those that passed.
+        failed: number of those that failed.
+        skipped: number of those that were skipped.
+    """
+
+    passed: int
+    failed: int
+    skipped: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberOfChecks:
+    """Part of the result of `epctx plugins check`.
+
+    Attributes:
+        counts: numbers of checks by outcome.
+    """
+
+    counts: CheckCounts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedPayload:
+    """Payload of a sealed model.
+
+    Attributes:
+        name: name of its file, or of its node if it is embedded.
+        bytes: its length.
+        digest: its root digest.
+    """
+
+    name: str
+    bytes: int
+    digest: str
+
+
 FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
     {
         CompileReport: {
@@ -181,6 +227,25 @@ FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
             "effect": None,
         },
         PluginsInfoResult: {"plugins": list[Annotated[PluginDetails, PluginRecord]]},
+        ConformanceReport: {"results": "checks", "ok": "ok", "limits": "limits"},
+        CacheStatistics: {"folder": "cache"},
+        SealReport: {"path": "sealed", "payloads": list[SealedPayload]},
+        Difference: {
+            "part": Literal[
+                "model",
+                "opset",
+                "input",
+                "output",
+                "node",
+                "function",
+                "weight",
+                "payload",
+                "EP",
+                "metadata",
+            ],
+        },
+        Judgement: {"failed": "failed", "undecided": "undecided"},
+        JudgedRow: {"high": float | None, "peer": str | None},
         Explanation: {"model": None, "placement": None, "types": None},
         NodeExplanation: {"follows": None, "refusals": list[NodeRefusal]},
         Placement: {"eps": list[PlacedFacts], "left": list[LeftFacts]},

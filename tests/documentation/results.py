@@ -10,13 +10,17 @@ from types import MappingProxyType
 from typing import Any
 
 from documentation.bench_results import BenchResult
+from documentation.forms import NumberOfChecks
 from epctx_batch import results as batch
 from epctx_cache import results as cache
+from epctx_cache.counters import CacheStatistics
 from epctx_cli import pages, plugin_results
 from epctx_cli import results as cli
 from epctx_cli.model_facts import ModelFacts
-from epctx_conformance import results as conformance
-from epctx_files import results as files
+from epctx_conformance.report import ConformanceReport
+from epctx_files.bundle import FilesReport
+from epctx_files.difference import DiffReport
+from epctx_files.sealing import SealReport
 from epctx_report import results as report
 
 from epctx_core import (
@@ -48,23 +52,23 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "schema": (cli.SchemaResult,),
         },
         "epctx-files": {
-            "merge": (files.FilesResult,),
-            "extract": (files.FilesResult,),
-            "embed": (files.FilesResult,),
-            "externalize": (files.FilesResult,),
-            "diff": (files.DiffResult,),
-            "seal": (files.SealResult,),
+            "merge": (FilesReport,),
+            "extract": (FilesReport,),
+            "embed": (FilesReport,),
+            "externalize": (FilesReport,),
+            "diff": (DiffReport,),
+            "seal": (SealReport,),
         },
         "epctx-cache": {
             "cache ls": (cache.ListResult,),
-            "cache stats": (cache.StatisticsResult,),
+            "cache stats": (CacheStatistics,),
             "cache lookup": (cache.LookupResult,),
             "cache why": (cache.WhyResult,),
             "cache verify": (cache.VerifyResult,),
             "cache gc": (cache.CollectionResult,),
             "cache clear": (cache.CollectionResult,),
         },
-        "epctx-conformance": {"plugins check": (conformance.CheckResult,)},
+        "epctx-conformance": {"plugins check": (ConformanceReport, NumberOfChecks)},
         "epctx-report": {"report": (report.ReportResult,)},
         "epctx-bench": {"bench": (BenchResult,)},
         "epctx-batch": {

@@ -107,7 +107,8 @@ def _describe_class(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def _list_keys_of_fields(cls: type) -> Iterator[_Key]:
     """Yield the keys that are fields, in the form of the class."""
-    hints = get_type_hints(cls, localns=_NamesForTypes(cls))  # type: ignore[arg-type]
+    names: Any = _NamesForTypes(cls)
+    hints = get_type_hints(cls, localns=names, include_extras=True)
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         meanings |= read_attributes(base.__doc__ or "")

@@ -181,7 +181,9 @@ def _describe_as(words: str) -> Callable[[Any], Described]:
 
 
 def _hidden(digest: object) -> str:
-    return "not set" if digest is None else f"hidden ({str(digest)[:_SHOWN_DIGITS]})"
+    if digest is None:
+        return "not set"
+    return f"hidden ({str(digest)[:_SHOWN_DIGITS]})"
 
 
 def _as_text(value: object) -> str:

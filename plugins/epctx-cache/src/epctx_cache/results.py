@@ -56,52 +56,6 @@ class ListResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsageFacts:
-    """Use of the entries for the same EPs, removed ones included.
-
-    Attributes:
-        eps: names of the EPs; none for plain models.
-        hits: number of loads without a compile.
-        misses: number of compiles into the cache.
-        seconds_saved: durations of the compiles that hits saved.
-        entries: number of entries now.
-        bytes: bytes of their files.
-    """
-
-    eps: list[str]
-    hits: int
-    misses: int
-    seconds_saved: float
-    entries: int
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatisticsResult:
-    """Result of `epctx cache stats`.
-
-    Attributes:
-        cache: folder of the cache.
-        hits: number of loads without a compile.
-        misses: number of compiles into the cache.
-        seconds_saved: durations of the compiles that hits saved.
-        entries: number of entries, damaged ones included.
-        bytes: bytes of their files.
-        damaged: number of entries without a readable record.
-        by_eps: use by EPs.
-    """
-
-    cache: str
-    hits: int
-    misses: int
-    seconds_saved: float
-    entries: int
-    bytes: int
-    damaged: int
-    by_eps: list[UsageFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
 class LookupResult:
     """Result of `epctx cache lookup`.
 
