@@ -36,7 +36,7 @@ class Library:
     """Requirement of epctx-core, or of a package that one of its extras installs.
 
     Attributes:
-        name: of the required distribution.
+        name: name of the required distribution.
         user: the distribution that requires it.
         required: the version specifier.
         extra: the extra that installs it, of epctx-core, or of an EP's package; None

@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -56,10 +55,6 @@ from epctx_cli.libraries import (
 from epctx_cli.plugin_results import (
     DoctorFinding,
     DoctorResult,
-    EpLibraryFacts,
-    LibraryFacts,
-    PlacementFacts,
-    PluginFacts,
 )
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import (
@@ -139,11 +134,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
-    placed = None
+    placement = None
     if arguments.model is not None:
         session = session_options(arguments, console)
         placement = _place(arguments, session, console)
-        placed = PlacementFacts(**placement.as_dict())
         records = default_registry.records()
         findings = [
             *_check_payloads(arguments.model, placement, session),
@@ -175,12 +169,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         DoctorResult(
             ok=ok,
             environment=facts,
-            libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
-            libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
-            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            libraries=requirements or (),
+            libraries_of_eps=vendors,
+            plugins=records,
             variables=variables,
             findings=findings,
-            placement=placed,
+            placement=placement,
         )
     )
     return ExitCode.DONE if ok else ExitCode.FAILED

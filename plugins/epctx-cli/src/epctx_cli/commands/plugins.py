@@ -25,8 +25,6 @@ from epctx_cli.plugin_results import (
     EntryDetails,
     EntryFacts,
     LeftOut,
-    PluginDetails,
-    PluginFacts,
     PluginsInfoResult,
     PluginsListResult,
     PluginsNewResult,
@@ -92,7 +90,7 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"    {each.install}", wrap=False)
     console.result(
         PluginsListResult(
-            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            plugins=records,
             left_out=left_out,
             **others,
         )
@@ -213,12 +211,12 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     described = []
     for trial in trials:
         _print_report(trial, console)
-        details = PluginDetails(
+        details = {
             **trial.record.as_dict(),
-            entry_point=trial.record.entry_point,
+            "entry_point": trial.record.entry_point,
             **trial.description,
-            traceback=trial.traceback,
-        )
+            "traceback": trial.traceback,
+        }
         described.append(details)
     others = [try_entry(kind, entry, log=console.debug) for kind, entry in named]
     for other in others:
