@@ -106,15 +106,14 @@ def is_duplicate(record: PluginRecord) -> bool:
 def group_by_reason(
     records: Iterable[PluginRecord],
 ) -> list[tuple[str, list[PluginRecord]]]:
-    """Return records of one EP and one reason together, with a label for all of them:
-    what is said of duplicates is said once.
+    """Return the records with a reason, those of one EP and one reason together, with a
+    label for all of them: what is said of duplicates is said once.
     """
     groups: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
-        groups.setdefault((record.name, record.reason), []).append(record)
-
-    labels = []
-    for (name, _), group in groups.items():
-        origins = " and ".join(record.origin for record in group)
-        labels.append((f"{name} ({origins})", group))
-    return labels
+        if record.reason:
+            groups.setdefault((record.name, record.reason), []).append(record)
+    return [
+        (f"{name} ({' and '.join(record.origin for record in group)})", group)
+        for (name, _), group in groups.items()
+    ]

@@ -135,8 +135,7 @@ def _print_list(
             )
     finders = [*filter(None, map(explain_finder, records))]
     reasons = [
-        f"{label}: {group[0].reason}"
-        for label, group in group_by_reason(r for r in records if r.reason)
+        f"{label}: {group[0].reason}" for label, group in group_by_reason(records)
     ]
     for lines in (sentences, finders, reasons):
         if lines:
