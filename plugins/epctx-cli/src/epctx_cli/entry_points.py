@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import astuple
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, NamedTuple
+
+from epctx_cli.plugin_results import EntryFacts
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint, IDistribution
@@ -64,17 +67,19 @@ def find_entries(*groups: str) -> Iterator[tuple[IDistribution, EntryPoint]]:
 
 def describe(
     entries: Iterable[tuple[IDistribution, EntryPoint]], group: str
-) -> list[dict[str, str]]:
-    """Return name, distribution, version and entry point of each entry of a group,
-    sorted.
-    """
-    keys = ("name", "distribution", "version", "entry_point")
-    rows = {
-        (e.name, p.metadata["Name"], p.version, e.value)
-        for p, e in entries
-        if e.group == group
+) -> list[EntryFacts]:
+    """Return a description of each entry of a group, sorted."""
+    described = {
+        EntryFacts(
+            name=entry.name,
+            distribution=package.metadata["Name"],
+            version=package.version,
+            entry_point=entry.value,
+        )
+        for package, entry in entries
+        if entry.group == group
     }
-    return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]
+    return sorted(described, key=astuple)
 
 
 def explain_finder(record: PluginRecord) -> str:

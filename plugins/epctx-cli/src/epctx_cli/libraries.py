@@ -133,19 +133,20 @@ def find_libraries(packages: Mapping[str, Package]) -> Libraries:
         return Libraries([], [], [])
     core = _find_libraries_of_core(packages)
     shared = {library.name for library in core}
-    eps = {
-        (library.user, library.ep, library.name): library
-        for user, package in packages.items()
-        for library in _find_libraries_of_eps(user, package)
-        if library.name not in shared and not library.name.startswith(_OURS)
-    }
+    eps: dict[tuple[str, str, str], EpLibraryFacts] = {}
+    for user, package in packages.items():
+        for library in _find_libraries_of_eps(user, package):
+            if library.name not in shared and not library.name.startswith(_OURS):
+                eps.setdefault((user, library.ep, library.name), library)
+
     listed = {(library.user, library.name) for library in (*core, *eps.values())}
-    others = [
-        LibraryFacts(**_look_up(need, user))
-        for user, package in packages.items()
-        for need in package.select()
-        if (user, need.name) not in listed
-    ]
+    others: list[LibraryFacts] = []
+    for user, package in packages.items():
+        others += [
+            LibraryFacts(**_look_up(need, user))
+            for need in package.select()
+            if (user, need.name) not in listed
+        ]
     return Libraries(core, [eps[key] for key in sorted(eps)], others)
 
 
@@ -170,9 +171,11 @@ def _find_libraries_of_core(packages: Mapping[str, Package]) -> list[LibraryFact
 
 def _find_libraries_of_eps(user: str, package: Package) -> Iterator[EpLibraryFacts]:
     for entry in package.entries:
+        if entry.group != EP_GROUP:
+            continue
         # Not entry.extras, which takes a name with a dash apart before Python 3.12.
-        extras = entry.value.partition("[")[2].rstrip("] ").split(",")
-        for extra in map(str.strip, extras if entry.group == EP_GROUP else ()):
+        extras = entry.value.partition("[")[2].rstrip("] ")
+        for extra in map(str.strip, extras.split(",")):
             for need in package.select({extra}):
                 facts = _look_up(need, user, extra)
                 yield EpLibraryFacts(**facts, ep=entry.name)
