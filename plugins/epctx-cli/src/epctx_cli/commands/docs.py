@@ -50,19 +50,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     name, _, words = (arguments.page or "").partition("#")
     chosen = _find(all_pages, name)
-    if len(chosen) > 1:
-        if words:
-            names = ", ".join(page.name for page in chosen)
-            raise InvalidArgument(
-                f"there is no page {name!r}.", hint=f"Pages with that word: {names}."
-            )
+    if len(chosen) == 1:
+        (page,) = chosen
+        part = _cut(page, words) if words else page
+        text = part.resolve_links(all_pages)
+        console.markdown(text)
+    elif words:
+        names = ", ".join(page.name for page in chosen)
+        raise InvalidArgument(
+            f"there is no page {name!r}.", hint=f"Pages with that word: {names}."
+        )
+    else:
+        text = None
         _print_list(chosen, console)
-        return ExitCode.DONE
-
-    page = _cut(chosen[0], words) if words else chosen[0]
-    text = page.resolve_links(all_pages)
-    console.markdown(text)
-    console.result(DocsResult(pages=[_describe(chosen[0])], text=text))
+    facts = [
+        PageFacts(name=page.name, title=page.title, summary=page.summary)
+        for page in chosen
+    ]
+    console.result(DocsResult(pages=facts, text=text))
     return ExitCode.DONE
 
 
@@ -110,11 +115,6 @@ def _print_list(listed: Sequence[Page], console: Console) -> None:
         "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it, and "
         f"`epctx docs WORD` lists those that have a word.{more}"
     )
-    console.result(DocsResult(pages=[_describe(page) for page in listed]))
-
-
-def _describe(page: Page) -> PageFacts:
-    return PageFacts(name=page.name, title=page.title, summary=page.summary)
 
 
 def _cut(page: Page, words: str) -> Page:

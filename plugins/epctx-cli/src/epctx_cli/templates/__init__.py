@@ -63,7 +63,15 @@ def create_plugin(
     names = _derive_names(word)
     texts = _fill_templates(names)
     folder = Path(parent) / names["distribution"]
-    if os.path.lexists(folder):
+    try:
+        folder.mkdir(parents=True)
+        for name, text in texts.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
+    except FileExistsError as error:
         raise Fail(
             f"{str(folder)!r} exists already.",
             path=folder,
@@ -71,23 +79,14 @@ def create_plugin(
                 "Nothing was written. Choose another name, another folder (-o), or "
                 "remove it."
             ),
-        )
-    try:
-        for name, text in texts.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-            if text.startswith("#!"):
-                path.chmod(path.stat().st_mode | 0o111)
-    except BaseException as error:
+        ) from error
+    except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise Fail(
-                f"{str(folder)!r} cannot be written: {error.strerror or error}.",
-                path=folder,
-                hint="Choose another folder with -o.",
-            ) from error
-        raise
+        raise Fail(
+            f"{str(folder)!r} cannot be written: {error.strerror or error}.",
+            path=folder,
+            hint="Choose another folder with -o.",
+        ) from error
     return names, folder, sorted(texts)
 
 
