@@ -131,15 +131,19 @@ def find_libraries(packages: Mapping[str, Package]) -> Libraries:
     """Return the libraries of packages, installed or not."""
     if CORE not in packages:
         return Libraries([], [], [])
-    core = _find_libraries_of_core(packages)
-    shared = {library.name for library in core}
+    core: dict[str, LibraryFacts] = {}
+    extras = [each for each in packages[CORE].extras if each not in _NOT_LISTED]
+    for extra in ("", *extras):
+        _add_libraries(core, packages, CORE, {extra}, extra)
     eps: dict[tuple[str, str, str], EpLibraryFacts] = {}
     for user, package in packages.items():
         for library in _find_libraries_of_eps(user, package):
-            if library.name not in shared and not library.name.startswith(_OURS):
+            if library.name not in core and not library.name.startswith(_OURS):
                 eps.setdefault((user, library.ep, library.name), library)
 
-    listed = {(library.user, library.name) for library in (*core, *eps.values())}
+    listed = {
+        (library.user, library.name) for library in (*core.values(), *eps.values())
+    }
     others: list[LibraryFacts] = []
     for user, package in packages.items():
         others += [
@@ -147,26 +151,27 @@ def find_libraries(packages: Mapping[str, Package]) -> Libraries:
             for need in package.select()
             if (user, need.name) not in listed
         ]
-    return Libraries(core, [eps[key] for key in sorted(eps)], others)
+    return Libraries([*core.values()], [eps[key] for key in sorted(eps)], others)
 
 
-def _find_libraries_of_core(packages: Mapping[str, Package]) -> list[LibraryFacts]:
-    """Return what epctx-core requires, alone and with each extra; also by way of
-    packages of epctx.
+def _add_libraries(
+    libraries: dict[str, LibraryFacts],
+    packages: Mapping[str, Package],
+    user: str,
+    extras: Collection[str],
+    extra: str,
+) -> None:
+    """Add what a package requires with some of its extras, which an extra of epctx-core
+    installs; also by way of other packages for epctx.
     """
-    libraries: dict[str, LibraryFacts] = {}
-    extras = [each for each in packages[CORE].extras if each not in _NOT_LISTED]
-    for extra in ("", *extras):
-        ahead: list[tuple[str, Collection[str]]] = [(CORE, {extra})]
-        while ahead:
-            user, chosen = ahead.pop()
-            for need in packages[user].select(chosen):
-                if need.name == CORE or need.name in libraries:
-                    continue
-                libraries[need.name] = LibraryFacts(**_look_up(need, user, extra))
-                if need.name.startswith(_OURS) and need.name in packages:
-                    ahead.append((need.name, need.extras))
-    return list(libraries.values())
+    ahead: list[Requirement] = []
+    for need in packages[user].select(extras):
+        if need.name != CORE and need.name not in libraries:
+            libraries[need.name] = LibraryFacts(**_look_up(need, user, extra))
+            ahead.append(need)
+    for need in ahead:
+        if need.name in packages:
+            _add_libraries(libraries, packages, need.name, need.extras, extra)
 
 
 def _find_libraries_of_eps(user: str, package: Package) -> Iterator[EpLibraryFacts]:

@@ -11,7 +11,6 @@ import os
 import platform
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -148,8 +147,13 @@ class Environment:
     libraries: Libraries
     builds: Mapping[str, str]
     variables: Mapping[str, str]
-    trials: Sequence[Trial] = ()
-    fault: InvalidArgument | None = None
+    trials: Sequence[Trial]
+    fault: InvalidArgument | None
+
+    @property
+    def records(self) -> list[PluginRecord]:
+        """Record of each plugin after its trial."""
+        return [trial.record for trial in self.trials]
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
@@ -164,7 +168,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.model is None:
         _require_model(arguments)
         trials, fault = _try_plugins(console)
-        records = [trial.record for trial in trials]
         environment = Environment(
             packages=packages,
             libraries=libraries,
@@ -174,6 +177,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             fault=fault,
         )
         findings = [*chain.from_iterable(check(environment) for check in CHECKS)]
+        records = environment.records
         console.table(("", ""), list(facts.items()))
         _print_tables(environment, console)
     else:
@@ -189,7 +193,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
 
     _print_findings(findings, console)
-    ok = all(finding.severity != "problem" for finding in findings)
+    ok = _is_ok(findings)
     console.result(
         DoctorResult(
             ok=ok,
@@ -255,7 +259,7 @@ def _print_tables(environment: Environment, console: Console) -> None:
             _list_purposes(record),
             record.vendor or "-",
         )
-        for record in (trial.record for trial in environment.trials)
+        for record in environment.records
     ]
     console.table(("plugin", "distribution", "state", "usable", "vendor"), rows)
 
@@ -284,23 +288,27 @@ def _list_purposes(record: PluginRecord) -> str:
 
 
 def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None:
-    for finding in sorted(findings, key=lambda f: f.severity != "problem"):
-        console.say(f"\n{finding.severity}: {finding.message}")
-        if finding.hint:
-            # A command stays on one line, to be copied.
-            is_command = finding.hint.startswith(
-                ("pip install ", f"{sys.executable} -m")
-            )
-            console.say(text.indent(finding.hint), wrap=not is_command)
+    """Print problems, then notes, and at last the verdict."""
+    counts: list[str] = []
+    for severity in ("problem", "note"):
+        those = [finding for finding in findings if finding.severity == severity]
+        for finding in those:
+            console.say(f"\n{severity}: {finding.message}")
+            if finding.hint:
+                # A command stays on one line, to be copied.
+                is_command = finding.hint.startswith(
+                    ("pip install ", f"{sys.executable} -m")
+                )
+                console.say(text.indent(finding.hint), wrap=not is_command)
+        if those:
+            counts.append(text.counted(len(those), severity))
 
-    counts = Counter(finding.severity for finding in findings)
-    summary = " and ".join(
-        text.counted(counts[severity], severity)
-        for severity in ("problem", "note")
-        if counts[severity]
-    )
-    verdict = "not ok" if counts["problem"] else "ok"
-    console.say(f"\n{verdict}: {summary or 'nothing to fix'}")
+    verdict = "ok" if _is_ok(findings) else "not ok"
+    console.say(f"\n{verdict}: {' and '.join(counts) or 'nothing to fix'}")
+
+
+def _is_ok(findings: Sequence[DoctorFinding]) -> bool:
+    return all(finding.severity != "problem" for finding in findings)
 
 
 # -- the interpreter, libraries and variables
@@ -468,7 +476,7 @@ def check_plugins(environment: Environment) -> Iterator[DoctorFinding]:
     provide.
     """
     fault = environment.fault
-    records = [trial.record for trial in environment.trials]
+    records = environment.records
     if fault is not None:
         yield _problem(fault.message, fault.hint or "")
     elif not records:
