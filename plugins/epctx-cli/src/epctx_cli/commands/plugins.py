@@ -240,7 +240,7 @@ def _find_entries(name: str) -> list[tuple[Kind, EntryFacts]]:
     package, colon, word = name.lower().rpartition(":")
     wanted = f"{canonicalize_name(package)}{colon}{word}"
     entries = list(find_entries(*(kind.group for kind in KINDS)))
-    plugins = []
+    named = []
     for kind in KINDS:
         for entry in describe(entries, kind.group):
             key = entry.name.lower()
@@ -249,8 +249,8 @@ def _find_entries(name: str) -> list[tuple[Kind, EntryFacts]]:
                 wanted in (key, f"{distribution}:{key}")
                 or canonicalize_name(name) == distribution
             ):
-                plugins.append((kind, entry))
-    return plugins
+                named.append((kind, entry))
+    return named
 
 
 def _find_records(name: str) -> list[PluginRecord]:

@@ -15,7 +15,6 @@ from string import Template
 from epctx_core import __version__
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.ext import known_ep
-from epctx_core.plugin import PLUGIN_API
 
 LONGEST = 40
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -106,23 +105,17 @@ def _derive_names(word: str) -> dict[str, str]:
     """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme,
     Acme, ACME0001 and so on.
     """
-    parts = word.split("-")
-    camel = "".join(part.capitalize() for part in parts)
-    function = "_".join(parts)
-    ep = f"{camel}ExecutionProvider"
+    camel = "".join(map(str.capitalize, word.split("-")))
     major, minor = __version__.split(".")[:2]
-    end = f"{major}.{int(minor) + 1}"
     return {
         "word": word,
         "distribution": f"epctx-{word}",
-        "module": f"epctx_{function}",
+        "module": f"epctx_{word}".replace("-", "_"),
         "camel": camel,
-        "function": function,
-        "ep": ep,
+        "ep": f"{camel}ExecutionProvider",
         "provider": f"{camel}Provider",
-        "magic": f"{''.join(parts).upper():_<4.4}0001",
-        "api": str(PLUGIN_API),
-        "core": f">={major}.{minor},<{end}",
+        "magic": f"{camel.upper():_<4.4}0001",
+        "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
     }
 
 
