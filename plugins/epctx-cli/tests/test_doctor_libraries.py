@@ -45,6 +45,13 @@ def test_a_library_that_another_distribution_provides_is_there_in_an_unknown_ver
     assert remark.message.startswith("pluggy is provided by a distribution of another")
 
 
+def test_a_library_with_a_dot_in_its_name_may_be_missing():
+    (remark,) = check_library(library("no_such.sdk", user="epctx-acme"))
+
+    assert remark.severity == "problem"
+    assert remark.message == "no_such.sdk, which epctx-acme needs, is not installed."
+
+
 @pytest.mark.parametrize(
     ("version", "bounds", "verdict"),
     [

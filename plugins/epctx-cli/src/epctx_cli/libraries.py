@@ -215,7 +215,8 @@ def is_importable(name: str) -> bool:
     """Return whether a package is there under a distribution's name; not what pip left
     of one, a folder without Python files.
     """
-    spec = find_spec(name.replace("-", "_"))
+    # With a dot, Python would import the package around it.
+    spec = find_spec(name.replace("-", "_").replace(".", "_"))
     return spec is not None and spec.origin is not None
 
 
