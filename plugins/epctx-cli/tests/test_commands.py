@@ -257,7 +257,9 @@ def test_doctor_reports_an_engine_that_two_packages_have(epctx, package):
 
     examined = epctx("doctor", "--json", path=path)
 
-    words = "the engine 'acme' is ambiguous: epctx-acme and epctx-other have it."
+    words = (
+        "the engine 'acme' is ambiguous: epctx-acme 1.0 and epctx-other 1.0 have it."
+    )
     assert words in [finding["message"] for finding in examined.json["findings"]]
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_cli.libraries import EpLibrary, Library
     from epctx_core import Placement, PluginRecord
 
 
@@ -121,6 +120,38 @@ class PluginsNewResult:
     distribution: str
     module: str
     files: list[str]
+    ep: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """Library that epctx-core or a package needs or can use.
+
+    Attributes:
+        name: the required distribution.
+        user: distribution that requires it.
+        required: version specifier.
+        extra: extra that installs it; null for one that is always needed.
+        version: installed version.
+        fits: true if the installed version is within the specifier.
+    """
+
+    name: str
+    user: str
+    required: str
+    extra: str | None
+    version: str | None
+    fits: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpLibrary(Library):
+    """Vendor's package that an EP needs.
+
+    Attributes:
+        ep: the EP's name.
+    """
+
     ep: str
 
 
