@@ -50,9 +50,14 @@ class PartitionReport:
     """Compiled partition.
 
     Attributes:
+        name: name of the partition, of its EPContext node too.
+        ep: the EP that compiled it.
         nodes: number of nodes that it replaced, those inside subgraphs and functions
             included.
-        node_names, operators: of those that are not inside others.
+        node_names: names of those that are not inside others.
+        operators: their operators, in the same order.
+        inputs: names of the values that it reads.
+        outputs: names of the values that it gives.
     """
 
     name: str
@@ -69,11 +74,15 @@ class RefusalReport:
     """Nodes that an EP did not take, with its reason.
 
     Attributes:
-        nodes, operators: names and operators, in the same order.
-        follows: a constant, QuantizeLinear or DequantizeLinear among `nodes` that only
-            serves nodes which the EP refused for another reason, to the first of those.
-        inside: each of `nodes` that has nodes inside, in subgraphs or the function that
-            it calls, to the number of those.
+        ep: the EP.
+        reason: its reason.
+        nodes: names of the nodes.
+        operators: their operators, in the same order.
+        follows: by name of a constant, QuantizeLinear or DequantizeLinear among `nodes`
+            that only serves nodes which the EP refused for another reason: the first of
+            those.
+        inside: by name of each of `nodes` that has nodes inside, in subgraphs or the
+            function that it calls: the number of those.
     """
 
     ep: str
@@ -89,17 +98,18 @@ class CompileReport:
     """Report of `ModelCompiler`.
 
     Attributes:
-        output: path of the context model, None for bytes or a stream.
+        output: path of the context model, in JSON its file name; None for bytes or a
+            stream.
         folder: folder of the files; None without one.
         outputs: all files that were written: binaries, initializers, the model.
-        partitions: in the order of the model.
+        partitions: compiled partitions in the order of the model.
         total_nodes: number of nodes of the source, those inside subgraphs and functions
             included.
         inside_nodes: number of those inside subgraphs and functions.
-        assignments: EP name to the number of nodes it runs, those inside subgraphs and
-            functions included; the CPU EP last.
+        assignments: number of nodes that each EP runs, by EP name, those inside
+            subgraphs and functions included; the CPU EP last.
         refusals: nodes that EPs did not take, with the reasons.
-        timings: stage to seconds.
+        timings: seconds by stage.
         required_files: files that belong together, as names relative to the context
             model's folder. Includes files in which the host put initializers itself.
         delivered: payloads that the host's write callback got, and its read callback
@@ -144,23 +154,14 @@ class CompileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON that `epctx compile --json` prints."""
-        # Of partitions and EPs not all is shown.
-        fields = asdict(replace(self, partitions=(), providers=()))
+        # Of EPs not all is shown.
+        fields = asdict(replace(self, providers=()))
         del fields["folder"]
         files = fields.pop("outputs")
         return {
             **fields,
             "output": self.output.name if self.output else None,
             "files": files,
-            "partitions": [
-                {
-                    "name": p.name,
-                    "ep": p.ep,
-                    "nodes": p.nodes,
-                    "node_names": p.node_names,
-                }
-                for p in self.partitions
-            ],
             "providers": [
                 get_facts(
                     record, "name", "distribution", "version", "vendor", "simulated"

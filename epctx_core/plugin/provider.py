@@ -38,7 +38,8 @@ class ProviderOption:
         name: the key that hosts set; "*" for all that no other option names, whose
             values the EP gets as given, for it to check.
         type: `int`, `float`, `bool` or `str`; values arrive as text and are converted.
-        default: the typed value used when the host sets none.
+        default: the typed value used when the host sets none; lists of options have
+            None for a secret one.
         choices: the typed values allowed; empty for any.
         doc: one sentence for error messages and lists of options.
         secret: the value never leaves the process: not in reports, manifests or logs.

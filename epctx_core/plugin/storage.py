@@ -273,7 +273,7 @@ class Finding:
     """Finding of a verification.
 
     Args:
-        severity: see `Severity`.
+        severity: its weight; errors are what a load refuses.
         code: type of the finding; `epctx docs verify` lists all. Those of EPs are
             `CONTAINER_CODES`.
         message: the problem, its object and its consequence; one or two sentences.

@@ -30,6 +30,11 @@ class Availability:
     """Availability of an EP on this machine for a purpose, with a reason if it is
     unavailable.
 
+    Args:
+        available: whether it is available.
+        reason: reason for which it is not, or empty.
+        hint: the way to have it, or empty.
+
     Examples:
         >>> Availability(
         ...     False, reason="no NPU driver found", hint="Install the driver."

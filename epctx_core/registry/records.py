@@ -63,9 +63,10 @@ class PluginRecord:
             host registered.
         version: the distribution's version, or None; that of the loaded code, if it is
             loaded.
-        vendor: who is responsible for it, known once it is loaded; None before.
-        availability: result of its `availability` for each purpose that was checked.
-        state: its state.
+        vendor: vendor that is responsible for it, known once it is loaded; None before.
+        availability: result of its `availability` by purpose, `export`, `load` or
+            `run`, for each that was checked.
+        state: its state; `epctx docs plugins` explains each.
         reason: reason of the state for users; empty if there is no problem. A loaded EP
             has a reason if it is unavailable for some purposes.
         entry_point: its class as `module:Class`; empty if the metadata is wrong.

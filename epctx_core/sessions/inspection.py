@@ -44,13 +44,19 @@ class ContextNodeInfo:
     """One EPContext node.
 
     Attributes:
+        name: name of the node.
         body: the subgraph that holds it, such as `loop_3.body/If_0.then_branch`; empty
             in the main graph.
+        source: value of its attribute `source`.
+        main_context: 1 for a primary node, 0 for a reference.
+        embed_mode: 1 if the payload is in the model.
+        partition_name: name of the partition.
         payload_file: the name of its payload's file, None if it is embedded or refers
             to another node.
         payload_bytes: length of the payload, None for a reference or a missing file.
         problem: the reason for which the payload cannot be read, or empty.
-        attributes: all attributes but `ep_cache_context`.
+        attributes: all attributes but `ep_cache_context`; in JSON those that are text
+            or numbers.
         plugin: EP name, distribution, version and state of the plugin that would load
             it, or None.
     """
@@ -79,7 +85,8 @@ class ModelInfo:
         inside_nodes: the number of nodes inside subgraphs and functions.
         required_files: files that have to lie beside the model: binaries and external
             weights.
-        inputs, outputs: name, type and shape as text.
+        inputs: type and shape as text, by name.
+        outputs: type and shape as text, by name.
         producer: name and version of the tool that wrote the model.
         manifest: epctx's record of the payloads, or None.
         weightless_mode: the mode it was compiled in, as ONNX Runtime writes it: "1",
@@ -87,10 +94,10 @@ class ModelInfo:
         source_files: files of the source model in which payloads left weights: beside
             the model, or in the folder that the host names.
         external_dependencies: dependencies that the model declares, in ONNX Runtime's
-            words: `source_model`, `external_weights`, `ep_context_binary`. None without
+            words: `source_model`, `external_weights`, `ep_context_binary`; None without
             a declaration.
-        custom_domains: domains of custom operators that a load needs, each with the
-            file name of the library to register, empty for an unknown one.
+        custom_domains: file name of the library to register, empty for an unknown
+            one, by domain of custom operators that a load needs.
     """
 
     path: Path | None
@@ -109,9 +116,7 @@ class ModelInfo:
 
     @property
     def compiled_by(self) -> ProviderFacts:
-        """Compilers of each EP's nodes, as the manifest names them; see
-        `Manifest.providers`.
-        """
+        """Compilers of each EP's nodes, as the manifest names them."""
         return dict((self.manifest or NO_MANIFEST).providers)
 
     def as_dict(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Placement:
     once, without those in payloads.
 
     Attributes:
-        nodes: number of all nodes.
+        nodes: number of all nodes, those inside subgraphs and functions included.
         folded_nodes: number of nodes of the source that are in no row: initializers
             took their place before EPs were asked.
         inside_nodes: number of those inside subgraphs and functions, of all nodes and

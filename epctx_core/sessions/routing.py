@@ -150,7 +150,7 @@ class SkippedProvider:
     """An optional EP that could not be had.
 
     Attributes:
-        name: as the host named it.
+        name: the EP as the host named it.
         reason: not installed, broken, kept out, or unavailable on this machine.
         hint: the way to have it, or None.
     """

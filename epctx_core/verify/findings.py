@@ -194,6 +194,7 @@ class PayloadReport:
 
     Attributes:
         name: the name of its file, or of its node if it is embedded.
+        embedded: whether it is in the model.
         size: length in bytes.
         digests: whether all its bytes were checked against the manifest and are right.
         looked_into_by: origin of the EP that checked it, such as `epctx-sim-qnn 0.1.0`;

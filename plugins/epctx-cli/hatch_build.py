@@ -26,13 +26,9 @@ class PagesBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             folder = root.parents[1] / "docs"
         target = "docs" if self.target_name == "sdist" else "epctx_cli/docs"
         pages = runpy.run_path(str(root / "src/epctx_cli/pages.py"))
-        list_files = pages["list_files"]
-        for path in list_files(folder):
+        # In an sdist the navigation is among the pages already.
+        navigation = pages["find_navigation"](folder)
+        for path, _ in pages["list_files"](folder):
             address = path.relative_to(folder).as_posix()
             build_data["force_include"][str(path)] = f"{target}/{address}"
-
-        # In an sdist it is among the pages already.
-        navigation = folder / pages["NAVIGATION"]
-        if not navigation.is_file():
-            navigation = root.parents[1] / pages["NAVIGATION"]
         build_data["force_include"][str(navigation)] = f"{target}/{navigation.name}"

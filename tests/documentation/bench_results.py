@@ -6,10 +6,12 @@ The JSON Schema in epctx-bench is made from these dataclasses (`make docs`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from epctx_bench.noise import Noise  # noqa: TC002 - the schema reads the types
+if TYPE_CHECKING:
+    from epctx_bench.gate import Judgement
+    from epctx_bench.noise import Noise
+    from epctx_bench.settings import BenchSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,36 +34,14 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingsFacts:
-    """Settings of the measurement.
+class EarlierSettings:
+    """Settings of earlier versions.
 
     Attributes:
-        turns: turns in which every column was to be measured once.
-        time_limit: seconds after which no further turn began.
-        threads: numbers of threads that called one session at the same time.
-        batch_sizes: lengths of the first dimension, where the model leaves it open.
-        runs: steady runs of each thread in a turn; null for `run_seconds`.
-        run_seconds: seconds of steady runs in a turn.
-        seed: seed of the inputs.
         check: true if an earlier version compared the outputs; else false.
-        onnxruntime: true if onnxruntime's CPU session was to be measured.
-        config: session options by their key.
-        free_dimensions: lengths of open dimensions of the models, by name.
-        child_timeout: seconds after which a measuring process was ended.
     """
 
-    turns: int
-    time_limit: float
-    threads: list[int]
-    batch_sizes: list[int]
-    runs: int | None
-    run_seconds: float
-    seed: int
     check: bool
-    onnxruntime: bool
-    config: dict[str, str]
-    free_dimensions: dict[str, int]
-    child_timeout: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,56 +168,6 @@ class ColumnFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerdictFacts:
-    """Verdict on one row.
-
-    Attributes:
-        column: name of the column.
-        row: name of the row.
-        verdict: the verdict.
-        change: now to then; 1.1 is a slowdown of 10 %.
-        low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
-        high: upper end; null where a side has a single sample.
-        pvalue: of the one-sided test of a slowdown, corrected by Holm.
-        peer: column of the peer by whose times the row was divided; null in earlier
-            versions where there was none.
-        reason: why the row is too noisy; else empty.
-    """
-
-    column: str
-    row: str
-    verdict: Literal["slower", "not slower", "faster", "too noisy"]
-    change: float
-    low: float
-    high: float | None
-    pvalue: float
-    peer: str | None
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgementFacts:
-    """Comparison with a saved report.
-
-    Attributes:
-        failed: true if a row became slower.
-        undecided: true if no row is slower, but some are too noisy, or none could be
-            compared.
-        fail_above: slowdown from which a significant one fails.
-        alpha: probability of a false failure in all rows together.
-        notes: sentences about what was not compared, and why.
-        rows: verdict on each row.
-    """
-
-    failed: bool
-    undecided: bool
-    fail_above: float
-    alpha: float
-    notes: list[str]
-    rows: list[VerdictFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
 class BenchResult:
     """Result of `epctx bench`.
 
@@ -250,11 +180,7 @@ class BenchResult:
     """
 
     machine: MachineFacts
-    settings: SettingsFacts
+    settings: Annotated[EarlierSettings, BenchSettings]
     noise: Noise
     columns: list[ColumnFacts]
-    judgement: JudgementFacts | None = None
-
-
-RESULTS = MappingProxyType({"bench": BenchResult})
-"""Result of each command of this package."""
+    judgement: Judgement | None = None

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import jsonschema
 import pytest
+from documentation import schemas
 from documentation.schemas import (
     PAGE,
     fill_page,
     list_keys,
     list_schemas,
+    make_schema,
 )
+
+from epctx_core import CompileReport
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import Severity
 
 SCHEMAS = dict(list_schemas())
 
@@ -38,3 +48,97 @@ def test_each_key_says_its_meaning(path):
     keys = list_keys(json.loads(path.read_text("utf-8")))
 
     assert [key for key, _, meaning in keys if not meaning] == []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Part of a result.
+
+    Attributes:
+        path: None for bytes.
+        sizes: sizes.
+    """
+
+    path: Path | None
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """Rest of a result.
+
+    Attributes:
+        severity: severity.
+        folder: left out where there is none.
+    """
+
+    severity: Severity
+    folder: str | None = None
+
+
+class Whole(Part):
+    """Part that makes its JSON itself."""
+
+    @property
+    def count(self) -> int:
+        """Number of sizes."""
+        return len(self.sizes)
+
+    def as_dict(self):
+        """Return it as JSON."""
+        raise NotImplementedError
+
+
+def test_a_key_has_the_type_and_the_meaning_of_its_field():
+    schema = make_schema("x", Part)
+
+    assert schema["properties"]["path"] == {
+        "type": ["string", "null"],
+        "description": "Null for bytes.",
+    }
+    assert schema["properties"]["sizes"]["items"] == {"type": "integer"}
+    assert schema["required"] == ["schema", "path", "sizes"]
+
+
+def test_keys_of_several_parts_are_side_by_side():
+    schema = make_schema("x", Part, Rest)
+
+    assert [*schema["properties"]] == ["schema", "path", "sizes", "severity", "folder"]
+    assert schema["properties"]["severity"]["enum"] == ["error", "warning", "info"]
+    assert schema["required"] == ["schema", "path", "sizes", "severity"]
+
+
+def test_keys_of_a_part_that_may_be_missing_are_not_required():
+    schema = make_schema("x", Rest, Part | None)
+
+    assert schema["required"] == ["schema", "severity"]
+    assert "path" in schema["properties"]
+
+
+def test_the_form_of_a_class_renames_adds_and_leaves_out_keys(monkeypatch):
+    form = {"path": None, "sizes": "lengths", "count": float}
+    monkeypatch.setattr(schemas, "FORMS", {Whole: form})
+
+    schema = make_schema("x", Whole)
+
+    assert schema["required"] == ["schema", "lengths", "count"]
+    assert schema["properties"]["count"] == {
+        "type": "number",
+        "description": "Number of sizes.",
+    }
+
+
+def test_a_type_may_be_imported_for_type_checkers_only():
+    schema = make_schema("x", CompileReport)
+
+    assert schema["$defs"]["SkippedProvider"]["required"] == ["name", "reason", "hint"]
+
+
+def test_an_object_may_have_the_keys_of_several_classes(monkeypatch):
+    monkeypatch.setattr(
+        schemas, "FORMS", {Whole: {"sizes": list[Annotated[Rest, Part]]}}
+    )
+
+    schema = make_schema("x", Whole)
+
+    assert schema["$defs"]["Rest"]["required"] == ["path", "sizes", "severity"]

@@ -66,7 +66,7 @@ def project(name):
 def pages():
     """Return the pages for users by their paths in `docs`."""
     docs = ROOT / "docs"
-    return [path.relative_to(docs).as_posix() for path in list_files(docs)]
+    return [path.relative_to(docs).as_posix() for path, _ in list_files(docs)]
 
 
 @pytest.mark.parametrize("name", NAMES)

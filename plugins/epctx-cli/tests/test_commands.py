@@ -98,6 +98,38 @@ def test_a_command_of_another_package_is_listed_by_name_and_works(epctx, package
     assert "the model to weigh" in helped.out
 
 
+def test_a_result_has_the_keys_of_its_parts_and_those_of_as_dict(epctx, package):
+    parts = """
+from dataclasses import dataclass
+
+@dataclass
+class Model:
+    name: str
+    hidden: str = ""
+
+    def as_dict(self):
+        return {"file": self.name, "node": None}
+
+@dataclass
+class Weight:
+    model: Model
+    unit: str | None = None
+"""
+    result = 'console.result({"bytes": 1}, Model("a"), Weight(Model("b")))'
+    dictionary = 'console.result({"model": arguments.model, "bytes": 2048})'
+    site = package("epctx-acme", parts + WORKING.replace(dictionary, result))
+
+    said = epctx("weigh", "small.onnx", "--json", path=[site])
+
+    assert said.json == {
+        "schema": 1,
+        "bytes": 1,
+        "file": "a",
+        "node": None,
+        "model": {"file": "b", "node": None},
+    }
+
+
 @pytest.mark.parametrize(
     ("code", "cause"),
     [
@@ -225,7 +257,9 @@ def test_doctor_reports_an_engine_that_two_packages_have(epctx, package):
 
     examined = epctx("doctor", "--json", path=path)
 
-    words = "the engine 'acme' is ambiguous: epctx-acme and epctx-other have it."
+    words = (
+        "the engine 'acme' is ambiguous: epctx-acme 1.0 and epctx-other 1.0 have it."
+    )
     assert words in [finding["message"] for finding in examined.json["findings"]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import agreement
 import numpy as np
 import pytest
-from epctx_cli.comparison import Tolerance, compare, compare_all
+from epctx_cli.comparison import FirstDifference, Tolerance, compare, compare_all
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -45,7 +45,7 @@ def test_the_first_difference_is_the_first_element_that_differs(a, b):
     differing = np.argwhere(a != b)
     assert found.equal == (len(differing) == 0)
     if not found.equal:
-        assert found.first["index"] == differing[0].tolist()
+        assert found.first.index == differing[0].tolist()
 
 
 def test_nan_agrees_with_nan_only():
@@ -54,7 +54,7 @@ def test_nan_agrees_with_nan_only():
     assert compare("y", a, a, STRICT).equal
     found = compare("y", a, b, USUAL)
     assert not found.equal
-    assert found.first["index"] == [1]
+    assert found.first.index == [1]
 
 
 def test_infinity_agrees_with_the_same_infinity_only():
@@ -91,11 +91,9 @@ def test_text_is_compared_exactly():
     a, b = np.array(["a", "b"], object), np.array(["a", "c"], object)
 
     assert compare("y", a, a, STRICT).equal
-    assert compare("y", a, b, Tolerance(absolute=9, relative=9)).first == {
-        "index": [1],
-        "a": "b",
-        "b": "c",
-    }
+    assert compare("y", a, b, Tolerance(absolute=9, relative=9)).first == (
+        FirstDifference(index=[1], a="b", b="c")
+    )
 
 
 def test_sequences_are_compared_element_by_element():

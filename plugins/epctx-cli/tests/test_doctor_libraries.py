@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from epctx_cli.commands.doctor import check_libraries
-from epctx_cli.libraries import Library, within
+from epctx_cli.commands.doctor import check_library
+from epctx_cli.libraries import within
+from epctx_cli.plugin_results import Library
 from install_commands import pip_install
 from packaging.specifiers import SpecifierSet
 
 
 def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():
-    remarks = list(
-        check_libraries(
-            [
-                library("onnx", version="1.20", fits=False),
-                library("pluggy"),
-                library("no-such-library", user="epctx-onnxruntime", extra="ort"),
-                library("no-such-package", extra="openvino"),
-            ]
-        )
-    )
+    libraries = [
+        library("onnx", version="1.20", fits=False),
+        library("no-such-sdk"),
+        library("no-such-library", user="epctx-onnxruntime", extra="ort"),
+        library("no-such-package", extra="openvino"),
+    ]
+    remarks = [remark for each in libraries for remark in check_library(each)]
 
     assert [(r.severity, r.hint) for r in remarks] == [
         ("problem", "pip install 'onnx>=1.23'"),
-        ("problem", "pip install 'pluggy>=1.23'"),
+        ("problem", "pip install 'no-such-sdk>=1.23'"),
         ("note", pip_install("epctx-onnxruntime[cpu]")),
     ]
 
@@ -33,11 +31,25 @@ def test_a_folder_that_pip_left_of_a_library_does_not_provide_it(tmp_path, monke
     (tmp_path / "no_such_library" / "stray.txt").touch()
     monkeypatch.syspath_prepend(tmp_path)
 
-    (remark,) = check_libraries(
-        [library("no-such-library", user="epctx-onnxruntime", extra="ort")]
+    (remark,) = check_library(
+        library("no-such-library", user="epctx-onnxruntime", extra="ort")
     )
 
     assert remark.message == "no-such-library is not installed (fast CPU kernels)."
+
+
+def test_a_library_that_another_distribution_provides_is_there_in_an_unknown_version():
+    (remark,) = check_library(library("pluggy"))
+
+    assert remark.severity == "note"
+    assert remark.message.startswith("pluggy is provided by a distribution of another")
+
+
+def test_a_library_with_a_dot_in_its_name_may_be_missing():
+    (remark,) = check_library(library("no_such.sdk", user="epctx-acme"))
+
+    assert remark.severity == "problem"
+    assert remark.message == "no_such.sdk, which epctx-acme needs, is not installed."
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,6 @@ from cli.fixtures import on_a_terminal
 from epctx_cli import pages
 
 ROOT = Path(__file__).parents[3]
-SITE = "https://epctx.example/"
-
-
-@pytest.fixture
-def published(monkeypatch):
-    """The site, as if the owner had published it."""
-    monkeypatch.setattr(pages, "SITE", SITE)
 
 
 def test_the_list_names_each_page_for_users_with_its_title_and_more_on_request(epctx):
@@ -174,32 +167,9 @@ def test_links_to_other_hosts_stay(epctx):
 def test_nothing_points_to_a_site_that_is_not_published(epctx):
     said = [epctx("docs"), epctx("docs", "errors"), epctx()]
 
-    assert pages.SITE == ""
     assert all("http" not in each.out for each in said)
     assert "address" not in epctx("docs", "errors", "--json").json["pages"][0]
     assert "`epctx docs` lists the pages of the documentation." in said[-1].out
-
-
-@pytest.mark.usefixtures("published")
-def test_a_published_site_is_named_and_linked(epctx):
-    assert f"Documentation: {SITE}\n" in epctx().out
-    assert f"{SITE}\n" in epctx("docs").out
-    shown = epctx("docs", "errors").out
-    assert f"[session options]({SITE}options/)" in shown
-    assert f"[took too long]({SITE}compile-timeout/)" in shown
-    reader = f"{SITE}unknown-origin/#payloads-that-could-crash-their-reader"
-    assert f"[that could crash its reader]({reader})" in shown
-    facts = epctx("docs", "install", "--json").json["pages"]
-    assert [page["address"] for page in facts] == [f"{SITE}start/install/"]
-
-
-@pytest.mark.usefixtures("published")
-def test_a_link_from_a_folder_of_pages_and_to_the_front_page_is_found(epctx):
-    shown = epctx("docs", "first-context-model").out
-
-    assert f"({SITE}start/install/)" in shown
-    assert f"({SITE}dynamic-shapes/)" in shown
-    assert epctx("docs", "index", "--json").json["pages"][0]["address"] == SITE
 
 
 @pytest.mark.parametrize(

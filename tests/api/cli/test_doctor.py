@@ -206,7 +206,7 @@ def test_a_vendors_package_that_an_extra_installs_is_named_with_the_line_for_pip
     assert said.code == 0
     assert not any("acme-npu" in message for message, _ in found(said, "note"))
     assert "\n  pip install 'epctx-acme[acme-npu]'\n" in people.out
-    assert re.search(r"acme-npu +- +>=2\.7 +AcmeExecutionProvider +no", people.out)
+    assert re.search(r"acme-npu +- +>=2\.7 +AcmeExecutionProvider\n", people.out)
 
 
 NO_DEVICE = """
@@ -221,7 +221,7 @@ NO_DEVICE_TO_RUN_ON = NO_DEVICE.replace("False", "purpose.value == 'export'")
     ("body", "usable"),
     [("", "yes"), (NO_DEVICE, "no"), (NO_DEVICE_TO_RUN_ON, "export")],
 )
-def test_a_vendors_package_that_is_installed_is_listed_with_what_its_ep_says(
+def test_a_vendors_package_that_is_installed_is_listed_and_its_ep_with_what_that_says(
     doctor, site, distribution, body, usable
 ):
     folder = site("epctx-acme", "AcmeExecutionProvider", npu="acme-npu>=2.7", body=body)
@@ -230,8 +230,9 @@ def test_a_vendors_package_that_is_installed_is_listed_with_what_its_ep_says(
     said = doctor(path=[folder])
 
     assert said.code == 0
+    assert re.search(r"acme-npu +2\.8 +>=2\.7 +AcmeExecutionProvider\n", said.out)
     assert re.search(
-        rf"acme-npu +2\.8 +>=2\.7 +AcmeExecutionProvider +{usable}\n", said.out
+        rf"AcmeExecutionProvider +epctx-acme 1\.0 +loaded +{usable} ", said.out
     )
     assert ("it lists no device here" in said.out) is (usable != "yes")
 
@@ -440,6 +441,28 @@ def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(
     assert not any("epctx-kit" in message for message, _ in found(said, "note"))
 
 
+def test_a_pip_of_another_environment_with_plugins_that_are_here_too_is_no_finding(
+    doctor, site, tmp_path
+):
+    folder = site("epctx-acme", "AcmeExecutionProvider")
+    other = tmp_path / "other"
+    info = other / "lib" / "python3.12" / "site-packages" / "epctx_acme-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text("[epctx.execution_providers]\nA = a:A\n")
+    pip = other / "bin" / "pip"
+    pip.parent.mkdir()
+    pip.write_text("#!/bin/sh\n")
+    pip.chmod(0o755)
+
+    said = doctor(
+        "--json",
+        path=[folder],
+        PATH=f"{pip.parent}{os.pathsep}{os.environ['PATH']}",
+    )
+
+    assert found(said, "problem") == []
+
+
 def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(
     doctor, tmp_path
 ):
@@ -461,9 +484,7 @@ def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(
     assert hint == f"{sys.executable} -m pip install epctx-acme"
 
 
-def test_a_wheel_of_another_convention_is_a_note_and_a_library_of_its_ep(
-    doctor, tmp_path
-):
+def test_a_wheel_of_another_convention_is_a_note_and_its_ep_is_listed(doctor, tmp_path):
     install_wheel(
         tmp_path, "onnxruntime-ep-acme", MODULE.format(ep="AcmeExecutionProvider")
     )
@@ -475,7 +496,7 @@ def test_a_wheel_of_another_convention_is_a_note_and_a_library_of_its_ep(
     assert "epctx-onnxruntime finds it by the packaging convention" in notes[0]
     assert "does not load" in notes[1]
     assert said.code == 0
-    row = r"onnxruntime-ep-acme +1\.2 +- +AcmeExecutionProvider +no"
+    row = r"AcmeExecutionProvider +onnxruntime-ep-acme 1\.2 +loaded +no "
     assert re.search(row, people.out)
 
 

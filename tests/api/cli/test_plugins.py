@@ -341,4 +341,4 @@ def test_a_wheel_of_another_convention_is_listed_with_who_found_it(process, tmp_
     acme = listed["AcmeExecutionProvider"]
     assert acme["finder"] == "epctx-onnxruntime:onnxruntime-ep-*"
     assert acme["state"] == "discovered"
-    assert "found by      epctx-onnxruntime:onnxruntime-ep-*" in told.out
+    assert "finder         epctx-onnxruntime:onnxruntime-ep-*" in told.out

@@ -52,8 +52,8 @@ def test_all_that_a_plugin_says_of_itself_is_told(process, site):
 def test_it_is_told_for_each_purpose_whether_the_plugin_is_available(process, site):
     said = process("plugins", "info", "far", path=[far(site)])
 
-    assert "can export    yes" in said.out
-    assert "can run       no: no device found Plug one in." in said.out
+    assert "can export     yes" in said.out
+    assert "can run        no: no device found Plug one in." in said.out
 
 
 def test_options_are_listed_with_their_rules_and_no_secret(process, site):

@@ -6,7 +6,6 @@ The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 CPU_EP: Final = "CPUExecutionProvider"
@@ -104,7 +103,3 @@ class ShowResult:
     task: TaskResult | None
     options: dict[str, Any]
     log: str
-
-
-RESULTS = MappingProxyType({"batch": BatchResult, "batch show": ShowResult})
-"""Result of each command of this package."""

@@ -94,9 +94,10 @@ class JudgedRow:
         verdict: the verdict.
         change: estimate of now to then; 1.1 is a slowdown of 10 %.
         low: lower end of its interval, whose confidence is 1 - 2 `alpha`.
-        high: upper end; infinity where a side has a single sample.
+        high: upper end; infinity, in JSON None, where a side has a single sample.
         pvalue: of the one-sided test of a slowdown, corrected by Holm.
-        peer: column of the peer by whose times the row was divided.
+        peer: column of the peer by whose times the row was divided; None in JSON of
+            earlier versions where there was none.
         reason: why the row is too noisy; else empty.
     """
 

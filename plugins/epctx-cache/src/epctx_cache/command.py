@@ -351,11 +351,14 @@ def _describe_value(value: str | None) -> str:
         return "(none)"
     if not value:
         return "(empty)"
-    return f"{value[:_SHORT]}…" if is_key(value) else _CHANGE.sub(_as_date, value)
+    if is_key(value):
+        return f"{value[:_SHORT]}…"
+    return _CHANGE.sub(_as_date, value)
 
 
 def _as_date(match: re.Match[str]) -> str:
-    date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(int(match[1]) // 10**9))
+    seconds = int(match[1]) // 10**9
+    date = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     return f"{date}, {counted(int(match[2]), 'file')}"
 
 

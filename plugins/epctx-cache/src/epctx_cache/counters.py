@@ -30,7 +30,7 @@ class Usage:
         misses: number of compiles into the cache.
         seconds_saved: for each hit the duration of the compile of its entry, added up.
         entries: number of entries now.
-        bytes: of all their files.
+        bytes: bytes of all their files.
     """
 
     eps: tuple[str, ...]
@@ -46,9 +46,12 @@ class CacheStatistics:
     """Use of a cache since its folder was made.
 
     Attributes:
-        folder: of the cache.
-        hits, misses, seconds_saved: as in `Usage`, of all EPs together.
-        entries, bytes: as in `Usage`, damaged entries included.
+        folder: folder of the cache.
+        hits: number of loads, and of paths given, without a compile.
+        misses: number of compiles into the cache.
+        seconds_saved: for each hit the duration of the compile of its entry, added up.
+        entries: number of entries, damaged ones included.
+        bytes: bytes of all their files.
         damaged: number of entries without a readable record.
         by_eps: use by EPs, ordered by their names.
     """
@@ -64,11 +67,9 @@ class CacheStatistics:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the statistics as JSON can hold them."""
-        return {
-            "cache": str(self.folder),
-            **{k: v for k, v in asdict(self).items() if k not in {"folder", "by_eps"}},
-            "by_eps": [{**asdict(u), "eps": list(u.eps)} for u in self.by_eps],
-        }
+        fields = asdict(self)
+        folder = fields.pop("folder")
+        return {"cache": str(folder), **fields}
 
 
 def count_hit(entry: Path) -> None:

@@ -101,7 +101,8 @@ def _describe_parts(parts: Mapping[str, Any], eps: Collection[str]) -> dict[str,
             described |= dict(_DESCRIBERS[name](value))
             if name == "eps":
                 for ep in value:
-                    described |= dict(_describe_ep(ep) if ep["ep"] in eps else ())
+                    if ep["ep"] in eps:
+                        described |= dict(_describe_ep(ep))
         except (KeyError, ValueError, TypeError, AttributeError, IndexError):
             described[name] = _as_text(value)
     return described
@@ -180,7 +181,9 @@ def _describe_as(words: str) -> Callable[[Any], Described]:
 
 
 def _hidden(digest: object) -> str:
-    return "not set" if digest is None else f"hidden ({str(digest)[:_SHOWN_DIGITS]})"
+    if digest is None:
+        return "not set"
+    return f"hidden ({str(digest)[:_SHOWN_DIGITS]})"
 
 
 def _as_text(value: object) -> str:

@@ -8,7 +8,6 @@ field has the default None is left out where there is nothing to say.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,52 +53,6 @@ class ListResult:
     bytes: int
     entries: list[EntryFacts]
     compiling: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class UsageFacts:
-    """Use of the entries for the same EPs, removed ones included.
-
-    Attributes:
-        eps: names of the EPs; none for plain models.
-        hits: number of loads without a compile.
-        misses: number of compiles into the cache.
-        seconds_saved: durations of the compiles that hits saved.
-        entries: number of entries now.
-        bytes: bytes of their files.
-    """
-
-    eps: list[str]
-    hits: int
-    misses: int
-    seconds_saved: float
-    entries: int
-    bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StatisticsResult:
-    """Result of `epctx cache stats`.
-
-    Attributes:
-        cache: folder of the cache.
-        hits: number of loads without a compile.
-        misses: number of compiles into the cache.
-        seconds_saved: durations of the compiles that hits saved.
-        entries: number of entries, damaged ones included.
-        bytes: bytes of their files.
-        damaged: number of entries without a readable record.
-        by_eps: use by EPs.
-    """
-
-    cache: str
-    hits: int
-    misses: int
-    seconds_saved: float
-    entries: int
-    bytes: int
-    damaged: int
-    by_eps: list[UsageFacts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,17 +176,3 @@ class CollectionResult:
     freed: int
     kept: int
     bytes: int
-
-
-RESULTS = MappingProxyType(
-    {
-        "cache ls": ListResult,
-        "cache stats": StatisticsResult,
-        "cache lookup": LookupResult,
-        "cache why": WhyResult,
-        "cache verify": VerifyResult,
-        "cache gc": CollectionResult,
-        "cache clear": CollectionResult,
-    }
-)
-"""Result of each command of this package."""

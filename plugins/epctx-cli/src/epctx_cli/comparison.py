@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,15 +44,34 @@ class Tolerance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstDifference:
+    """First element beyond the tolerance.
+
+    Attributes:
+        index: its index in each dimension.
+        a: its value in the first model; null in JSON for infinity and NaN.
+        b: its value in the second model.
+    """
+
+    index: list[int]
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """One output of two models.
 
     Attributes:
-        max_abs: max|a - b|, or None if the two cannot be subtracted.
-        max_rel: max_abs / (max|b| + 1e-6), or None.
+        name: name of the output.
+        max_abs: largest absolute difference; None if the two cannot be subtracted, in
+            JSON also for infinity.
+        max_rel: that difference relative to the largest element of the second model
+            and 1e-6, or None.
         equal: True within the tolerance.
         reason: the reason why the two cannot be subtracted, or empty.
-        first: the first element beyond the tolerance, with both values.
+        first: the first element beyond the tolerance, with both values; None if there
+            is none.
     """
 
     name: str
@@ -60,15 +79,30 @@ class Difference:
     max_rel: float | None
     equal: bool
     reason: str = ""
-    first: Mapping[str, Any] | None = None
+    first: FirstDifference | None
 
     def describe(self) -> str:
         """Return the place of the first difference in words."""
         if self.first is None:
             return self.reason
-        a = _words(self.first["a"])
-        b = _words(self.first["b"])
-        return f"at {self.first['index']}: {a} and {b}"
+        a = _words(self.first.a)
+        b = _words(self.first.b)
+        return f"at {self.first.index}: {a} and {b}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerDifference(Difference):
+    """First value inside two models that differs.
+
+    Attributes:
+        compared: number of values of one name that were compared.
+        from_a: node of the first model that produces it.
+        from_b: node of the second model that produces it.
+    """
+
+    compared: int
+    from_a: str
+    from_b: str
 
 
 def compare_all(
@@ -148,11 +182,11 @@ def _assess(
     if beyond.any():
         position = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
         index = [int(i) for i in position][: a.ndim]
-        first = {
-            "index": index,
-            "a": _value(a[tuple(index)]),
-            "b": _value(b[tuple(index)]),
-        }
+        first = FirstDifference(
+            index=index,
+            a=_value(a[tuple(index)]),
+            b=_value(b[tuple(index)]),
+        )
     return Difference(
         name=name,
         max_abs=largest,
@@ -179,7 +213,7 @@ def _compare_others(name: str, a: Any, b: Any, tolerance: Tolerance) -> Differen
     if are_sequences and len(a) == len(b):
         return _compare_elements(name, a, b, tolerance)
     if type(a) is type(b) and a == b:
-        return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
+        return _equal(name)
     return _incomparable(name, "the values differ and are not tensors")
 
 
@@ -193,14 +227,25 @@ def _compare_elements(
     ]
     worst = max(parts, key=lambda p: (not p.equal, p.max_abs or 0.0), default=None)
     if worst is None or (worst.equal and worst.max_abs is None):
-        return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True)
+        return _equal(name)
 
     reason = "" if worst.equal else f"{worst.name}: {worst.describe()}"
     return replace(worst, name=name, reason=reason, first=None)
 
 
+def _equal(name: str) -> Difference:
+    return Difference(name=name, max_abs=0.0, max_rel=0.0, equal=True, first=None)
+
+
 def _incomparable(name: str, reason: str) -> Difference:
-    return Difference(name=name, max_abs=None, max_rel=None, equal=False, reason=reason)
+    return Difference(
+        name=name,
+        max_abs=None,
+        max_rel=None,
+        equal=False,
+        reason=reason,
+        first=None,
+    )
 
 
 Model: TypeAlias = "tuple[str, SessionOptions]"
@@ -285,7 +330,7 @@ _MOST_VALUES = 256
 
 def first_difference(
     a: Model, b: Model, inputs: Mapping[str, Any], tolerance: Tolerance
-) -> dict[str, Any] | None:
+) -> InnerDifference | None:
     """Return the first differing value in the order of `a`, or None.
 
     Raises:
@@ -310,12 +355,12 @@ def first_difference(
     for name, x, y in zip(names, *results, strict=True):
         difference = compare(name, x, y, tolerance)
         if not difference.equal:
-            return {
-                **asdict(difference),
-                "compared": len(names),
-                "from_a": first.produced[name],
-                "from_b": second.produced[name],
-            }
+            return InnerDifference(
+                **vars(difference),
+                compared=len(names),
+                from_a=first.produced[name],
+                from_b=second.produced[name],
+            )
     return None
 
 

@@ -290,15 +290,17 @@ class Console:
     # -- for programs
     # ----------------------------------------------------------------------------
 
-    def result(self, values: Mapping[str, Any] | DataclassInstance) -> None:
+    def result(self, *parts: Mapping[str, Any] | DataclassInstance) -> None:
         """Set the command's result; `finish` writes it with `--json`.
 
         Args:
-            values: an object by its keys, or a dataclass, whose fields with the default
-                None are left out where they have it.
+            parts: objects whose keys are side by side: by its keys, or a dataclass,
+                which has an `as_dict`, or whose fields with the default None are left
+                out where they have it.
         """
-        facts = values if isinstance(values, Mapping) else _list_facts(values)
-        self._result = {"schema": SCHEMA, **facts}
+        self._result = {"schema": SCHEMA}
+        for part in parts:
+            self._result |= part if isinstance(part, Mapping) else _list_facts(part)
 
     def finish(self) -> None:
         """Write the result and flush both streams.
@@ -396,6 +398,8 @@ def _lay_out(page: RenderableType, width: int) -> str:
 
 
 def _list_facts(value: DataclassInstance) -> dict[str, Any]:
+    if hasattr(value, "as_dict"):
+        return dict(value.as_dict())
     facts = {field.name: (getattr(value, field.name), field) for field in fields(value)}
     return {
         name: fact

@@ -13,7 +13,6 @@ from contextlib import contextmanager, nullcontext
 from operator import index
 from typing import Any
 
-from epctx_cli import pages
 from epctx_cli.arguments import CommandParser, add_verbosity
 from epctx_cli.command_table import (
     OWN,
@@ -159,8 +158,6 @@ def _print_start(console: Console) -> None:
         "one."
     )
     console.say("`epctx docs` lists the pages of the documentation.")
-    if pages.SITE:
-        console.say(f"Documentation: {pages.SITE}")
 
 
 def make_parser() -> CommandParser:

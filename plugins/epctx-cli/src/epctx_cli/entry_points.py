@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import astuple
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, NamedTuple
+
+from epctx_cli.plugin_results import EntryFacts
 
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint, IDistribution
@@ -64,17 +67,19 @@ def find_entries(*groups: str) -> Iterator[tuple[IDistribution, EntryPoint]]:
 
 def describe(
     entries: Iterable[tuple[IDistribution, EntryPoint]], group: str
-) -> list[dict[str, str]]:
-    """Return name, distribution, version and entry point of each entry of a group,
-    sorted.
-    """
-    keys = ("name", "distribution", "version", "entry_point")
-    rows = {
-        (e.name, p.metadata["Name"], p.version, e.value)
-        for p, e in entries
-        if e.group == group
+) -> list[EntryFacts]:
+    """Return a description of each entry of a group, sorted."""
+    described = {
+        EntryFacts(
+            name=entry.name,
+            distribution=package.metadata["Name"],
+            version=package.version,
+            entry_point=entry.value,
+        )
+        for package, entry in entries
+        if entry.group == group
     }
-    return [dict(zip(keys, row, strict=True)) for row in sorted(rows)]
+    return sorted(described, key=astuple)
 
 
 def explain_finder(record: PluginRecord) -> str:
@@ -106,15 +111,14 @@ def is_duplicate(record: PluginRecord) -> bool:
 def group_by_reason(
     records: Iterable[PluginRecord],
 ) -> list[tuple[str, list[PluginRecord]]]:
-    """Return records of one EP and one reason together, with a label for all of them:
-    what is said of duplicates is said once.
+    """Return the records with a reason, those of one EP and one reason together, with a
+    label for all of them: what is said of duplicates is said once.
     """
     groups: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
-        groups.setdefault((record.name, record.reason), []).append(record)
-
-    labels = []
-    for (name, _), group in groups.items():
-        origins = " and ".join(record.origin for record in group)
-        labels.append((f"{name} ({origins})", group))
-    return labels
+        if record.reason:
+            groups.setdefault((record.name, record.reason), []).append(record)
+    return [
+        (f"{name} ({' and '.join(record.origin for record in group)})", group)
+        for (name, _), group in groups.items()
+    ]

@@ -32,9 +32,13 @@ _PLUGIN = (
     errors.EPFail,
 )
 _USAGE = (
-    errors.InvalidArgument, errors.NoSuchFile, errors.InvalidProtobuf,
-    errors.InvalidGraph, errors.ModelRequiresCompilation, errors.NotFound,
-)  # fmt: skip
+    errors.InvalidArgument,
+    errors.NoSuchFile,
+    errors.InvalidProtobuf,
+    errors.InvalidGraph,
+    errors.ModelRequiresCompilation,
+    errors.NotFound,
+)
 
 
 def exit_code(error: errors.EpctxError, *, model: str | None = None) -> ExitCode:

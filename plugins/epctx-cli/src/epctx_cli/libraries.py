@@ -1,26 +1,25 @@
-"""Libraries that epctx-core and EPs require, with their installed versions.
+"""Packages for epctx, and the libraries that they require, with installed versions.
 
 Reads metadata only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from importlib_metadata import PackageNotFoundError, distribution, distributions
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
-from epctx_cli.entry_points import EP_GROUP, find_entries
-from epctx_core.ext import install_command
+from epctx_cli.entry_points import EP_GROUP, KINDS
+from epctx_cli.plugin_results import EpLibrary, Library
 
 if TYPE_CHECKING:
-    from importlib_metadata import EntryPoint, IDistribution
+    from importlib_metadata import EntryPoint
     from packaging.specifiers import SpecifierSet
 
 CORE = "epctx-core"
@@ -31,152 +30,175 @@ developers.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Library:
-    """Requirement of epctx-core, or of a package that one of its extras installs.
+class Package(NamedTuple):
+    """Installed package that requires epctx-core or has entry points for it; or
+    epctx-core.
 
     Attributes:
-        name: of the required distribution.
-        user: the distribution that requires it.
-        required: the version specifier.
-        extra: the extra that installs it, of epctx-core, or of an EP's package; None
-            for a library that is always needed.
-        version: the installed version, or None.
-        fits: whether the installed version is within the specifier, or None.
+        origin: name and version.
+        extras: its extras.
+        requirements: with and without an extra.
+        entries: its entry points for epctx.
     """
 
-    name: str
-    user: str
-    required: str
-    extra: str | None
-    version: str | None
-    fits: bool | None
+    origin: str
+    extras: list[str]
+    requirements: list[Requirement]
+    entries: list[EntryPoint]
+
+    @property
+    def names(self) -> set[str]:
+        """Names of what it requires, with or without an extra."""
+        return {canonicalize_name(need.name) for need in self.requirements}
+
+    def select(self, extras: Collection[str] = ()) -> Iterator[Requirement]:
+        """Yield what it requires here with some of its extras."""
+        for need in self.requirements:
+            if need.marker is None or any(
+                need.marker.evaluate({"extra": extra}) for extra in extras or ("",)
+            ):
+                yield need
 
 
-def libraries() -> list[Library] | None:
-    """Return the libraries that epctx-core requires or can use; None if it is
-    importable, but not installed.
-    """
-    requirements: dict[str, Library] = {}
-    try:
-        core = distribution(CORE)
-    except PackageNotFoundError:
-        return None
-    extras = [
-        extra
-        for extra in core.metadata.get_all("Provides-Extra") or ()
-        if extra not in _NOT_LISTED
-    ]
-    for extra in ("", *extras):
-        ahead = [(core, {extra})]
-        while ahead:
-            package, chosen = ahead.pop()
-            for need, library in _read_requirements(package, extra, chosen):
-                if library.name == CORE or library.name in requirements:
-                    continue
-                requirements[library.name] = library
-                if library.name.startswith(_OURS) and library.version is not None:
-                    ahead.append((distribution(library.name), need.extras))
-    return list(requirements.values())
-
-
-def unmet_requirements(listed: Iterable[Library]) -> list[Library]:
-    """Return what packages for epctx require and do not have in a version that fits.
-
-    Those are the packages that require epctx-core or have entry points for it. What an
-    extra installs is left out.
-
-    Args:
-        listed: requirements that are left out, too: those of `libraries` and
-            `libraries_of_eps`.
-    """
-    others = {
-        (canonicalize_name(library.user), canonicalize_name(library.name))
-        for library in listed
-    }
-    unmet: dict[tuple[str, str], Library] = {}
-    packages: dict[str, IDistribution] = {}
-    for package in distributions():
+def find_packages() -> dict[str, Package]:
+    """Return the packages for epctx by name, sorted."""
+    packages: dict[str, Package] = {}
+    for found in distributions():
         with suppress(Exception):  # metadata of other packages fails in many ways
-            packages.setdefault(canonicalize_name(package.metadata["Name"]), package)
-    for user, package in packages.items():
-        with suppress(Exception):
-            needs = _read_requirements(package, "", ()) if _is_ours(package) else ()
-            for _, library in needs:
-                key = user, canonicalize_name(library.name)
-                if key not in others and not _is_met(library):
-                    unmet.setdefault(key, library)
-    return [unmet[key] for key in sorted(unmet)]
+            name = canonicalize_name(found.metadata["Name"])
+            # Python imports the first of a name.
+            if name not in packages:
+                packages[name] = Package(
+                    origin=f"{found.metadata['Name']} {found.version}",
+                    extras=found.metadata.get_all("Provides-Extra") or [],
+                    requirements=[*map(Requirement, found.requires or ())],
+                    entries=[
+                        entry
+                        for entry in found.entry_points
+                        if entry.group.startswith("epctx.")
+                    ],
+                )
+    return {
+        name: package
+        for name, package in sorted(packages.items())
+        if name == CORE or package.entries or CORE in package.names
+    }
 
 
-def _is_ours(package: IDistribution) -> bool:
-    """Return whether a package requires epctx-core, or has entry points for it."""
-    return "[epctx." in (package.read_text("entry_points.txt") or "") or any(
-        canonicalize_name(Requirement(need).name) == CORE
-        for need in package.requires or ()
-    )
-
-
-def _is_met(library: Library) -> bool:
-    # What another distribution provides has a version that says nothing.
-    if library.version is None:
-        return is_importable(library.name)
-    return library.fits is not False
-
-
-def is_importable(name: str) -> bool:
-    """Return whether a package is there under a distribution's name; not what pip left
-    of one, a folder without Python files.
+def list_owners(packages: Mapping[str, Package], group: str) -> dict[str, list[str]]:
+    """Return the origins of the packages that have each name of an entry-point
+    group.
     """
-    spec = find_spec(name.replace("-", "_"))
-    return spec is not None and spec.origin is not None
+    owners: dict[str, list[str]] = {}
+    for package in packages.values():
+        for entry in package.entries:
+            if entry.group == group:
+                owners.setdefault(entry.name, []).append(package.origin)
+    return owners
 
 
-def _read_requirements(
-    package: IDistribution, extra: str, chosen: Iterable[str]
-) -> Iterator[tuple[Requirement, Library]]:
-    """Yield the requirements of a package with some of its extras, which an extra of
-    epctx-core installs.
+def list_idle(packages: Mapping[str, Package]) -> list[str]:
+    """Return the packages that require epctx-core, provide nothing to it, and are no
+    library of epctx-core or of another package for it.
     """
-    # Each access parses the metadata again.
-    user = package.metadata["Name"]
-    for need in map(Requirement, package.requires or ()):
-        if need.marker is None or any(
-            need.marker.evaluate({"extra": each}) for each in chosen or {""}
-        ):
-            version = installed_version(need.name)
-            library = Library(
-                name=need.name,
-                user=user,
-                required=str(need.specifier),
-                extra=extra or None,
-                version=version,
-                fits=None if version is None else within(version, need.specifier),
-            )
-            yield need, library
-
-
-def find_builds(name: str) -> list[IDistribution]:
-    """Return the installed distributions whose files have a package of this name, such
-    as the builds of onnxruntime.
-
-    Args:
-        name: of the package, with which their names begin.
-    """
+    groups = {EP_GROUP, *(kind.group for kind in KINDS)}
+    libraries = {name for package in packages.values() for name in package.names}
     return [
-        package
-        for package in distributions()
-        if (package.metadata["Name"] or "").startswith(name)
-        and f"\n{name}/__init__.py," in f"\n{package.read_text('RECORD')}"
+        name
+        for name, package in packages.items()
+        if CORE in package.names
+        and name not in libraries
+        and groups.isdisjoint(entry.group for entry in package.entries)
     ]
 
 
-def installed_version(name: str) -> str | None:
-    """Return a distribution's version, or None if it is not installed."""
-    try:
-        return distribution(name).version
-    except PackageNotFoundError:
-        return None
+class Libraries(NamedTuple):
+    """Libraries of packages for epctx.
+
+    Attributes:
+        core: what epctx-core requires or can use, in order of its extras; nothing if it
+            is importable, but not installed.
+        eps: what EPs require beside packages of epctx and the libraries of those.
+        others: what else packages for epctx require, without their extras.
+    """
+
+    core: list[Library]
+    eps: list[EpLibrary]
+    others: list[Library]
+
+
+def find_libraries(packages: Mapping[str, Package]) -> Libraries:
+    """Return the libraries of packages, installed or not."""
+    if CORE not in packages:
+        return Libraries([], [], [])
+    core: dict[str, Library] = {}
+    extras = [each for each in packages[CORE].extras if each not in _NOT_LISTED]
+    for extra in ("", *extras):
+        _add_libraries(core, packages, CORE, {extra}, extra)
+    eps: dict[tuple[str, str, str], EpLibrary] = {}
+    for user, package in packages.items():
+        for library in _find_libraries_of_eps(user, package):
+            if library.name not in core and not library.name.startswith(_OURS):
+                eps.setdefault((user, library.ep, library.name), library)
+
+    listed = {
+        (library.user, library.name) for library in (*core.values(), *eps.values())
+    }
+    others: list[Library] = []
+    for user, package in packages.items():
+        others += [
+            Library(**_look_up(need, user))
+            for need in package.select()
+            if (user, need.name) not in listed
+        ]
+    return Libraries([*core.values()], [eps[key] for key in sorted(eps)], others)
+
+
+def _add_libraries(
+    libraries: dict[str, Library],
+    packages: Mapping[str, Package],
+    user: str,
+    extras: Collection[str],
+    extra: str,
+) -> None:
+    """Add what a package requires with some of its extras, which an extra of epctx-core
+    installs; also by way of other packages for epctx.
+    """
+    ahead: list[Requirement] = []
+    for need in packages[user].select(extras):
+        if need.name != CORE and need.name not in libraries:
+            libraries[need.name] = Library(**_look_up(need, user, extra))
+            ahead.append(need)
+    for need in ahead:
+        if need.name in packages:
+            _add_libraries(libraries, packages, need.name, need.extras, extra)
+
+
+def _find_libraries_of_eps(user: str, package: Package) -> Iterator[EpLibrary]:
+    for entry in package.entries:
+        if entry.group != EP_GROUP:
+            continue
+        # Not entry.extras, which takes a name with a dash apart before Python 3.12.
+        extras = entry.value.partition("[")[2].rstrip("] ")
+        for extra in map(str.strip, extras.split(",")):
+            for need in package.select({extra}):
+                facts = _look_up(need, user, extra)
+                yield EpLibrary(**facts, ep=entry.name)
+
+
+def _look_up(need: Requirement, user: str, extra: str = "") -> dict[str, Any]:
+    """Return the fields of `Library`."""
+    version: str | None = None
+    with suppress(PackageNotFoundError):
+        version = distribution(need.name).version
+    return {
+        "name": need.name,
+        "user": user,
+        "required": str(need.specifier),
+        "extra": extra or None,
+        "version": version,
+        "fits": None if version is None else within(version, need.specifier),
+    }
 
 
 def within(version: str, bounds: SpecifierSet) -> bool:
@@ -189,57 +211,25 @@ def within(version: str, bounds: SpecifierSet) -> bool:
         return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class EpLibrary(Library):
-    """Requirement of an EP that is no library of epctx: a vendor's package.
-
-    Attributes:
-        ep: the EP's name; it is not found where an extra's library is missing.
+def is_importable(name: str) -> bool:
+    """Return whether a package is there under a distribution's name; not what pip left
+    of one, a folder without Python files.
     """
-
-    ep: str
-
-    @property
-    def label(self) -> str:
-        """EP and distribution for messages."""
-        return f"{self.ep} of {self.user}"
-
-    @property
-    def install(self) -> str:
-        """Command that installs it."""
-        return install_command(
-            f"{self.user}[{self.extra}]"
-            if self.extra
-            else f"{self.name}{self.required}"
-        )
+    # With a dot, Python would import the package around it.
+    spec = find_spec(name.replace("-", "_").replace(".", "_"))
+    return spec is not None and spec.origin is not None
 
 
-def libraries_of_eps(of_epctx: Iterable[Library]) -> list[EpLibrary]:
-    """Return what EPs require beside packages of epctx and the libraries of those,
-    installed or not.
+def find_builds(name: str) -> dict[str, str]:
+    """Return the versions of the installed distributions whose files have a package of
+    this name, such as the builds of onnxruntime.
 
     Args:
-        of_epctx: what `libraries` returns.
+        name: of the package, with which their names begin.
     """
-    requirements: dict[tuple[str, str, str], EpLibrary] = {}
-    shared = {library.name for library in of_epctx}
-    for package, entry in find_entries(EP_GROUP):
-        with suppress(Exception):  # requirements of other packages fail in many ways
-            for library in _libraries_of_entry(package, entry):
-                if library.name not in shared and not library.name.startswith(_OURS):
-                    requirements.setdefault(
-                        (library.user, library.ep, library.name), library
-                    )
-    return [requirements[key] for key in sorted(requirements)]
-
-
-def _libraries_of_entry(
-    package: IDistribution, entry: EntryPoint
-) -> Iterator[EpLibrary]:
-    # Not entry.extras, which takes a name with a dash apart before Python 3.12.
-    extras = entry.value.partition("[")[2].rstrip("] ").split(",")
-    for extra in extras:
-        name = extra.strip()
-        for _, library in _read_requirements(package, name, {name}):
-            fields = asdict(library) | {"user": canonicalize_name(library.user)}
-            yield EpLibrary(**fields, ep=entry.name)
+    return {
+        package.metadata["Name"]: package.version
+        for package in distributions()
+        if (package.metadata["Name"] or "").startswith(name)
+        and f"\n{name}/__init__.py," in f"\n{package.read_text('RECORD')}"
+    }

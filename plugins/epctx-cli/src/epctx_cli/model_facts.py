@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_cli.graphs import OF_ONNX, decode_text, get_initializers, walk_graphs
-from epctx_cli.inspect_results import Weight
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -23,9 +22,14 @@ if TYPE_CHECKING:
 
 _SHOWN_WEIGHTS = 5
 _BITS_OF_PACKED = {
-    "uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2, "float6e2m3": 6,
+    "uint4": 4,
+    "int4": 4,
+    "float4e2m1": 4,
+    "uint2": 2,
+    "int2": 2,
+    "float6e2m3": 6,
     "float6e3m2": 6,
-}  # fmt: skip
+}
 """Bits of an element where it is no whole number of bytes."""
 _MOST_ELEMENTS = 1 << 59
 """Elements of a weight; more would take 2^63 bytes with the widest type."""
@@ -38,11 +42,29 @@ _OF_QUANTIZATION = ("QLinear", "QGemm", "QAttention", "QMoE")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Weight:
+    """Weight of a model.
+
+    Attributes:
+        name: name of the initializer, or of the result of the Constant node.
+        type: element type.
+        shape: its lengths.
+        bytes: length of its data, or what they would take if they were dense; 0 for a
+            shape that no memory holds.
+    """
+
+    name: str
+    type: str
+    shape: list[int]
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """Facts of a model.
 
     Attributes:
-        ir_version: of the file.
+        ir_version: version of the file's format.
         opsets: version by domain; ONNX's own is `ai.onnx`.
         operators: number of nodes by operator, the most frequent first: of all graphs,
             and of functions, each of which counts once.
@@ -51,9 +73,10 @@ class ModelFacts:
         open_dimensions: names of the inputs' open lengths; at the end `?` for those
             without a name.
         unnamed_dimensions: number of open lengths without a name.
-        parameters, weight_bytes: of all weights, those in files of their own included,
-            but none of a weight whose shape no memory holds.
-        weight_types: by element type the number of weights, their elements and bytes.
+        parameters: number of elements of all weights, those in files of their own
+            included, but none of a weight whose shape no memory holds.
+        weight_bytes: bytes of the same weights.
+        weight_types: number of weights, parameters and bytes, by element type.
         largest_weights: a few.
         external_weights: the number of weights in files of their own.
         quantization: the operators that quantise or compute on quantised values, with
@@ -73,10 +96,6 @@ class ModelFacts:
     largest_weights: Sequence[Weight]
     external_weights: int
     quantization: Mapping[str, int]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `epctx inspect --json` prints."""
-        return dict(vars(self))
 
 
 def read_facts(path: Path) -> ModelFacts | None:

@@ -5,51 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-@dataclass(frozen=True, kw_only=True)
-class AvailabilityFacts:
-    """Availability of an EP for a purpose.
-
-    Attributes:
-        available: true if it is available.
-        reason: why not, or empty.
-        hint: the way to have it, or empty.
-    """
-
-    available: bool
-    reason: str
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginFacts:
-    """EP of an installed plugin.
-
-    Attributes:
-        name: the EP's name.
-        sources: values of `source` of the nodes that it loads.
-        distribution: package that provides it.
-        version: version of that package.
-        vendor: vendor of the EP; null before it was imported.
-        simulated: true if it is simulated; null before it was imported.
-        finder: finder of an EP whose package has no entry point of epctx.
-        state: state of the plugin, see `epctx docs plugins`.
-        reason: why it cannot be used, or empty.
-        availability: availability by purpose: export, load and run.
-    """
-
-    name: str
-    sources: list[str]
-    distribution: str | None
-    version: str | None
-    vendor: str | None
-    simulated: bool | None
-    finder: str | None
-    state: str
-    reason: str
-    availability: dict[str, AvailabilityFacts]
+    from epctx_core import Placement, PluginRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,64 +59,13 @@ class PluginsListResult:
         isolations: installed packages that run EPs out of process.
     """
 
-    plugins: list[PluginFacts]
+    plugins: Sequence[PluginRecord]
     left_out: list[LeftOut]
     engines: list[EntryFacts]
     commands: list[EntryFacts]
     host_plugins: list[EntryFacts]
     model_formats: list[EntryFacts]
     isolations: list[EntryFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionFacts:
-    """Option of an EP.
-
-    Attributes:
-        name: its key.
-        type: type of its value.
-        default: its default; null for a secret.
-        choices: values that it may have; empty for any.
-        doc: its meaning.
-        secret: true if its value never leaves the process.
-    """
-
-    name: str
-    type: Literal["bool", "int", "float", "str"]
-    default: Any
-    choices: list[Any]
-    doc: str
-    secret: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginDetails(PluginFacts):
-    """EP of a plugin that was loaded. The keys from `api_version` to
-    `weightless_modes` are left out if it could not be.
-
-    Attributes:
-        entry_point: module and class.
-        traceback: traceback of the exception that it raised.
-        api_version: version of the contract that it implements.
-        binary_suffix: suffix of the names of its context binaries.
-        options: its options.
-        dynamic_options: options that may change while a session lives.
-        hooks: hooks that it implements.
-        class_methods: class methods that it overrides.
-        keeps_functions: functions of models that it takes whole.
-        weightless_modes: weightless modes that it has.
-    """
-
-    entry_point: str | None
-    traceback: str | None
-    api_version: int | None = None
-    binary_suffix: str | None = None
-    options: list[OptionFacts] | None = None
-    dynamic_options: list[OptionFacts] | None = None
-    hooks: list[str] | None = None
-    class_methods: list[str] | None = None
-    keeps_functions: list[str] | None = None
-    weightless_modes: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +100,7 @@ class PluginsInfoResult:
         others: plugins of other kinds of the name.
     """
 
-    plugins: list[PluginDetails]
+    plugins: list[dict[str, Any]]
     others: list[EntryDetails]
 
 
@@ -214,7 +124,7 @@ class PluginsNewResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LibraryFacts:
+class Library:
     """Library that epctx-core or a package needs or can use.
 
     Attributes:
@@ -235,7 +145,7 @@ class LibraryFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpLibraryFacts(LibraryFacts):
+class EpLibrary(Library):
     """Vendor's package that an EP needs.
 
     Attributes:
@@ -261,68 +171,6 @@ class DoctorFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftFacts:
-    """Nodes left to the CPU EP that an EP refused for one reason.
-
-    Attributes:
-        ep: the EP.
-        reason: its reason.
-        nodes: number of nodes, those inside subgraphs and functions included.
-        operators: number of nodes by operator, the most frequent first.
-        weight_bytes: bytes of the weights that they read.
-    """
-
-    ep: str
-    reason: str
-    nodes: int
-    operators: dict[str, int]
-    weight_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacedFacts:
-    """Nodes that an EP runs.
-
-    Attributes:
-        ep: the EP.
-        provided_by: distribution and version; `engine` for the CPU EP.
-        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
-        nodes: number of nodes, those inside subgraphs and functions included; an
-            EPContext node is one.
-        operators: number of nodes by operator, the most frequent first.
-        weight_bytes: bytes of the weights that they read, without those in payloads.
-    """
-
-    ep: str
-    provided_by: str
-    simulated: bool
-    nodes: int
-    operators: dict[str, int]
-    weight_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacementFacts:
-    """Placement of the nodes of a model.
-
-    Attributes:
-        nodes: number of all nodes, those inside subgraphs and functions included.
-        folded_nodes: number of nodes that are in no row, as they were folded into
-            initializers.
-        inside_nodes: number of those inside subgraphs and functions, of all nodes and
-            of the folded ones.
-        eps: EPs in order of priority, the CPU EP last.
-        left: reasons of what is left to the CPU EP, those of the most nodes first.
-    """
-
-    nodes: int
-    folded_nodes: int
-    inside_nodes: int
-    eps: list[PlacedFacts]
-    left: list[LeftFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
 class DoctorResult:
     """Result of `epctx doctor`.
 
@@ -339,9 +187,9 @@ class DoctorResult:
 
     ok: bool
     environment: dict[str, str]
-    libraries: list[LibraryFacts]
-    libraries_of_eps: list[EpLibraryFacts]
-    plugins: list[PluginFacts]
+    libraries: Sequence[Library]
+    libraries_of_eps: Sequence[EpLibrary]
+    plugins: Sequence[PluginRecord]
     variables: dict[str, str]
     findings: list[DoctorFinding]
-    placement: PlacementFacts | None = None
+    placement: Placement | None = None

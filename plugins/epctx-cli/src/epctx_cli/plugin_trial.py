@@ -1,5 +1,5 @@
-"""Trial of plugins in processes of their own, so that one that crashes or hangs does no
-harm.
+"""Trial of plugins, of EPs and others, in processes of their own, so that one that
+crashes or hangs does no harm.
 
 The child runs `report` of this module; both sides send JSON. Knows no command.
 """
@@ -18,13 +18,14 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from epctx_isolation.process_group import ProcessGroup
 
-from epctx_cli.entry_points import COMMAND_GROUP, ENGINE_GROUP
+from epctx_cli.entry_points import COMMAND_GROUP, ENGINE_GROUP, Kind
+from epctx_cli.plugin_results import EntryDetails, EntryFacts
 from epctx_core import EpctxError, PluginRecord, PluginState
 from epctx_core.plugin import Availability, Purpose
 
@@ -45,7 +46,7 @@ _CHILD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Result of loading one plugin.
+    """Result of loading one EP of a plugin.
 
     Attributes:
         record: the record after it.
@@ -58,11 +59,11 @@ class Trial:
     """
 
     record: PluginRecord
-    description: Mapping[str, Any]
+    description: Mapping[str, Any] = field(default_factory=dict)
     traceback: str = ""
     import_seconds: float = 0.0
     import_output: str = ""
-    threads: tuple[str, ...] = ()
+    threads: Sequence[str] = ()
 
 
 def try_all(
@@ -82,8 +83,7 @@ def try_all(
         outcomes = list(pool.map(lambda record: _try(record, timeout), records))
 
     for trial, written in outcomes:
-        if written.strip():
-            log(f"{trial.record.label} wrote:\n{written.rstrip()}")
+        _log_output(trial.record.label, written, log)
     return [trial for trial, _ in outcomes]
 
 
@@ -92,20 +92,54 @@ def _try(record: PluginRecord, timeout: float) -> tuple[Trial, str]:
     cannot be used has no child.
     """
     if not (record.usable or record.undecided):
-        untried = Trial(record=record, description={}, traceback=record.traceback or "")
-        return untried, ""
+        return Trial(record=record, traceback=record.traceback or ""), ""
 
     request = {
         "name": record.name,
         "distribution": record.distribution,
         "chosen": record.usable,
     }
-    reply, written = ask_child(request, timeout)
-    return _make_trial(record, reply), written
+    reply, written = _ask_child(request, timeout)
+    facts = {
+        **reply,
+        "state": PluginState(reply["state"]),
+        "availability": {
+            Purpose(purpose): Availability(**fields)
+            for purpose, fields in reply.get("availability", {}).items()
+        },
+    }
+    observations = facts.pop("observations", {})
+    return Trial(record=replace(record, **facts), **observations), written
 
 
-def ask_child(
-    request: Mapping[str, Any], timeout: float = TIMEOUT
+def try_entry(
+    kind: Kind, entry: EntryFacts, *, log: Callable[[str], None]
+) -> EntryDetails:
+    """Load a plugin of another kind, and have it described.
+
+    Args:
+        kind: of the plugin.
+        entry: its entry point.
+        log: called with what its import wrote to standard error.
+    """
+    request = {
+        "group": kind.group,
+        "name": entry.name,
+        "value": entry.entry_point,
+    }
+    reply, written = _ask_child(request, TIMEOUT)
+    _log_output(entry.name, written, log)
+    facts: dict[str, Any] = {"traceback": "", **asdict(entry), **reply}
+    return EntryDetails(kind=kind.label, **facts)
+
+
+def _log_output(label: str, written: str, log: Callable[[str], None]) -> None:
+    if written.strip():
+        log(f"{label} wrote:\n{written.rstrip()}")
+
+
+def _ask_child(
+    request: Mapping[str, Any], timeout: float
 ) -> tuple[dict[str, Any], str]:
     """Have a process of its own answer a request of `report`.
 
@@ -117,22 +151,25 @@ def ask_child(
         Its reply, or the state "broken" with the reason why it gave none; and its
         standard error.
     """
-    text = json.dumps({"path": sys.path, **request})
-    command = [sys.executable, "-c", _CHILD, text]
+    command = [sys.executable, "-c", _CHILD, json.dumps({"path": sys.path, **request})]
     # Files, not pipes: a child of the child may keep a pipe open long after both are
     # gone.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = ProcessGroup(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         in_time = child.wait_and_end(timeout)
-        printed = _read(out)
-        errors = _read(err)
+        out.seek(0)
+        err.seek(0)
+        printed = out.read()
+        errors = err.read()
 
     written = errors.decode(errors="replace")
     with suppress(ValueError, KeyError, TypeError):
         reply = json.loads(printed)
-        begin, end = reply.pop("written")
-        output = errors[begin:end].decode(errors="replace")
-        return {**reply, "output": output}, written
+        if observations := reply.get("observations"):
+            begin, end = observations.pop("written")
+            output = errors[begin:end].decode(errors="replace")
+            observations["import_output"] = output
+        return reply, written
 
     ending = (
         f"its process {child.ending}"
@@ -144,34 +181,6 @@ def ask_child(
     if lines:
         reason += f": {lines[-1]}"
     return {"state": "broken", "reason": reason}, written
-
-
-def _read(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read()
-
-
-def _make_trial(record: PluginRecord, reply: Mapping[str, Any]) -> Trial:
-    """Return the trial of a plugin with the reply of its child."""
-    record = replace(
-        record,
-        state=PluginState(reply["state"]),
-        reason=str(reply["reason"]),
-        vendor=reply.get("vendor"),
-        simulated=reply.get("simulated", record.simulated),
-        availability={
-            Purpose(purpose): Availability(**fields)
-            for purpose, fields in reply.get("availability", {}).items()
-        },
-    )
-    return Trial(
-        record=record,
-        description=reply.get("description", {}),
-        traceback=reply.get("traceback") or record.traceback or "",
-        import_seconds=reply.get("seconds", 0.0),
-        import_output=reply.get("output", ""),
-        threads=tuple(reply.get("threads", ())),
-    )
 
 
 def report(request: Mapping[str, Any]) -> None:
@@ -188,24 +197,22 @@ def report(request: Mapping[str, Any]) -> None:
 
     with reserved_stdout():
         load = _load_entry if "group" in request else _load_plugin
-        reply = load(request)
-        # Of an import that failed, and of an entry point, the part is not measured.
-        text = json.dumps({"written": (0, 0), **reply})
+        text = json.dumps(load(request))
     sys.stdout.write(text)
     sys.stdout.flush()
     end_in_any_case(0)
 
 
 def _load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Load an entry point in this process, and describe it.
+    """Load an entry point in this process; return the fields of `EntryDetails` that
+    follow.
 
     Args:
         request: its `group`, `name` and `value`.
     """
     from importlib_metadata import EntryPoint
 
-    group = request["group"]
-    name = request["name"]
+    group, name = request["group"], request["name"]
     try:
         loaded = EntryPoint(name, request["value"], group).load()
         facts = {"doc": _read_first_paragraph(loaded)}
@@ -215,10 +222,11 @@ def _load_entry(request: Mapping[str, Any]) -> dict[str, Any]:
             facts["summary"] = _read_summary(name, loaded)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a broken plugin fails in many ways
         return {
+            "state": "broken",
             "reason": f"{type(error).__name__}: {error}".rstrip(": "),
             "traceback": "".join(traceback.format_exception(error)),
         }
-    return {"facts": facts}
+    return {"state": "loaded", "reason": "", **facts}
 
 
 def _read_first_paragraph(loaded: Any) -> str:
@@ -243,52 +251,50 @@ def _read_summary(name: str, declare: Callable[[Any], None]) -> str:
 
 
 def _load_plugin(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Load one plugin and ask for its availability; return the facts of its record and
-    what was observed.
+    """Load one plugin and ask for its availability; return the fields of its record
+    that follow, and as `observations` the others of its trial.
     """
     from epctx_core import default_registry
 
+    name, distribution = request["name"], request["distribution"]
+
     def record() -> PluginRecord:
-        key = request["name"], request["distribution"]
+        key = name, distribution
         return next(r for r in default_registry.records() if r.key == key)
 
-    description: dict[str, Any] = {}
-    problem: EpctxError | None = None
-    observations: dict[str, Any] = {}
+    observations: dict[str, Any] = {"written": (0, 0)}
     threads = set(threading.enumerate())
+    problem = ""
     try:
         if request["chosen"]:
-            default_registry.prefer(
-                request["name"], distribution=request["distribution"]
-            )
+            default_registry.prefer(name, distribution=distribution)
         with suppress(EpctxError):  # raised again below
-            observations = _observe(lambda: default_registry.load(record()))
+            observations |= _observe(lambda: default_registry.load(record()))
         if not request["chosen"] and record().undecided:
             # imports the others of its name as a session would, to learn which are
             # simulated
             with suppress(EpctxError):
-                default_registry.resolve(request["name"])
-        description = describe(default_registry.load(record()))
+                default_registry.resolve(name)
+        observations["description"] = describe(default_registry.load(record()))
         for purpose in Purpose:
             default_registry.availability(record(), purpose)
     except EpctxError as error:
-        problem = error
+        problem = error.message.rstrip(".")
 
     after = record()
-    facts = after.as_dict()
-    if problem is not None and (after.usable or not after.reason):
-        # Each user of a record puts its label before the reason.
-        reason = problem.message.removeprefix(f"{after.label} ")
-        facts["reason"] = reason.rstrip(".")
-    if problem is not None and after.usable:
-        facts["state"] = PluginState.BROKEN.value
-    return {
-        **facts,
-        **observations,
-        "threads": [t.name for t in threading.enumerate() if t not in threads],
-        "description": description,
-        "traceback": after.traceback,
+    known = after.as_dict()
+    facts = {
+        key: known[key]
+        for key in ("state", "reason", "vendor", "simulated", "availability")
     }
+    if problem and (after.usable or not after.reason):
+        # Each user of a record puts its label before the reason.
+        facts["reason"] = problem.removeprefix(f"{after.label} ")
+    if problem and after.usable:
+        facts["state"] = PluginState.BROKEN.value
+    left = [t.name for t in threading.enumerate() if t not in threads]
+    observations |= {"threads": left, "traceback": after.traceback or ""}
+    return {**facts, "observations": observations}
 
 
 def _observe(load: Callable[[], object]) -> dict[str, Any]:
@@ -307,7 +313,7 @@ def _observe(load: Callable[[], object]) -> dict[str, Any]:
     with reserved_stdout():  # its end flushes the buffers of native libraries
         load()
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "written": (begin, _count_written())}
+    return {"import_seconds": seconds, "written": (begin, _count_written())}
 
 
 def _count_written() -> int:

@@ -1,25 +1,18 @@
-"""Results of commands: what `--json` prints.
+"""Results of commands: what `--json` prints beside the reports of the core.
 
-The JSON Schemas in `schemas` are made from these dataclasses (`make docs`). A key whose
-field has the default None is left out where there is nothing to say. Types of fields
-are builtins, since the schemas are made from them; a path is a `str`.
+The JSON Schemas in `schemas` are made from these dataclasses and those of the core
+(`make docs`). A key whose field has the default None is left out where there is nothing
+to say, unless the class makes its JSON itself, with `as_dict`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from epctx_cli.inspect_results import InspectResult
-from epctx_cli.pages import DocsResult
-from epctx_cli.plugin_results import (
-    DoctorResult,
-    PlacementFacts,
-    PluginsInfoResult,
-    PluginsListResult,
-    PluginsNewResult,
-)
+if TYPE_CHECKING:
+    from epctx_cli.comparison import Difference, InnerDifference
+    from epctx_core import Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,133 +49,6 @@ class ErrorResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenFile:
-    """File that was written, or payload that a host's callback got.
-
-    Attributes:
-        path: path relative to the folder of the context model.
-        bytes: its length.
-        digest: SHA-256 of a model; root digest of a binary, as in the manifest, or of a
-            file for initializers.
-    """
-
-    path: str
-    bytes: int
-    digest: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionFacts:
-    """Compiled partition.
-
-    Attributes:
-        name: name of the partition, of its EPContext node too.
-        ep: the EP that compiled it.
-        nodes: number of nodes that it replaced.
-        node_names: their names.
-    """
-
-    name: str
-    ep: str
-    nodes: int
-    node_names: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefusalFacts:
-    """Nodes that an EP did not take.
-
-    Attributes:
-        ep: the EP.
-        reason: its reason.
-        nodes: names of the nodes.
-        operators: their operators, in the same order.
-        follows: by name of a constant or a node of the quantisation around others: the
-            first of the nodes because of which it is refused.
-        inside: by name of a node, the number of those inside its subgraphs, and the
-            function that it calls.
-    """
-
-    ep: str
-    reason: str
-    nodes: list[str]
-    operators: list[str]
-    follows: dict[str, str]
-    inside: dict[str, int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProviderFacts:
-    """EP that was asked.
-
-    Attributes:
-        name: the EP's name.
-        distribution: package that provides it; null for an EP of the host.
-        version: version of that package.
-        vendor: vendor of the EP, if it names one.
-        simulated: true if the EP computes on this CPU, not on a vendor's hardware.
-    """
-
-    name: str
-    distribution: str | None
-    version: str | None
-    vendor: str | None
-    simulated: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedFacts:
-    """Optional EP that was not available.
-
-    Attributes:
-        name: the EP as it was named.
-        reason: why it was not available.
-        hint: the way to have it.
-    """
-
-    name: str
-    reason: str
-    hint: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstDifference:
-    """First element beyond the tolerance.
-
-    Attributes:
-        index: its index in each dimension.
-        a: its value in the first model; null for infinity and NaN.
-        b: its value in the second model.
-    """
-
-    index: list[int]
-    a: Any
-    b: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputDifference:
-    """Comparison of one output of two models.
-
-    Attributes:
-        name: name of the output.
-        max_abs: largest absolute difference; null for infinity, and for outputs that
-            cannot be subtracted.
-        max_rel: that difference relative to the largest element of the second model.
-        equal: true within the tolerance.
-        reason: why the two cannot be subtracted, or empty.
-        first: the first element beyond the tolerance.
-    """
-
-    name: str
-    max_abs: float | None
-    max_rel: float | None
-    equal: bool
-    reason: str
-    first: FirstDifference | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckedOutputs:
     """Comparison of the compiled model with its source.
 
@@ -194,57 +60,12 @@ class CheckedOutputs:
 
     equal: bool
     tolerance: float
-    outputs: list[OutputDifference]
+    outputs: list[Difference]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledModel:
-    """Context model that was compiled.
-
-    Attributes:
-        output: file name of the context model.
-        files: all files that were written.
-        partitions: partitions in the order of the model.
-        total_nodes: number of nodes of the source, those inside subgraphs and functions
-            included.
-        inside_nodes: number of those inside subgraphs and functions.
-        assignments: number of nodes that each EP runs, by EP, those inside subgraphs
-            and functions included.
-        refusals: nodes that EPs did not take.
-        timings: seconds of each stage.
-        required_files: files that belong together, relative to the context model.
-        delivered: payloads that the callback of a host got; none for a command.
-        source_files: files of the source that a load also needs, in weightless mode.
-        kept_nodes: names of EPContext nodes of the source that passed through.
-        skipped_providers: optional EPs that were not available.
-        providers: EPs that were asked.
-        folded_nodes: number of nodes that were folded into initializers.
-        contradictions: values whose declared shape the model contradicts, as sentences.
-        warnings: sentences about EPs that get few of the nodes that compute.
-    """
-
-    output: str | None
-    files: list[WrittenFile]
-    partitions: list[PartitionFacts]
-    total_nodes: int
-    inside_nodes: int
-    assignments: dict[str, int]
-    refusals: list[RefusalFacts]
-    timings: dict[str, float]
-    required_files: list[str]
-    delivered: list[WrittenFile]
-    source_files: list[str]
-    kept_nodes: list[str]
-    skipped_providers: list[SkippedFacts]
-    providers: list[ProviderFacts]
-    folded_nodes: int
-    contradictions: list[str]
-    warnings: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompileResult(CompiledModel):
-    """Result of `epctx compile`.
+class CompileResult:
+    """Result of `epctx compile`, beside the report.
 
     Attributes:
         folder: folder of the files.
@@ -257,21 +78,13 @@ class CompileResult(CompiledModel):
 
 @dataclass(frozen=True, kw_only=True)
 class ShareResult:
-    """Result of `epctx share`.
+    """Result of `epctx share`, beside the report.
 
     Attributes:
-        folder: folder of the files.
-        files: all files that were written: binaries, then those of each model.
-        saved_bytes: bytes of weights that were not stored again.
-        members: the context models, in the order of the arguments.
         providers: EPs that were asked.
     """
 
-    folder: str
-    files: list[WrittenFile]
-    saved_bytes: int
-    members: list[CompiledModel]
-    providers: list[ProviderFacts]
+    providers: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,124 +163,57 @@ class RunResult:
     outputs: list[OutputFacts]
     output_file: str | None
     seconds: Durations
-    placement: PlacementFacts | None = None
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingFacts:
-    """Finding of a verification.
+class RequiredFile:
+    """File that has to lie beside a model.
 
     Attributes:
-        severity: errors are what a load refuses.
-        code: type of the finding, see `epctx docs verify`.
-        message: the problem.
-        node: node concerned.
-        hint: the remedy; may be empty.
-    """
-
-    severity: Literal["error", "warning", "info"]
-    code: str
-    message: str
-    node: str | None
-    hint: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PayloadFacts:
-    """Payload that was verified.
-
-    Attributes:
-        name: name of its file, or of its node if it is embedded.
-        embedded: true if it is in the model.
-        bytes: its length.
-        digests_checked: true if all its bytes were checked against the manifest.
-        looked_into_by: EP that checked it; null if none could.
+        name: its name in the model.
+        bytes: its length; null if it cannot be opened.
+        problem: why it cannot be opened, or empty.
     """
 
     name: str
-    embedded: bool
-    bytes: int
-    digests_checked: bool
-    looked_into_by: str | None
+    bytes: int | None
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectResult:
+    """Result of `epctx inspect`, beside the description of the model and, of a plain
+    one, its facts.
+
+    Attributes:
+        model: the model as it was named.
+        sealed_by: tool that gave digests to a model that another one compiled.
+        files: the required files with their sizes.
+    """
+
+    model: str
+    sealed_by: str | None
+    files: list[RequiredFile]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult:
-    """Result of `epctx verify`.
+    """Result of `epctx verify`, beside the report.
 
     Attributes:
         model: the model as it was named.
-        ok: true if there is no error.
-        verdict: `not-checked` where nobody here could check a payload.
-        findings: errors first.
-        nodes: number of EPContext nodes.
-        payloads: those that could be read.
     """
 
     model: str
-    ok: bool
-    verdict: Literal["ok", "not-checked", "not-ok"]
-    findings: list[FindingFacts]
-    nodes: int
-    payloads: list[PayloadFacts]
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeRefusal:
-    """Refusal of a node.
-
-    Attributes:
-        ep: the EP.
-        reason: its reason.
-        follows: name of the node because of which it is refused.
-    """
-
-    ep: str
-    reason: str
-    follows: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeFacts:
-    """Node that was explained.
-
-    Attributes:
-        name: its name, or operator and index.
-        operator: its operator; with the domain, if that is not ONNX's own.
-        graph: path from the main graph: index and attribute of each node around it.
-        index: its index in its graph.
-        ep: the EP that takes it.
-        partition: number of the partition; null for a node in none.
-        kernel: true if a kernel of `ep` runs it on its own.
-        compiled: true for an EPContext node.
-        session: true for an If, Loop or Scan around an EP's work, which the session
-            itself runs.
-        refusals: EPs that were asked before `ep`, and their reasons.
-        inside: number of the nodes inside its subgraphs, and the function that it
-            calls.
-    """
-
-    name: str
-    operator: str
-    graph: list[tuple[int, str]]
-    index: int
-    ep: str
-    partition: int | None
-    kernel: bool
-    compiled: bool
-    session: bool
-    refusals: list[NodeRefusal]
-    inside: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainResult:
-    """Result of `epctx explain`.
+    """Result of `epctx explain`, beside the explanation.
 
     Attributes:
         model: the model as it was named.
-        eps: EPs that were asked, in order of priority.
-        nodes: nodes of the main graph, then of subgraphs that a session runs itself.
         left: number of nodes that are left to the CPU EP, those inside subgraphs and
             functions included.
         total_nodes: number of all nodes, those inside subgraphs and functions included.
@@ -477,8 +223,6 @@ class ExplainResult:
     """
 
     model: str
-    eps: list[str]
-    nodes: list[NodeFacts]
     left: int
     total_nodes: int
     inside_nodes: int
@@ -503,21 +247,6 @@ class ComparedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InnerDifference(OutputDifference):
-    """First value inside two models that differs.
-
-    Attributes:
-        compared: number of values of one name that were compared.
-        from_a: node of the first model that produces it.
-        from_b: node of the second model that produces it.
-    """
-
-    compared: int
-    from_a: str
-    from_b: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class CompareResult:
     """Result of `epctx compare`.
 
@@ -533,7 +262,7 @@ class CompareResult:
     """
 
     equal: bool
-    outputs: list[OutputDifference]
+    outputs: list[Difference]
     models: list[ComparedModel]
     simulated: list[str]
     made_from_seed: int | None
@@ -581,26 +310,3 @@ class SchemaResult:
 
     commands: list[str]
     definition: dict[str, Any] | None = None
-
-
-RESULTS = MappingProxyType(
-    {
-        "error": ErrorResult,
-        "compile": CompileResult,
-        "share": ShareResult,
-        "run": RunResult,
-        "inspect": InspectResult,
-        "verify": VerifyResult,
-        "explain": ExplainResult,
-        "compare": CompareResult,
-        "convert": ConvertResult,
-        "plugins list": PluginsListResult,
-        "plugins info": PluginsInfoResult,
-        "plugins new": PluginsNewResult,
-        "doctor": DoctorResult,
-        "docs": DocsResult,
-        "completion": CompletionResult,
-        "schema": SchemaResult,
-    }
-)
-"""Result of each command of this package; `error` is that of any command that fails."""

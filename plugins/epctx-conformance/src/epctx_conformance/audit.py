@@ -43,27 +43,49 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KINDS = {
     **dict.fromkeys(
         (
-            "os.chmod", "os.chown", "os.link", "os.mkdir", "os.remove", "os.rename",
-            "os.rmdir", "os.symlink", "os.truncate", "os.utime",
+            "os.chmod",
+            "os.chown",
+            "os.link",
+            "os.mkdir",
+            "os.remove",
+            "os.rename",
+            "os.rmdir",
+            "os.symlink",
+            "os.truncate",
+            "os.utime",
         ),
         "write",
     ),
     **dict.fromkeys(
         (
-            "socket.bind", "socket.connect", "socket.getaddrinfo",
-            "socket.gethostbyaddr", "socket.gethostbyname", "socket.getnameinfo",
-            "socket.sendmsg", "socket.sendto", "urllib.Request", "http.client.connect",
+            "socket.bind",
+            "socket.connect",
+            "socket.getaddrinfo",
+            "socket.gethostbyaddr",
+            "socket.gethostbyname",
+            "socket.getnameinfo",
+            "socket.sendmsg",
+            "socket.sendto",
+            "urllib.Request",
+            "http.client.connect",
         ),
         "network",
     ),
     **dict.fromkeys(
         (
-            "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn",
-            "os.startfile", "os.system", "pty.spawn", "subprocess.Popen",
+            "os.exec",
+            "os.fork",
+            "os.forkpty",
+            "os.posix_spawn",
+            "os.spawn",
+            "os.startfile",
+            "os.system",
+            "pty.spawn",
+            "subprocess.Popen",
         ),
         "program",
     ),
-}  # fmt: skip
+}
 """Kinds of side effects by event of Python's."""
 _HARMLESS_DEVICES = frozenset(
     f"/dev/{name}"

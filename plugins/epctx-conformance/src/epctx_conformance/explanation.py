@@ -33,8 +33,8 @@ class NodeExplanation:
     """One node.
 
     Attributes:
-        name: the node's, or operator and index for one without.
-        operator: with its domain, if that is not ONNX's own.
+        name: its name, or operator and index for one without.
+        operator: its operator, with the domain if that is not ONNX's own.
         graph: the path from the main graph to its own: index and attribute of each
             node around it.
         index: its index in that graph. Steps of profiles have both, too.
@@ -83,7 +83,8 @@ class Explanation:
 
     Attributes:
         eps: the EPs asked, in order of priority.
-        nodes: of the main graph, then of each subgraph that a session runs itself.
+        nodes: nodes of the main graph, then of each subgraph that a session runs
+            itself.
         model: the model as the EPs saw it, which graph and index of each node refer to:
             calls of functions are inlined, host plugins have changed it, and it
             has no large weights.

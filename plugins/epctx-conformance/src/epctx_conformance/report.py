@@ -30,7 +30,9 @@ class CheckResult:
     """Result of one check.
 
     Attributes:
-        group, name, title: the check.
+        group: group of the check.
+        name: name of the check, for `--only`.
+        title: sentence that the check proves.
         outcome: passed, failed or skipped.
         reason: the fault, or why the check was skipped; empty if it passed.
         hint: what to do about it; may be empty.
@@ -65,7 +67,7 @@ class ConformanceReport:
 
     Attributes:
         ep: the EP's name, or the class's if it has none.
-        vendor: of the EP, or empty.
+        vendor: vendor of the EP, or empty.
         results: one for each check, in the order of the table.
     """
 

@@ -11,10 +11,10 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from epctx_core.errors import (
     EpctxError,
@@ -64,7 +64,7 @@ class WrittenFile:
     """File that a model names, or the model itself, as it was published.
 
     Attributes:
-        name: relative to the model's folder.
+        name: its name, relative to the model's folder.
         bytes: its length.
         how: `written`, `linked` (a hard link: no byte was copied), `copied`, or `kept`,
             as it lay there already.
@@ -72,7 +72,7 @@ class WrittenFile:
 
     name: str
     bytes: int
-    how: str
+    how: Literal["written", "linked", "copied", "kept"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +93,7 @@ class FilesReport:
         """Return the form that commands print with `--json`."""
         return {
             "model": str(self.model),
-            "files": [
-                {"name": file.name, "bytes": file.bytes, "how": file.how}
-                for file in self.files
-            ],
+            "files": [asdict(file) for file in self.files],
             "notes": list(self.notes),
         }
 
@@ -386,7 +383,10 @@ def _rename_apart(bundle: Bundle, target: Path) -> None:
             target, new, status, replaced
         ):
             base, dot, suffix = name.rpartition(".")
-            new = f"{base or suffix}_{number}{dot}{suffix if base else ''}"
+            if not base:
+                base = suffix
+                suffix = ""
+            new = f"{base}_{number}{dot}{suffix}"
             number += 1
         names[name] = new
         taken.add(new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +16,7 @@ from onnx import (
     NodeProto,
     SparseTensorProto,
     TensorProto,
+    ValueInfoProto,
     numpy_helper,
 )
 
@@ -73,11 +74,12 @@ class Difference:
     """Fact in which two models differ.
 
     Attributes:
-        part: `model`, `opset`, `input`, `output`, `node`, `function`, `weight`,
-            `payload`, `EP` or `metadata`.
+        part: kind of the part: `model`, `opset`, `input`, `output`, `node`, `function`,
+            `weight`, `payload`, `EP` or `metadata`.
         name: its name in the model; `(order)` for the order of inputs or outputs that
             both models have.
-        first, second: in the two models; None where one has no such thing.
+        first: its form in the first model; None where that has none.
+        second: its form in the second model; None where that has none.
     """
 
     part: str
@@ -87,12 +89,7 @@ class Difference:
 
     def as_dict(self) -> dict[str, str | None]:
         """Return the form that `epctx diff --json` prints."""
-        return {
-            "part": self.part,
-            "name": self.name,
-            "first": self.first,
-            "second": self.second,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +97,7 @@ class DiffReport:
     """Differences of two models.
 
     Attributes:
-        differences: in the order of the models' parts.
+        differences: differences in the order of the models' parts.
         notes: sentences about what was not compared.
     """
 
@@ -137,7 +134,8 @@ def diff(first: PathInput, second: PathInput, *, weights: bool = False) -> DiffR
         >>> diff("old_ctx.onnx", "new_ctx.onnx").differences[0].part
         'payload'
     """
-    one, other = read_bundle(first), read_bundle(second)
+    one = read_bundle(first)
+    other = read_bundle(second)
     models = (one.model.graph, other.model.graph)
     repeated = set().union(*(_find_repeated(graph.node) for graph in models))
     outside = {
@@ -197,10 +195,7 @@ def _describe(
         "output": {each.name: spell_type(each.type) for each in graph.output},
         "node": _describe_nodes(bundle, repeated),
         "function": {
-            ".".join(filter(None, get_key(each))): (
-                f"({', '.join(each.input)}) -> {', '.join(each.output)} "
-                f"{_spell_parameters(bundle, each)}{_spell_nodes(bundle, each.node)}"
-            )
+            ".".join(filter(None, get_key(each))): _spell_function(bundle, each)
             for each in model.functions
         },
         "weight": {
@@ -223,6 +218,15 @@ def _describe(
         },
         "metadata": {each.key: str(each.value) for each in model.metadata_props},
     }
+
+
+def _spell_function(bundle: Bundle, function: FunctionProto) -> str:
+    """Return a function with its inputs, outputs, parameters and nodes on one line."""
+    inputs = ", ".join(function.input)
+    outputs = ", ".join(function.output)
+    parameters = _spell_parameters(bundle, function)
+    nodes = _spell_nodes(bundle, function.node)
+    return f"({inputs}) -> {outputs} {parameters}{nodes}"
 
 
 def _describe_nodes(bundle: Bundle, repeated: Collection[str]) -> Facts:
@@ -255,10 +259,9 @@ def _describe_payloads(bundle: Bundle) -> Iterator[tuple[str, str]]:
     for each in bundle.manifest.get("payloads", ()):
         root = each.get("root")
         yield each["name"], f"{each.get('bytes')} bytes, digest {root}"
-    yield from (
-        (name, f"{data[2]:,} bytes, data {_digest(data)[:12]}")
-        for name, data in _list_undigested(bundle).items()
-    )
+    for name, data in _list_undigested(bundle).items():
+        digest = _digest(data)[:12]
+        yield name, f"{data[2]:,} bytes, data {digest}"
     payloads = index_payloads(bundle.manifest)
     for node in bundle.parts.contexts:
         cache = find_attribute(node, "ep_cache_context")
@@ -268,7 +271,8 @@ def _describe_payloads(bundle: Bundle) -> Iterator[tuple[str, str]]:
             and cache is not None
             and (node.name, True) not in payloads
         ):
-            yield node.name, f"{len(cache.s):,} bytes, data {_digest(cache.s)[:12]}"
+            digest = _digest(cache.s)[:12]
+            yield node.name, f"{len(cache.s):,} bytes, data {digest}"
 
 
 def _list_undigested(bundle: Bundle) -> dict[str, Range]:
@@ -291,12 +295,14 @@ def _compare(part: str, mine: Facts, theirs: Facts) -> Iterator[Difference]:
     renamed = _pair_renamed(mine, theirs) if part in _RENAMED else {}
     found = {*renamed.values()}
     for name in dict.fromkeys(chain(mine, theirs)):
-        one, other = mine.get(name), theirs.get(name)
+        one = mine.get(name)
+        other = theirs.get(name)
         if name in renamed:
             other = theirs[renamed[name]]
             pair = f"{name} -> {renamed[name]}"
             if one == other:
-                one, other = f"named {name}", f"named {renamed[name]}"
+                one = f"named {name}"
+                other = f"named {renamed[name]}"
             yield Difference(part=part, name=pair, first=one, second=other)
         elif one != other and name not in found:
             yield Difference(part=part, name=name, first=one, second=other)
@@ -360,9 +366,13 @@ def _spell_node(bundle: Bundle, node: NodeProto) -> str:
     )
     given = f" [{', '.join(attributes)}]" if attributes else ""
     # One of several functions of a name.
-    operator = ":".join(filter(None, (node.op_type, getattr(node, "overload", ""))))
-    operator = f"{node.domain}.{operator}" if node.domain else operator
-    return f"{operator}({', '.join(node.input)}) -> {', '.join(node.output)}{given}"
+    overload = getattr(node, "overload", "")
+    operator = f"{node.op_type}:{overload}" if overload else node.op_type
+    if node.domain:
+        operator = f"{node.domain}.{operator}"
+    inputs = ", ".join(node.input)
+    outputs = ", ".join(node.output)
+    return f"{operator}({inputs}) -> {outputs}{given}"
 
 
 def _spell_attribute(bundle: Bundle, attribute: AttributeProto) -> str:
@@ -398,7 +408,8 @@ def _spell_value(attribute: AttributeProto) -> str:
     # Tree ensembles have all their nodes in lists.
     if isinstance(value, list) and len(value) > _MOST_VALUES:
         first = ", ".join(map(repr, value[:_FIRST_VALUES]))
-        return f"[{first}, … {len(value):,} values, data {_digest(text.encode())[:12]}]"
+        digest = _digest(text.encode())[:12]
+        return f"[{first}, … {len(value):,} values, data {digest}]"
     if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
         first = repr(value[:_FIRST_CHARACTERS])
         digest = _digest(text.encode())[:12]
@@ -408,17 +419,20 @@ def _spell_value(attribute: AttributeProto) -> str:
 
 def _spell_graph(bundle: Bundle, graph: GraphProto) -> str:
     """Return a subgraph with its inputs and outputs, weights and nodes on one line."""
-    inputs, outputs = (
-        ", ".join(f"{spell_type(each.type)} {each.name}" for each in values)
-        for values in (graph.input, graph.output)
-    )
+    inputs = _spell_values(graph.input)
+    outputs = _spell_values(graph.output)
     weights = [f"{e.name} = {_spell_tensor(bundle, e)}" for e in graph.initializer]
     weights += [
         f"{each.values.name} = {_spell_sparse(bundle, each)}"
         for each in graph.sparse_initializer
     ]
     given = f" <{'; '.join(weights)}>" if weights else ""
-    return f"({inputs}) -> ({outputs}){given} {_spell_nodes(bundle, graph.node)}"
+    nodes = _spell_nodes(bundle, graph.node)
+    return f"({inputs}) -> ({outputs}){given} {nodes}"
+
+
+def _spell_values(values: Iterable[ValueInfoProto]) -> str:
+    return ", ".join(f"{spell_type(each.type)} {each.name}" for each in values)
 
 
 def _spell_sparse(bundle: Bundle, sparse: SparseTensorProto) -> str:
@@ -505,7 +519,9 @@ def _are_same_bytes(one: Data, other: Data) -> bool:
     """Return whether two ranges are one, of a file with several names."""
     if isinstance(one, bytes) or isinstance(other, bytes):
         return False
-    return are_one_file(one[0], other[0]) and one[1:] == other[1:]
+    file, *span = one
+    other_file, *other_span = other
+    return span == other_span and are_one_file(file, other_file)
 
 
 def _have_equal_bytes(one: Data, other: Data) -> bool:
@@ -514,11 +530,18 @@ def _have_equal_bytes(one: Data, other: Data) -> bool:
     Raises:
         InvalidGraph: a file was written to since it was opened.
     """
-    lengths = [
-        len(each) if isinstance(each, bytes) else each[2] for each in (one, other)
-    ]
+    if _measure(one) != _measure(other):
+        return False
     pieces = zip(_read_pieces(one), _read_pieces(other), strict=True)
-    return lengths[0] == lengths[1] and all(mine == theirs for mine, theirs in pieces)
+    return all(mine == theirs for mine, theirs in pieces)
+
+
+def _measure(data: Data) -> int:
+    """Return the length of data."""
+    if isinstance(data, bytes):
+        return len(data)
+    _, _, length = data
+    return length
 
 
 def _read_pieces(data: Data) -> Iterator[memoryview]:
@@ -529,7 +552,8 @@ def _read_pieces(data: Data) -> Iterator[memoryview]:
     """
     if isinstance(data, bytes):
         view = memoryview(data)
-        yield from (view[at : at + _AT_ONCE] for at in range(0, len(view), _AT_ONCE))
+        for start in range(0, len(view), _AT_ONCE):
+            yield view[start : start + _AT_ONCE]
         return
 
     file, offset, length = data

@@ -295,12 +295,14 @@ def _seal_weights(
     """
     if bundle.read_checksum():
         return weights
-    size, digest = 0, hashlib.sha256()
+    size = 0
+    digest = hashlib.sha256()
     for part in weights:
         size += len(part)
         digest.update(part)
     segments = [[size, digest.hexdigest()]]
-    root = hashlib.sha256(f"0 {size} {digest.hexdigest()}\n".encode()).hexdigest()
+    stated_segment = f"0 {size} {digest.hexdigest()}\n"
+    root = hashlib.sha256(stated_segment.encode()).hexdigest()
     line = f"epctx initializers {root}\n".encode()
     stated = {"bytes": size + len(line), "digest": root, "name": name}
     compact = json.dumps({**stated, "segments": segments}, separators=(",", ":"))
@@ -319,9 +321,10 @@ def _list_staying(bundle: Bundle) -> Iterator[str]:
     ]
     if sizes:
         one = len(sizes) == 1
+        noun, verb = ("tensor", "stays") if one else ("tensors", "stay")
         yield (
-            f"{len(sizes):,} {'tensor' if one else 'tensors'} of 1 KiB or more "
-            f"{'stays' if one else 'stay'} in the model, {sum(sizes):,} bytes: "
+            f"{len(sizes):,} {noun} of 1 KiB or more "
+            f"{verb} in the model, {sum(sizes):,} bytes: "
             "only initializers of the main graph with raw data go into a file, not "
             "tensors in subgraphs or in attributes, such as those of Constant nodes"
         )

@@ -173,7 +173,9 @@ def _list_differences(one: object, other: object) -> Iterator[str]:
     """Yield the facts in which two entries differ."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for fact in sorted({*one, *other}):
-            if one.get(fact) != other.get(fact):
-                yield f"{fact}: {one.get(fact)!r:.60} and {other.get(fact)!r:.60}"
+            mine = one.get(fact)
+            theirs = other.get(fact)
+            if mine != theirs:
+                yield f"{fact}: {mine!r:.60} and {theirs!r:.60}"
     else:
         yield f"{one!r:.60} and {other!r:.60}"

@@ -150,9 +150,11 @@ def _find_value(parts: Sequence[Bundle], text: str, role: str) -> tuple[str, Bun
     Raises:
         InvalidArgument: there is none.
     """
-    stems = {part.stem for part in parts} | {str(n + 1) for n in range(len(parts))}
+    stems = {part.stem for part in parts}
+    stems |= {str(number) for number, _ in enumerate(parts, 1)}
     for position in (index for index, letter in enumerate(text) if letter == "."):
-        stem, value = text[:position], text[position + 1 :]
+        stem = text[:position]
+        value = text[position + 1 :]
         if stem not in stems:
             continue
         part = _find_part(parts, stem)
@@ -214,7 +216,8 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
     if model.functions:
         raise ValueError("it does not convert functions")
     converted: ModelProto = onnx.version_converter.convert_version(model, version)
-    graph, new = model.graph, converted.graph
+    graph = model.graph
+    new = converted.graph
     if len(new.sparse_initializer) < len(graph.sparse_initializer):
         raise ValueError("it does not convert sparse initializers")
 

@@ -219,7 +219,8 @@ def _check_binary(content: MappedFile, node: str, path: Path) -> None:
     # Blocks are of 512 bytes, whatever the file system; Windows does not count them.
     stored = getattr(content.status, "st_blocks", content.size) * 512
     name = os.path.basename(content.path)  # noqa: PTH119 - a name, as the model has it
-    if content.is_at(path) or content.is_at(path.with_name(path.name + BESIDE)):
+    beside = path.with_name(path.name + BESIDE)
+    if content.is_at(path) or content.is_at(beside):
         problem = "is the model itself or its manifest"
         hint = "Compile it again."
     elif content.size >= _SPARSE_FROM and stored * _MOST_HOLES < content.size:

@@ -170,11 +170,13 @@ class Union:
         """Return an example of a prefix that tells the model that is added from those
         before it; by number, as several may have one stem.
         """
-        number, stem = len(self._manifests) + 1, part.stem
+        number = len(self._manifests) + 1
+        stem = part.stem
         words = "such as"
         if part.parts.contexts:
             # Names at its EPContext nodes stay.
-            number, stem = 1, self._whole.stem
+            number = 1
+            stem = self._whole.stem
             words = "with the number of the model that has it, such as"
         return f"{words} --prefix {shlex.quote(f'{number}={stem}{number}/')}"
 
@@ -429,7 +431,8 @@ def _check_types(given: ValueInfoProto, taken: ValueInfoProto, part: Bundle) -> 
     Raises:
         InvalidArgument: types or shapes exclude each other.
     """
-    one, other = given.type, taken.type
+    one = given.type
+    other = taken.type
     kinds = (one.WhichOneof("value"), other.WhichOneof("value"))
     if None in kinds:
         return

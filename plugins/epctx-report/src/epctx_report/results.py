@@ -6,7 +6,6 @@ The JSON Schema in `schemas` is made from these dataclasses (`make docs`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 
@@ -109,7 +108,3 @@ class ReportResult:
     bytes: int
     models: list[ModelSummary]
     differences: int | None
-
-
-RESULTS = MappingProxyType({"report": ReportResult})
-"""Result of each command of this package."""

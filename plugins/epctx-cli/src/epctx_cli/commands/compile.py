@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,6 @@ from epctx_cli.profiling import add_profile, profiling
 from epctx_cli.results import (
     CheckedOutputs,
     CompileResult,
-    OutputDifference,
     ShareResult,
 )
 from epctx_core.errors import EpctxError, InvalidArgument, one_line
@@ -120,7 +118,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         check = CheckedOutputs(
             equal=equal,
             tolerance=CHECK_TOLERANCE,
-            outputs=[OutputDifference(**asdict(d)) for d in differences],
+            outputs=differences,
         )
         code = code if equal else ExitCode.FAILED
     if not (report.compiled or arguments.allow_uncompiled):
@@ -139,9 +137,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         )
         next_command = f"epctx run {shlex.quote(str(report.output))}{options}"
         console.say(f"\nNext: {next_command}", wrap=False)
-    console.result(
-        CompileResult(**report.as_dict(), folder=str(report.folder), check=check)
-    )
+    console.result(report, CompileResult(folder=str(report.folder), check=check))
     return code
 
 
@@ -419,11 +415,8 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
             group.compile(model, session, name=name)
     report = group.report
     _print_share(models, report, console)
-    console.result(
-        ShareResult(
-            **report.as_dict(), providers=report.members[0].as_dict()["providers"]
-        )
-    )
+    providers = report.members[0].as_dict()["providers"]
+    console.result(report, ShareResult(providers=providers))
     done = arguments.allow_uncompiled or all(
         member.compiled for member in report.members
     )

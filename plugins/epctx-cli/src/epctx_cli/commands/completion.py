@@ -34,6 +34,9 @@ _epctx() {{
     case "$command" in
 {cases}
     esac
+    case "$command $previous" in
+{values}
+    esac
     # A key follows the name of an EP; zsh would put a space between the two.
     [[ "$values" == *. && -n "${{ZSH_VERSION-}}" ]] && values=""
     if [[ -n "$values" ]]; then
@@ -99,21 +102,23 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _write_bash(words: Mapping[tuple[str, ...], Words]) -> str:
-    cases = []
+    cases: list[str] = []
+    values: list[str] = []
     for path, each in words.items():
-        commands = " ".join(each.commands)
+        command = _join(path)
+        names = " ".join(each.commands)
         options = " ".join(each.options)
-        lines = [f'"{_join(path)}") commands="{commands}" options="{options}"']
-        if values := {name: words for name, words in each.values.items() if words}:
-            lines += ['    case "$previous" in']
-            lines += [
-                f'        {name}) values="{" ".join(words)}" ;;'
-                for name, words in values.items()
-            ]
-            lines += ["    esac"]
-        cases += [f"        {line}" for line in [*lines, "    ;;"]]
-    paths = " | ".join(f'"{_join(path)}"' for path in words if path)
-    return _BASH.format(paths=paths, cases="\n".join(cases))
+        cases.append(f'        "{command}") commands="{names}" options="{options}" ;;')
+        values += [
+            f'        "{command} {option}") values="{" ".join(choices)}" ;;'
+            for option, choices in each.values.items()
+            if choices
+        ]
+    return _BASH.format(
+        paths=" | ".join(f'"{_join(path)}"' for path in words if path),
+        cases="\n".join(cases),
+        values="\n".join(values),
+    )
 
 
 def _join(path: tuple[str, ...]) -> str:
@@ -121,25 +126,21 @@ def _join(path: tuple[str, ...]) -> str:
 
 
 def _write_fish(words: Mapping[tuple[str, ...], Words]) -> str:
-    lines = _FISH.splitlines()
+    lines = [_FISH]
     for path, each in words.items():
-        condition = f"__epctx_at {' '.join(path)}" if path else "__fish_use_subcommand"
-        names = " ".join(each.commands)
-        if path and names:
+        place = f"__epctx_at {' '.join(path)}" if path else "__fish_use_subcommand"
+        if each.commands:
             # `epctx schema schema` is a command, too.
             seen = " ".join(name for name in each.commands if name not in path)
-            lines.append(
-                f"complete -c epctx -n '{condition}; and not "
-                f"__fish_seen_subcommand_from {seen}' -f -a '{names}'"
-            )
-        elif names:
-            lines.append(f"complete -c epctx -n '{condition}' -f -a '{names}'")
+            unseen = f"; and not __fish_seen_subcommand_from {seen}" if path else ""
+            names = " ".join(each.commands)
+            lines.append(f"complete -c epctx -n '{place}{unseen}' -f -a '{names}'\n")
         for option in dict.fromkeys([*each.options, *each.values]):
             kind = "l" if option.startswith("--") else "s"
-            line = f"complete -c epctx -n '{condition}' -{kind} {option.lstrip('-')}"
+            line = f"complete -c epctx -n '{place}' -{kind} {option.lstrip('-')}"
             if values := each.values.get(option):
                 line += f" -x -a '{' '.join(values)}'"
             elif option in each.values:
                 line += " -r"
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+            lines.append(f"{line}\n")
+    return "".join(lines)

@@ -50,20 +50,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     name, _, words = (arguments.page or "").partition("#")
     chosen = _find(all_pages, name)
-    if len(chosen) > 1 and not words:
-        _print_list(chosen, console)
-        return ExitCode.DONE
-    if len(chosen) > 1:
+    if len(chosen) == 1:
+        (page,) = chosen
+        part = _cut(page, words) if words else page
+        text = part.resolve_links(all_pages)
+        console.markdown(text)
+    elif words:
         names = ", ".join(page.name for page in chosen)
         raise InvalidArgument(
             f"there is no page {name!r}.", hint=f"Pages with that word: {names}."
         )
-
-    page = _cut(chosen[0], words) if words else chosen[0]
-    text = page.resolve_links({each.path: each.name for each in all_pages.values()})
-    console.markdown(text)
-    facts = _describe(all_pages[page.name])
-    console.result(DocsResult(pages=[facts], text=text))
+    else:
+        text = None
+        _print_list(chosen, console)
+    facts = [
+        PageFacts(name=page.name, title=page.title, summary=page.summary)
+        for page in chosen
+    ]
+    console.result(DocsResult(pages=facts, text=text))
     return ExitCode.DONE
 
 
@@ -90,7 +94,7 @@ def _find(all_pages: Mapping[str, Page], word: str) -> list[Page]:
 
 
 def _print_list(listed: Sequence[Page], console: Console) -> None:
-    """Print the pages by the parts of the site; their first sentences with `-v`."""
+    """Print the pages by their parts; their first sentences with `-v`."""
     parts: dict[str, list[Page]] = {}
     for page in listed:
         parts.setdefault(page.part, []).append(page)
@@ -111,15 +115,6 @@ def _print_list(listed: Sequence[Page], console: Console) -> None:
         "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it, and "
         f"`epctx docs WORD` lists those that have a word.{more}"
     )
-    if pages.SITE:
-        console.say(f"All pages with a search: {pages.SITE}")
-    console.result(DocsResult(pages=[_describe(page) for page in listed]))
-
-
-def _describe(page: Page) -> PageFacts:
-    return PageFacts(
-        name=page.name, title=page.title, summary=page.summary, address=page.address
-    )
 
 
 def _cut(page: Page, words: str) -> Page:
@@ -128,12 +123,12 @@ def _cut(page: Page, words: str) -> Page:
     Raises:
         InvalidArgument: there is no such heading.
     """
-    headings = {each.anchor: each for each in page.list_headings()}
+    parts = page.split()
     anchor = pages.make_anchor(words)
-    if anchor not in headings:
+    if anchor not in parts:
         raise InvalidArgument(
             f"the page {page.name!r} has no heading {words!r}."
-            f"{suggestion(anchor, headings)}",
-            hint=f"Headings: {', '.join(headings)}.",
+            f"{suggestion(anchor, parts)}",
+            hint=f"Headings: {', '.join(parts)}.",
         )
-    return page.cut(headings[anchor])
+    return parts[anchor]

@@ -1,5 +1,7 @@
 """`epctx doctor`: check the environment, libraries, plugins, commands and variables; or
 say where a model would run.
+
+Each check is a function of what was found, and yields findings.
 """
 
 from __future__ import annotations
@@ -7,18 +9,16 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from importlib_metadata import distributions
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
@@ -31,35 +31,33 @@ from epctx_cli.arguments import (
     add_providers,
     session_options,
 )
-from epctx_cli.command_table import OWN, added_commands
+from epctx_cli.command_table import OWN, Command
 from epctx_cli.entry_points import (
+    COMMAND_GROUP,
     ENGINE_GROUP,
     EP_GROUP,
-    KINDS,
     explain_finder,
-    find_entries,
     group_by_reason,
     is_duplicate,
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_cli.libraries import (
     CORE,
-    EpLibrary,
-    Library,
+    Libraries,
+    Package,
     find_builds,
+    find_libraries,
+    find_packages,
     is_importable,
-    libraries,
-    libraries_of_eps,
-    unmet_requirements,
+    list_idle,
+    list_owners,
     within,
 )
 from epctx_cli.plugin_results import (
     DoctorFinding,
     DoctorResult,
-    EpLibraryFacts,
-    LibraryFacts,
-    PlacementFacts,
-    PluginFacts,
+    EpLibrary,
+    Library,
 )
 from epctx_cli.plugin_trial import Trial, try_all
 from epctx_core import (
@@ -73,6 +71,7 @@ from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
+    from epctx_cli.text import Cell
     from epctx_core import Placement, PluginRecord, SessionOptions
 
 PREFIX = "EPCTX_"
@@ -102,8 +101,6 @@ SLOW_IMPORT = 3.0
 _SHOWN = 200
 """Characters of a plugin's output that are shown."""
 _PURPOSES = {"ort": "fast CPU kernels"}
-_NAME = re.compile(r"\s*([\w.-]+)")
-_INSTALL = re.compile(r"(\S+ -m )?pip install ")
 
 
 def _problem(message: str, hint: str = "") -> DoctorFinding:
@@ -131,249 +128,92 @@ def add_arguments(parser: CommandParser) -> None:
     parser.set_defaults(run=run)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """Environment as it was found, for the checks.
+
+    Attributes:
+        packages: packages for epctx, by name.
+        libraries: what those require.
+        builds: versions of the installed builds of onnxruntime, by name.
+        variables: variables of epctx that are set.
+        trials: of the plugins.
+        fault: error of a variable that kept plugins from being found.
+    """
+
+    packages: Mapping[str, Package]
+    libraries: Libraries
+    builds: Mapping[str, str]
+    variables: Mapping[str, str]
+    trials: Sequence[Trial]
+    fault: InvalidArgument | None
+
+    @property
+    def records(self) -> list[PluginRecord]:
+        """Record of each plugin after its trial."""
+        return [trial.record for trial in self.trials]
+
+
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Check everything, or one model; 1 if something has to be fixed."""
-    facts = _facts()
-    requirements = libraries()
-    vendors = libraries_of_eps(requirements or ())
+    facts = _describe_environment()
     variables = {
         name: os.environ[name] for name in sorted(os.environ) if name.startswith(PREFIX)
     }
-    placed = None
-    if arguments.model is not None:
-        session = session_options(arguments, console)
-        placement = _place(arguments, session, console)
-        placed = PlacementFacts(**placement.as_dict())
-        records = default_registry.records()
-        findings = [
-            *_check_payloads(arguments.model, placement, session),
-            *(
-                _check_placement(arguments, placement)
-                if arguments.ep
-                else _check_not_asked(records)
-            ),
-        ]
-        console.say(str(placement), wrap=False)
-        console.note_simulated(
-            row["ep"] for row in placement.eps if row["simulated"] and row["nodes"]
-        )
-    else:
+    packages = find_packages()
+    libraries = find_libraries(packages)
+    placement = None
+    if arguments.model is None:
         _require_model(arguments)
-        records, findings = _check_all(requirements, vendors, variables, console)
+        trials, fault = _try_plugins(console)
+        environment = Environment(
+            packages=packages,
+            libraries=libraries,
+            builds=find_builds(ONNXRUNTIME),
+            variables=variables,
+            trials=trials,
+            fault=fault,
+        )
+        findings = [*chain.from_iterable(check(environment) for check in CHECKS)]
+        records = environment.records
         console.table(("", ""), list(facts.items()))
-        _print_libraries(requirements or (), console)
-        _print_plugins(records, vendors, console)
-        values = [
-            (name, value, VARIABLES.get(name, "nothing"))
-            for name, value in variables.items()
-        ]
-        console.table(("variable", "value", "meaning"), values)
-    _print_findings(findings, console)
+        _print_tables(environment, console)
+    else:
+        asked = _ask_eps(arguments, console)
+        records = default_registry.records()
+        findings = [*chain.from_iterable(check(asked) for check in CHECKS_OF_MODEL)]
+        placement = asked.placement
+        console.say(str(asked.placement), wrap=False)
+        console.note_simulated(
+            row["ep"]
+            for row in asked.placement.eps
+            if row["simulated"] and row["nodes"]
+        )
 
-    ok = all(finding.severity != "problem" for finding in findings)
+    _print_findings(findings, console)
+    ok = _is_ok(findings)
     console.result(
         DoctorResult(
             ok=ok,
             environment=facts,
-            libraries=[LibraryFacts(**asdict(each)) for each in requirements or ()],
-            libraries_of_eps=[EpLibraryFacts(**asdict(each)) for each in vendors],
-            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            libraries=libraries.core,
+            libraries_of_eps=libraries.eps,
+            plugins=records,
             variables=variables,
             findings=findings,
-            placement=placed,
+            placement=placement,
         )
     )
     return ExitCode.DONE if ok else ExitCode.FAILED
 
 
-def _check_all(
-    requirements: Sequence[Library] | None,
-    vendors: Sequence[EpLibrary],
-    variables: Mapping[str, str],
-    console: Console,
-) -> tuple[list[PluginRecord], list[DoctorFinding]]:
-    """Return the EPs of all plugins, each tried, and all findings."""
-    trials, of_plugins = _plugins(console)
-    findings = [
-        *_check_environment(),
-        *check_libraries(requirements),
-        *(
-            check_libraries(unmet_requirements([*requirements, *vendors]))
-            if requirements is not None
-            else ()
-        ),
-        *_check_libraries_of_eps(vendors),
-        *_check_builds(requirements),
-        *_check_variables(variables, any_plugin=bool(trials)),
-        *of_plugins,
-        *_check_commands(),
-    ]
-    return [trial.record for trial in trials], findings
-
-
-# -- one model
-# ------------------------------------------------------------------------------------
-
-
-def _require_model(arguments: argparse.Namespace) -> None:
-    """Raise InvalidArgument if options about a model were given without one."""
-    if any(
-        getattr(arguments, name)
-        for name in (
-            "ep",
-            "config",
-            "provider_option",
-            "free_dimension",
-            "custom_ops_library",
-            "host_plugin",
-        )
-    ):
-        raise InvalidArgument(
-            "EPs and their options were given to `epctx doctor`, and no model.",
-            hint="Name the model: epctx doctor MODEL --ep ...",
-        )
-
-
-def _place(
-    arguments: argparse.Namespace, session: SessionOptions, console: Console
-) -> Placement:
-    """Ask the EPs for their claims, as a session would; nothing is compiled."""
-    from epctx_core import explain_model
-    from epctx_core.plugin import Purpose
-
-    if not arguments.ep:
-        for name in _list_usable():
-            session.add_provider(name, optional=True)
-    with console.progress("asking the EPs") as progress:
-        progress.watch(session)
-        return explain_model(arguments.model, session, purpose=Purpose.RUN).placement
-
-
-def _list_usable() -> list[str]:
-    """Return the usable EPs, simulated ones last; each is loaded to learn which."""
-    simulated: dict[str, str] = {}
-    for ep in get_available_providers():
-        with suppress(EpctxError):
-            simulated[ep] = get_ep_metadata(ep)["simulated"]
-    return sorted(simulated, key=simulated.__getitem__)
-
-
-def _check_placement(
-    arguments: argparse.Namespace, placement: Placement
-) -> Iterator[DoctorFinding]:
-    """Yield a problem for each EP that was named and gets no node, with its first
-    reason.
-    """
-    for row in placement.eps:
-        if row["ep"] != CPU_EP and not row["nodes"]:
-            reasons = [each for each in placement.left if each["ep"] == row["ep"]]
-            why = f" It says: {reasons[0]['reason'].rstrip('.')}." if reasons else ""
-            yield _problem(
-                f"{row['ep']} takes no node of {Path(arguments.model).name}.{why}"
-            )
-
-
-def _check_payloads(
-    model: str, placement: Placement, session: SessionOptions
-) -> Iterator[DoctorFinding]:
-    """Yield problems for each payload that a simulated EP would get and does not read,
-    as it is a vendor's own; one has the line to install the vendor's.
-    """
-    if not any(
-        row["simulated"] and "com.microsoft::EPContext" in row["operators"]
-        for row in placement.eps
-    ):
-        return
-    for finding in verify_model(model, session).findings:
-        # An EP that has no check knows no remedy.
-        if finding.hint and finding.code in {"container-not-checked", "not-checked"}:
-            yield _problem(finding.message, finding.hint)
-
-
-def _check_not_asked(records: Sequence[PluginRecord]) -> Iterator[DoctorFinding]:
-    """Yield a problem for each EP that could not be asked, as it does not load or
-    several distributions provide it.
-    """
-    unusable = [r for r in records if r.undecided or r.state.value == "broken"]
-    # Of several distributions the reason is one.
-    explained = dict(map(default_registry.explain_unusable, unusable))
-    for why, hint in explained.items():
-        yield _problem(f"{why}.", hint)
-
-
-def _print_libraries(requirements: Sequence[Library], console: Console) -> None:
-    """Print what epctx-core requires, or can use; for onnxruntime, the builds."""
-    builds = " and ".join(
-        f"{package.metadata['Name']} {package.version}"
-        for package in find_builds(ONNXRUNTIME)
-    )
-    rows = [
-        (
-            library.name,
-            library.version or (library.name == ONNXRUNTIME and builds) or "-",
-            library.required,
-            library.extra or "everything",
-        )
-        for library in requirements
-    ]
-    console.table(("library", "installed", "needed", "for"), rows)
-
-
-def _print_plugins(
-    records: Sequence[PluginRecord], vendors: Sequence[EpLibrary], console: Console
-) -> None:
-    """Print the EPs, and the vendors' packages that they require."""
-    eps = [
-        (
-            record.name,
-            record.origin,
-            record.state.value,
-            record.vendor or "-",
-        )
-        for record in records
-    ]
-    console.table(("plugin", "distribution", "state", "vendor"), eps)
-    packages = _list_libraries_of_eps(vendors, records)
-    console.table(
-        ("library of an EP", "installed", "needed", "for", "usable"), packages
-    )
-    missing = [each.install for each in vendors if each.extra and not each.version]
-    if missing:
-        console.say("\nTo install what is missing, if you want those EPs:")
-    for command in dict.fromkeys(missing):
-        console.say(f"  {command}", wrap=False)
-
-
-def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None:
-    for finding in sorted(findings, key=lambda f: f.severity != "problem"):
-        console.say(f"\n{finding.severity}: {finding.message}")
-        if finding.hint:
-            # A command stays on one line, to be copied.
-            is_command = _INSTALL.match(finding.hint) is not None
-            console.say(text.indent(finding.hint), wrap=not is_command)
-
-    counts = Counter(finding.severity for finding in findings)
-    summary = " and ".join(
-        text.counted(counts[severity], severity)
-        for severity in ("problem", "note")
-        if counts[severity]
-    )
-    verdict = "not ok" if counts["problem"] else "ok"
-    console.say(f"\n{verdict}: {summary or 'nothing to fix'}")
-
-
-# -- the interpreter and its environment
-# -----------------------------------------------------------
-
-
-def _facts() -> dict[str, str]:
-    implementation = platform.python_implementation()
+def _describe_environment() -> dict[str, str]:
     is_virtual = sys.prefix != sys.base_prefix
     kind = "virtual environment" if is_virtual else "no virtual environment"
     system = f"{platform.system()} {platform.release()}"
     folder = Path(epctx_core.__file__).parent
     return {
-        "python": f"{implementation} {platform.python_version()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
         "environment": f"{sys.prefix} ({kind})",
         "platform": f"{system} on {platform.machine()}",
@@ -381,14 +221,110 @@ def _facts() -> dict[str, str]:
     }
 
 
-def _check_environment() -> Iterator[DoctorFinding]:
-    # The commonest reason why an installed plugin is not found.
+def _try_plugins(console: Console) -> tuple[list[Trial], InvalidArgument | None]:
+    """Try every plugin; a variable that cannot be read keeps all of them from being
+    found.
+    """
+    try:
+        with console.progress("loading each plugin"):
+            return try_all(default_registry.records(), log=console.debug), None
+    except InvalidArgument as error:
+        return [], error
+
+
+def _print_tables(environment: Environment, console: Console) -> None:
+    """Print libraries, plugins and variables; at last the commands that install what
+    EPs lack.
+    """
+    libraries = environment.libraries
+    builds = " and ".join(" ".join(build) for build in environment.builds.items())
+    rows: list[tuple[Cell, ...]] = [
+        (
+            each.name,
+            each.version or (each.name == ONNXRUNTIME and builds) or "-",
+            each.required,
+            _get_ep(each) or each.extra or "everything",
+        )
+        for each in (*libraries.core, *libraries.eps)
+    ]
+    console.table(("library", "installed", "needed", "for"), rows)
+
+    rows = [
+        (
+            record.name,
+            record.origin,
+            record.state.value,
+            _list_purposes(record),
+            record.vendor or "-",
+        )
+        for record in environment.records
+    ]
+    console.table(("plugin", "distribution", "state", "usable", "vendor"), rows)
+
+    rows = [
+        (name, value, VARIABLES.get(name, "nothing"))
+        for name, value in environment.variables.items()
+    ]
+    console.table(("variable", "value", "meaning"), rows)
+
+    missing = [_install(each) for each in libraries.eps if _is_optional(each)]
+    if missing:
+        console.say("\nTo install what is missing, if you want those EPs:")
+    for command in dict.fromkeys(missing):
+        console.say(f"  {command}", wrap=False)
+
+
+def _list_purposes(record: PluginRecord) -> str:
+    """Return whether an EP is available: "yes", "no", or the purposes that it is
+    available for.
+    """
+    answers = record.availability.items()
+    purposes = [purpose.value for purpose, answer in answers if answer.available]
+    if len(purposes) == len(answers) > 0:
+        return "yes"
+    return ", ".join(purposes) or "no"
+
+
+def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None:
+    """Print problems, then notes, and at last the verdict."""
+    counts: list[str] = []
+    for severity in ("problem", "note"):
+        those = [finding for finding in findings if finding.severity == severity]
+        for finding in those:
+            console.say(f"\n{severity}: {finding.message}")
+            if finding.hint:
+                # A command stays on one line, to be copied.
+                is_command = finding.hint.startswith(
+                    ("pip install ", f"{sys.executable} -m")
+                )
+                console.say(text.indent(finding.hint), wrap=not is_command)
+        if those:
+            counts.append(text.counted(len(those), severity))
+
+    verdict = "ok" if _is_ok(findings) else "not ok"
+    console.say(f"\n{verdict}: {' and '.join(counts) or 'nothing to fix'}")
+
+
+def _is_ok(findings: Sequence[DoctorFinding]) -> bool:
+    return all(finding.severity != "problem" for finding in findings)
+
+
+# -- the interpreter, libraries and variables
+# -----------------------------------------------------------
+
+
+def check_pip(environment: Environment) -> Iterator[DoctorFinding]:
+    """Yield a problem if `pip` is that of another environment, which has plugins: the
+    commonest reason why an installed one is not found.
+    """
     pip = shutil.which("pip")
     if pip is None or Path(pip).parent.resolve().is_relative_to(
         Path(sys.prefix).resolve()
     ):
         return
-    if plugins := sorted(_plugins_under(Path(pip).parent.parent)):
+    there = set(_find_plugins_under(Path(pip).parent.parent))
+    # That environment may be on the search path of this one.
+    if plugins := sorted(there.difference(environment.packages)):
         yield _problem(
             f"`pip` on the PATH ({pip}) installs into another environment, which has "
             f"plugins that are not installed here: {', '.join(plugins)}.",
@@ -396,27 +332,21 @@ def _check_environment() -> Iterator[DoctorFinding]:
         )
 
 
-def _plugins_under(prefix: Path) -> Iterator[str]:
-    """Yield the distributions of another environment that provide EPs, as their
-    metadata says.
+def _find_plugins_under(prefix: Path) -> Iterator[str]:
+    """Yield the distributions of an environment that provide EPs, as their metadata
+    says.
     """
-    search_path = {Path(entry).resolve() for entry in sys.path if entry}
-    for folder in prefix.glob("lib/python*/*-packages"):
-        if folder.resolve() not in search_path:
-            for points in folder.glob("*.dist-info/entry_points.txt"):
-                if EP_GROUP in points.read_text("utf-8", errors="replace"):
-                    yield canonicalize_name(points.parent.name.partition("-")[0])
+    for points in prefix.glob("lib/python*/*-packages/*.dist-info/entry_points.txt"):
+        if EP_GROUP in points.read_text("utf-8", errors="replace"):
+            yield canonicalize_name(points.parent.name.partition("-")[0])
 
 
-# -- libraries
-# -------------------------------------------------------------------------------------
-
-
-def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFinding]:
+def check_libraries(environment: Environment) -> Iterator[DoctorFinding]:
     """Yield a finding for each library that is missing or too old, with the command
     that fixes it.
     """
-    if requirements is None:
+    core, eps, others = environment.libraries
+    if not core:
         yield _note(
             (
                 "epctx-core is run from its source and is not installed; versions of "
@@ -424,53 +354,81 @@ def check_libraries(requirements: Sequence[Library] | None) -> Iterator[DoctorFi
             ),
             install_command(CORE),
         )
+    for library in (*core, *eps, *others):
+        yield from check_library(library, environment.builds)
+
+
+def check_library(
+    library: Library, builds: Container[str] = ()
+) -> Iterator[DoctorFinding]:
+    """Yield a finding if a library is missing or too old.
+
+    Args:
+        library: what is known of it.
+        builds: those of onnxruntime, which have a check of their own.
+    """
+    name = library.name
+    ep = _get_ep(library)
+    user = f"{ep} of {library.user}" if ep else library.user
+    if library.fits is False:
+        yield _problem(
+            f"{name} {library.version} is installed; {user} needs {library.required}.",
+            _install(library),
+        )
+    # What nobody asked for is in the table alone.
+    elif library.version is not None or _is_optional(library):
         return
-    for library in requirements:
-        install = install_command(f"{library.name}{library.required}")
-        if library.fits is False:
-            yield _problem(
-                f"{library.name} {library.version} is installed; {library.user} needs "
-                f"{library.required}.",
-                install,
-            )
-        # What nobody asked for is in the table alone.
-        elif library.version is not None or (library.extra and library.user == CORE):
-            continue
-        elif not library.extra:
-            yield _problem(
-                f"{library.name}, which {library.user} needs, is not installed.",
-                install,
-            )
-        elif library.name == ONNXRUNTIME and find_builds(ONNXRUNTIME):
-            continue  # See `_check_builds`.
-        elif is_importable(library.name):
+    elif is_importable(name):
+        if not (name == ONNXRUNTIME and builds):
             yield _note(
-                f"{library.name} is provided by a distribution of another name; its "
-                "version was not checked."
+                f"{name} is provided by a distribution of another name; its version "
+                "was not checked."
             )
-        else:
-            purpose = _PURPOSES.get(library.extra, library.extra)
-            yield _note(
-                f"{library.name} is not installed ({purpose}).",
-                install_command(f"{CORE}[{library.extra}]"),
-            )
+    elif library.extra and not ep:
+        purpose = _PURPOSES.get(library.extra, library.extra)
+        yield _note(f"{name} is not installed ({purpose}).", _install(library))
+    else:
+        yield _problem(
+            f"{name}, which {user} needs, is not installed.", _install(library)
+        )
 
 
-def _check_builds(requirements: Sequence[Library] | None) -> Iterator[DoctorFinding]:
+def _get_ep(library: Library) -> str:
+    """Return the EP that needs a library; empty for any other user."""
+    return library.ep if isinstance(library, EpLibrary) else ""
+
+
+def _is_optional(library: Library) -> bool:
+    """Return whether a library is missing that only an extra would install."""
+    is_asked_for = library.user != CORE and not _get_ep(library)
+    return library.version is None and bool(library.extra) and not is_asked_for
+
+
+def _install(library: Library) -> str:
+    """Return the command that installs a library, by an extra if it belongs to one."""
+    if library.extra and _get_ep(library):
+        return install_command(f"{library.user}[{library.extra}]")
+    if library.extra and library.version is None:
+        return install_command(f"{CORE}[{library.extra}]")
+    return install_command(f"{library.name}{library.required}")
+
+
+def check_builds(environment: Environment) -> Iterator[DoctorFinding]:
     """Yield a finding where several builds of onnxruntime are installed over one
     another, or the one that is there is older than epctx needs.
     """
-    builds = {
-        package.metadata["Name"]: package.version
-        for package in find_builds(ONNXRUNTIME)
-    }
+    builds = environment.builds
     if len(builds) > 1:
         yield _problem(
             f"{' and '.join(builds)} are installed over one another: their files have "
             "the same names, and those of the one that came last are used.",
             f"pip uninstall {' '.join(builds)}, then pip install the one that you need",
         )
-    needed = [lib.required for lib in requirements or () if lib.name == ONNXRUNTIME]
+    needed = [
+        library.required
+        for library in environment.libraries.core
+        if library.name == ONNXRUNTIME
+    ]
     for name, version in builds.items() if needed else ():
         if name != ONNXRUNTIME and not within(version, SpecifierSet(needed[0])):
             yield _note(
@@ -482,82 +440,44 @@ def _check_builds(requirements: Sequence[Library] | None) -> Iterator[DoctorFind
             )
 
 
-def _check_libraries_of_eps(
-    requirements: Sequence[EpLibrary],
-) -> Iterator[DoctorFinding]:
-    """Yield a finding for each vendor's package that is missing or too old; what an
-    extra would install is named below the table.
+def check_variables(environment: Environment) -> Iterator[DoctorFinding]:
+    """Yield a problem for each unknown variable, and for each that names a missing
+    plugin or engine.
     """
-    for library in requirements:
-        if library.fits is False:
-            message = (
-                f"{library.name} {library.version} is installed; {library.label} "
-                f"needs {library.required}."
+    variables = environment.variables
+    for name in variables:
+        if name not in VARIABLES:
+            yield _problem(
+                f"the environment variable {name} is "
+                f"unknown.{suggestion(name, VARIABLES)}",
+                f"Unset it, or use one of {', '.join(VARIABLES)}.",
             )
-        elif library.version is None and not library.extra:
-            message = f"{library.name}, which {library.label} needs, is not installed."
-        else:
-            continue
-        yield _problem(message, library.install)
+    remedy = "Correct the name, or unset the variable."
+    engine = variables.get("EPCTX_ENGINE", "")
+    engines = {"", "onnx.reference", *list_owners(environment.packages, ENGINE_GROUP)}
+    if engine.rpartition(":")[2] not in engines:
+        yield _problem(
+            f"EPCTX_ENGINE names {engine!r}, an engine that is not "
+            f"installed.{suggestion(engine, engines)}",
+            remedy,
+        )
+    for sentence in default_registry.misspelt() if environment.trials else ():
+        yield _problem(f"{sentence}.", remedy)
 
 
-def _list_libraries_of_eps(
-    vendors: Sequence[EpLibrary], records: Sequence[PluginRecord]
-) -> list[tuple[str, ...]]:
-    """Return a row for each vendor's package that an EP requires, and for each in which
-    a finder found one.
+# -- plugins
+# ------------------------------------------------------------------------------------
+
+
+def check_plugins(environment: Environment) -> Iterator[DoctorFinding]:
+    """Yield a finding for each EP that cannot be used, or that several distributions
+    provide.
     """
-    rows = [(v.name, v.version, v.required, v.ep, v.user) for v in vendors]
-    for record in records:
-        package = canonicalize_name(record.distribution or "")
-        if record.finder:
-            rows.append((package, record.version, "-", record.name, package))
-    return [
-        (name, version or "-", required, ep, _usable_here(ep, user, records))
-        for name, version, required, ep, user in rows
-    ]
-
-
-def _usable_here(ep: str, package: str, records: Sequence[PluginRecord]) -> str:
-    """Return whether the EP of a package is available: "yes", "no", or the purposes
-    that it is available for.
-    """
-    answers = {
-        purpose.value: answer.available
-        for record in records
-        if record.name == ep and canonicalize_name(record.distribution or "") == package
-        for purpose, answer in record.availability.items()
-    }
-    if answers and all(answers.values()):
-        return "yes"
-    purposes = [purpose for purpose, available in answers.items() if available]
-    return ", ".join(purposes) or "no"
-
-
-# -- plugins and commands
-# --------------------------------------------------------------------------
-
-
-def _plugins(console: Console) -> tuple[list[Trial], list[DoctorFinding]]:
-    """Try every plugin; a variable that cannot be read keeps all of them from being
-    found.
-    """
-    try:
-        with console.progress("loading each plugin"):
-            trials = try_all(default_registry.records(), log=console.debug)
-    except InvalidArgument as error:
-        return [], [_problem(error.message, error.hint or "")]
-    return trials, [
-        *_check_plugins(trials),
-        *_check_duplicates([trial.record for trial in trials]),
-        *_check_imports(trials),
-        *_check_packages(trials),
-    ]
-
-
-def _check_plugins(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
-    """Yield a finding for each plugin that cannot be used."""
-    if not trials:
+    fault = environment.fault
+    records = environment.records
+    if fault is not None:
+        yield _problem(fault.message, fault.hint or "")
+    elif not records:
         yield _note(
             (
                 "no plugin is installed: models run on the CPU EP, and nothing can be "
@@ -565,43 +485,32 @@ def _check_plugins(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
             ),
             "Install one, or start one with `epctx plugins new`.",
         )
-    for trial in trials:
-        record = trial.record
-        if finder := explain_finder(record):
-            yield _note(finder)
-        if record.usable and record.reason:
-            hints = dict.fromkeys(
-                each.hint for each in record.availability.values() if each.hint
-            )
-            yield _note(
-                f"{record.label}: {record.reason.rstrip('.')}.", " ".join(hints)
-            )
-        elif not (record.usable or is_duplicate(record)):
-            why, hint = default_registry.explain_unusable(record)
-            harmless = record.state.value in {"disabled", "removed"}
-            yield (_note if harmless else _problem)(f"{why}.", hint)
-
-
-def _check_duplicates(records: Sequence[PluginRecord]) -> Iterator[DoctorFinding]:
-    """Yield a finding for each EP that several distributions provide."""
+    yield from map(_note, filter(None, map(explain_finder, records)))
     used = {record.name for record in records if record.usable}
-    for label, group in group_by_reason(filter(is_duplicate, records)):
+    for label, group in group_by_reason(records):
         example = min(group, key=lambda record: bool(record.simulated))
-        if example.undecided and example.name not in used:
-            why, hint = default_registry.explain_unusable(example)
-            yield _problem(f"{why}.", hint)
-        else:
-            name = f'"{example.qualified_name}"'
+        if example.usable:
+            answers = example.availability.values()
+            hints = dict.fromkeys(answer.hint for answer in answers if answer.hint)
+            reason = example.reason.rstrip(".")
+            yield _note(f"{label}: {reason}.", " ".join(hints))
+        elif is_duplicate(example) and not (
+            example.undecided and example.name not in used
+        ):
             pronoun = "it" if len(group) == 1 else "one of them"
             yield _note(
                 f"{label} is not used: {example.reason}.",
-                f"To use {pronoun}, name it {name}.",
+                f'To use {pronoun}, name it "{example.qualified_name}".',
             )
+        else:
+            why, hint = default_registry.explain_unusable(example)
+            harmless = example.state.value in {"disabled", "removed"}
+            yield (_note if harmless else _problem)(f"{why}.", hint)
 
 
-def _check_imports(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
-    """Yield a finding for each import of a plugin that is slow or has side effects."""
-    for trial in trials:
+def check_imports(environment: Environment) -> Iterator[DoctorFinding]:
+    """Yield a note for each import of a plugin that is slow or has side effects."""
+    for trial in environment.trials:
         label = trial.record.label
         if trial.import_seconds >= SLOW_IMPORT:
             yield _note(
@@ -625,26 +534,9 @@ def _check_imports(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
             )
 
 
-def _check_packages(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
-    """Yield a finding for each installed package that requires epctx-core and provides
-    nothing to it.
-
-    Not for a library that another of them requires, nor for one that an extra of
-    epctx-core installs.
-    """
-    requirements = _find_requirements()
-    ours = {name for name, required in requirements.items() if CORE in required}
-
-    providers = {trial.record.distribution for trial in trials}
-    providers |= {command.package for command in OWN}
-    entries = find_entries(*(kind.group for kind in KINDS))
-    providers |= {package.metadata["Name"] for package, _ in entries}
-    providing = {canonicalize_name(name) for name in providers if name}
-
-    needed_by_others = {
-        library for name in (*ours, CORE) for library in requirements.get(name, ())
-    }
-    for name in sorted(ours - providing - needed_by_others):
+def check_packages(environment: Environment) -> Iterator[DoctorFinding]:
+    """Yield a note for each package that requires epctx-core and provides nothing."""
+    for name in list_idle(environment.packages):
         yield _note(
             f"{name} needs epctx-core, but has no entry point of the group {EP_GROUP}.",
             (
@@ -654,85 +546,145 @@ def _check_packages(trials: Sequence[Trial]) -> Iterator[DoctorFinding]:
         )
 
 
-def _find_requirements() -> dict[str, frozenset[str]]:
-    """Return the names that each installed distribution requires, with or without an
-    extra.
-    """
-    requirements: dict[str, frozenset[str]] = {}
-    for package in distributions():
-        with suppress(Exception):  # metadata of other packages fails in many ways
-            matches = map(_NAME.match, package.requires or ())
-            names = frozenset(canonicalize_name(m[1]) for m in matches if m)
-            requirements.setdefault(canonicalize_name(package.metadata["Name"]), names)
-    return requirements
-
-
-def _check_commands() -> Iterator[DoctorFinding]:
+def check_commands(environment: Environment) -> Iterator[DoctorFinding]:
     """Yield a finding for each command and engine of another package that cannot be
     used or is ambiguous.
     """
-    names = {command.name for command in OWN}
-    added = added_commands()
-    owners: dict[tuple[str, str], list[str]] = {}
-    for command in added:
-        owners.setdefault(("command", command.name), []).append(
-            f"{command.package} {command.version}"
-        )
-    for name, package in _engines():
-        owners.setdefault(("engine", name), []).append(package)
-    for (kind, name), packages in owners.items():
-        if kind == "command" and name in names:
-            yield _note(
-                f"the command {name!r} of {packages[0]} is not used: epctx has one of "
-                "that name."
-            )
-        elif len(packages) > 1:
-            message = (
-                f"the {kind} {name!r} is ambiguous: {' and '.join(packages)} have it."
-            )
-            yield _problem(message, "Uninstall all but one of them.")
-    for command in added:
-        if not command.can_be_typed:
-            yield _problem(
-                f"the command {command.name!r} of {command.package} {command.version} "
-                "cannot be typed: a name has no space and does not begin with '-'.",
-                f"Upgrade or uninstall {command.package}, or report it to its authors.",
-            )
+    own = {command.name for command in OWN}
+    for kind, group in (("command", COMMAND_GROUP), ("engine", ENGINE_GROUP)):
+        for name, owners in list_owners(environment.packages, group).items():
+            origins = " and ".join(owners)
+            subject = f"the {kind} {name!r} of {origins}"
+            if group == COMMAND_GROUP and name in own:
+                yield _note(f"{subject} is not used: epctx has one of that name.")
+            elif len(owners) > 1:
+                yield _problem(
+                    f"the {kind} {name!r} is ambiguous: {origins} have it.",
+                    "Uninstall all but one of them.",
+                )
+            if group == COMMAND_GROUP and not Command(name, "").can_be_typed:
+                yield _problem(
+                    f"{subject} cannot be typed: a name has no space and does not "
+                    "begin with '-'.",
+                    f"Upgrade or uninstall {origins}, or report it to its authors.",
+                )
 
 
-def _engines() -> list[tuple[str, str]]:
-    """Return the names of the engines of packages, each with its distribution."""
-    engines = [
-        (entry.name, package.metadata["Name"])
-        for package, entry in find_entries(ENGINE_GROUP)
-    ]
-    return list(dict.fromkeys(engines))
+CHECKS = (
+    check_pip,
+    check_libraries,
+    check_builds,
+    check_variables,
+    check_plugins,
+    check_imports,
+    check_packages,
+    check_commands,
+)
 
 
-# -- environment variables
-# -------------------------------------------------------------------------
+# -- one model
+# ------------------------------------------------------------------------------------
 
 
-def _check_variables(
-    variables: Mapping[str, str], *, any_plugin: bool
-) -> Iterator[DoctorFinding]:
-    """Yield a finding for each unknown variable, and for each that names a missing
-    plugin or engine.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Model, and the answer of the EPs that were asked about it.
+
+    Attributes:
+        model: its path.
+        eps: the EPs that were named; empty if all that are usable were asked.
+        session: options for the EPs.
+        placement: nodes by EP.
     """
-    for name in variables:
-        if name not in VARIABLES:
-            yield _problem(
-                f"the environment variable {name} is "
-                f"unknown.{suggestion(name, VARIABLES)}",
-                f"Unset it, or use one of {', '.join(VARIABLES)}.",
-            )
-    engine = variables.get("EPCTX_ENGINE")
-    engines = {"onnx.reference", *dict(_engines())}
-    if engine and engine.rpartition(":")[2] not in engines:
-        yield _problem(
-            f"EPCTX_ENGINE names {engine!r}, an engine that is not "
-            f"installed.{suggestion(engine, engines)}",
-            "Correct the name, or unset the variable.",
+
+    model: str
+    eps: Sequence[str]
+    session: SessionOptions
+    placement: Placement
+
+
+def _require_model(arguments: argparse.Namespace) -> None:
+    """Raise InvalidArgument if options about a model were given without one."""
+    if any(
+        getattr(arguments, name)
+        for name in (
+            "ep",
+            "config",
+            "provider_option",
+            "free_dimension",
+            "custom_ops_library",
+            "host_plugin",
         )
-    for sentence in default_registry.misspelt() if any_plugin else ():
-        yield _problem(f"{sentence}.", "Correct the name, or unset the variable.")
+    ):
+        raise InvalidArgument(
+            "EPs and their options were given to `epctx doctor`, and no model.",
+            hint="Name the model: epctx doctor MODEL --ep ...",
+        )
+
+
+def _ask_eps(arguments: argparse.Namespace, console: Console) -> Asked:
+    """Ask the EPs for their claims, as a session would; nothing is compiled."""
+    from epctx_core import explain_model
+    from epctx_core.plugin import Purpose
+
+    model, eps = arguments.model, arguments.ep
+    session = session_options(arguments, console)
+    if not eps:
+        for name in _list_usable():
+            session.add_provider(name, optional=True)
+    with console.progress("asking the EPs") as progress:
+        progress.watch(session)
+        placement = explain_model(model, session, purpose=Purpose.RUN).placement
+    return Asked(model=model, eps=eps, session=session, placement=placement)
+
+
+def _list_usable() -> list[str]:
+    """Return the usable EPs, simulated ones last; each is loaded to learn which."""
+    simulated: dict[str, str] = {}
+    for ep in get_available_providers():
+        with suppress(EpctxError):
+            simulated[ep] = get_ep_metadata(ep)["simulated"]
+    return sorted(simulated, key=simulated.__getitem__)
+
+
+def check_payloads(asked: Asked) -> Iterator[DoctorFinding]:
+    """Yield problems for each payload that a simulated EP would get and does not read,
+    as it is a vendor's own; one has the line to install the vendor's.
+    """
+    if not any(
+        row["simulated"] and "com.microsoft::EPContext" in row["operators"]
+        for row in asked.placement.eps
+    ):
+        return
+    for finding in verify_model(asked.model, asked.session).findings:
+        # An EP that has no check knows no remedy.
+        if finding.hint and finding.code in {"container-not-checked", "not-checked"}:
+            yield _problem(finding.message, finding.hint)
+
+
+def check_placement(asked: Asked) -> Iterator[DoctorFinding]:
+    """Yield a problem for each EP that was named and gets no node, with its first
+    reason.
+    """
+    for row in asked.placement.eps if asked.eps else ():
+        if row["ep"] != CPU_EP and not row["nodes"]:
+            reasons = [each for each in asked.placement.left if each["ep"] == row["ep"]]
+            why = f" It says: {reasons[0]['reason'].rstrip('.')}." if reasons else ""
+            yield _problem(
+                f"{row['ep']} takes no node of {Path(asked.model).name}.{why}"
+            )
+
+
+def check_not_asked(asked: Asked) -> Iterator[DoctorFinding]:
+    """Yield a problem for each EP that could not be asked, as it does not load or
+    several distributions provide it; none if EPs were named.
+    """
+    records = () if asked.eps else default_registry.records()
+    unusable = [r for r in records if r.undecided or r.state.value == "broken"]
+    # Of several distributions the reason is one.
+    explained = dict(map(default_registry.explain_unusable, unusable))
+    for why, hint in explained.items():
+        yield _problem(f"{why}.", hint)
+
+
+CHECKS_OF_MODEL = (check_payloads, check_placement, check_not_asked)

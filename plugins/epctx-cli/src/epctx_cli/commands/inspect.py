@@ -22,8 +22,12 @@ from epctx_cli.arguments import (
     whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.inspect_results import InspectResult, RequiredFile
-from epctx_cli.results import ExplainResult, VerifyResult
+from epctx_cli.results import (
+    ExplainResult,
+    InspectResult,
+    RequiredFile,
+    VerifyResult,
+)
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -68,12 +72,10 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     _warn(info, files, console)
     result = InspectResult(
         model=arguments.model,
-        **info.as_dict(),
         sealed_by=_find_sealer(info),
         files=files,
-        **({} if facts is None else facts.as_dict()),
     )
-    console.result(result)
+    console.result(info, result, {} if facts is None else facts)
     return ExitCode.DONE
 
 
@@ -381,7 +383,7 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
         progress.watch(session)
         report = verify_model(arguments.model, session)
     _print_verify(arguments.model, report, console)
-    console.result(VerifyResult(model=arguments.model, **report.as_dict()))
+    console.result(report, VerifyResult(model=arguments.model))
     errors = {
         finding.code for finding in report.findings if finding.severity.value == "error"
     }
@@ -502,12 +504,16 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
         console.say()
     for path in written:
         console.say(f"wrote {path} ({text.byte_size(path.stat().st_size)})")
+    placement = explanation.placement
     result = ExplainResult(
         model=arguments.model,
-        **explanation.as_dict(),
+        left=placement.eps[-1]["nodes"],
+        total_nodes=placement.total_nodes,
+        inside_nodes=placement.inside_nodes,
+        folded_nodes=placement.folded_nodes,
         written=[str(path) for path in written],
     )
-    console.result(result)
+    console.result(explanation, result)
     if result.left > arguments.fail_on_cpu:
         return ExitCode.FAILED
     return ExitCode.DONE

@@ -8,6 +8,7 @@ import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from epctx_cli import text
@@ -15,6 +16,7 @@ from epctx_cli.arguments import CommandParser, add_common, require_plugin
 from epctx_cli.entry_points import (
     EP_GROUP,
     KINDS,
+    Kind,
     describe,
     explain_finder,
     find_entries,
@@ -22,11 +24,8 @@ from epctx_cli.entry_points import (
 )
 from epctx_cli.exit_codes import ExitCode
 from epctx_cli.plugin_results import (
-    EntryDetails,
     EntryFacts,
     LeftOut,
-    PluginDetails,
-    PluginFacts,
     PluginsInfoResult,
     PluginsListResult,
     PluginsNewResult,
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
     from importlib_metadata import EntryPoint, IDistribution
 
     from epctx_cli.console import Console
-    from epctx_cli.entry_trial import EntryTrial
-    from epctx_cli.plugin_trial import Trial
     from epctx_core import PluginRecord
-    from epctx_core.plugin import Availability
 
+_NOT_IN_TABLE = ("name", "traceback", "availability", "options", "dynamic_options")
+"""Keys of what is known of a plugin that are not shown in one line."""
 _DEEPER = " " * 6
+_SEE_TRACEBACK = "\n--traceback shows the traceback."
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str": "text"}
 
 
@@ -76,15 +75,12 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
     entries = list(find_entries(EP_GROUP, *(kind.group for kind in KINDS)))
     left_out = _find_left_out(records, entries)
     _print_list(records, console, loaded=arguments.load)
-    others = {
-        kind.key: [EntryFacts(**each) for each in describe(entries, kind.group)]
-        for kind in KINDS
-    }
+    others: dict[str, list[EntryFacts]] = {}
     for kind in KINDS:
-        rows = [
-            (each.name, each.distribution, each.version) for each in others[kind.key]
-        ]
+        found = describe(entries, kind.group)
+        rows = [(each.name, each.distribution, each.version) for each in found]
         console.table((kind.label, "distribution", "version"), rows)
+        others[kind.key] = found
     if left_out:
         console.say("\nNot listed, because a package that they need is not installed:")
     for each in left_out:
@@ -92,7 +88,7 @@ def list_plugins(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"    {each.install}", wrap=False)
     console.result(
         PluginsListResult(
-            plugins=[PluginFacts(**record.as_dict()) for record in records],
+            plugins=records,
             left_out=left_out,
             **others,
         )
@@ -106,41 +102,40 @@ def _print_list(
     if not records:
         console.say(
             "No plugin is installed. Plugins are pip packages with the entry-point "
-            "group"
+            "group\nepctx.execution_providers; the CPU EP is built in."
         )
-        console.say("epctx.execution_providers; the CPU EP is built in.")
         return
-    vendor = ["vendor"] if any(r.vendor for r in records) else []
-    header = ("EP", "distribution", "version", "state", *vendor)
-    rows = []
-    for record in records:
-        state = record.state.value
-        row = (
+    header = ["EP", "distribution", "version", "state"]
+    if any(record.vendor for record in records):
+        header.append("vendor")
+    rows = [
+        (
             record.name,
             record.distribution or "-",
             record.version or "-",
-            f"{state}, simulated" if record.simulated else state,
+            f"{record.state.value}{', simulated' if record.simulated else ''}",
             record.vendor or "-",
-        )
-        rows.append(row[: len(header)])
+        )[: len(header)]
+        for record in records
+    ]
     console.table(header, rows)
 
-    sentences = []
-    for record in records:
-        # Source keys that are EP names are in the table already.
-        more = [source for source in record.sources if source != record.name]
-        if len(record.sources) > 1:
-            sentences.append(
-                f"{record.name} also takes nodes whose source is {', '.join(more)}."
-            )
+    # Source keys that are EP names are in the table already.
+    further = {
+        record.name: [source for source in record.sources if source != record.name]
+        for record in records
+    }
+    sources = [
+        f"{name} also takes nodes whose source is {', '.join(more)}."
+        for name, more in further.items()
+        if more
+    ]
     finders = [*filter(None, map(explain_finder, records))]
     reasons = [
-        f"{label}: {group[0].reason}"
-        for label, group in group_by_reason(r for r in records if r.reason)
+        f"{label}: {group[0].reason}" for label, group in group_by_reason(records)
     ]
-    for lines in (sentences, finders, reasons):
-        if lines:
-            console.say("\n" + "\n".join(lines))
+    for lines in filter(None, (sources, finders, reasons)):
+        console.say("\n" + "\n".join(lines))
     if not loaded and any(r.state.value == "discovered" for r in records):
         console.say(
             "\ndiscovered: installed, not imported yet; `epctx plugins list --load` "
@@ -155,16 +150,18 @@ def _find_left_out(
     is not installed.
     """
     listed = {(record.name, record.distribution) for record in records}
-    commands: dict[tuple[str, str], str] = {}
-    for package, entry in entries:
-        distribution = package.metadata["Name"]
-        key = (entry.name, distribution)
-        extras = entry.value.partition("[")[2]
-        if entry.group == EP_GROUP and extras and key not in listed:
-            commands[key] = install_command(f"{distribution}[{extras.strip()}")
+    extras = {
+        (entry.name, package.metadata["Name"]): entry.value.partition("[")[2].strip()
+        for package, entry in entries
+        if entry.group == EP_GROUP and "[" in entry.value
+    }
     return [
-        LeftOut(name=ep, distribution=package, install=command)
-        for (ep, package), command in sorted(commands.items())
+        LeftOut(
+            name=ep,
+            distribution=package,
+            install=install_command(f"{package}[{extras[ep, package]}"),
+        )
+        for ep, package in sorted(extras.keys() - listed)
     ]
 
 
@@ -198,11 +195,10 @@ def _list_names() -> dict[tuple[str, ...], list[str]]:
 
 def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
     """Describe the plugins of a name; 3 if none of them can be used."""
-    from epctx_cli.entry_trial import find_named, try_entry
-    from epctx_cli.plugin_trial import try_all
+    from epctx_cli.plugin_trial import try_all, try_entry
 
     name = arguments.name
-    named = find_named(name)
+    named = _find_entries(name)
     records = _find_records(name)
     if not (records or named):
         require_plugin(name)
@@ -210,53 +206,48 @@ def describe_plugin(arguments: argparse.Namespace, console: Console) -> int:
 
     with console.progress("loading the plugin"):
         trials = try_all(records, log=console.debug)
+        others = [try_entry(kind, entry, log=console.debug) for kind, entry in named]
     described = []
     for trial in trials:
-        _print_report(trial, console)
-        details = PluginDetails(
-            **trial.record.as_dict(),
-            entry_point=trial.record.entry_point,
+        record = trial.record
+        details = {
+            **record.as_dict(),
+            "entry_point": record.entry_point,
             **trial.description,
-            traceback=trial.traceback,
-        )
+            "traceback": trial.traceback,
+        }
+        _, advice = default_registry.explain_unusable(record)
+        _print_details(details, "" if record.usable else advice, console)
         described.append(details)
-    others = [try_entry(kind, entry, log=console.debug) for kind, entry in named]
     for other in others:
-        _print_entry(other, console)
-    console.result(
-        PluginsInfoResult(
-            plugins=described,
-            others=[EntryDetails(**other.as_dict()) for other in others],
-        )
-    )
+        advice = f"Fix or reinstall {other.distribution}." if other.reason else ""
+        _print_details(asdict(other), advice, console)
+    console.result(PluginsInfoResult(plugins=described, others=others))
     usable = [trial.record.usable for trial in trials]
     usable += [not other.reason for other in others]
     return ExitCode.DONE if any(usable) else ExitCode.PLUGIN
 
 
-def _print_entry(trial: EntryTrial, console: Console) -> None:
-    """Print the description of a plugin that is no EP."""
-    entry = trial.entry
-    facts = [
-        ("kind", trial.kind.label),
-        ("state", f"broken: {trial.reason}" if trial.reason else "loaded"),
-        ("distribution", f"{entry['distribution']} {entry['version']}"),
-        ("entry point", entry["entry_point"]),
-    ]
-    labels = {"provides": "engine", "summary": "summary", "doc": "description"}
-    facts += [
-        (label, trial.facts[key])
-        for key, label in labels.items()
-        if trial.facts.get(key)
-    ]
-    console.table(("", ""), facts, title=entry["name"])
-    if not trial.reason:
-        return
-    console.say(f"\nFix or reinstall {entry['distribution']}.")
-    if trial.traceback and console.tracebacks:
-        console.say("\n" + text.indent(trial.traceback.rstrip()), wrap=False)
-    elif trial.traceback:
-        console.say("--traceback shows the traceback.")
+def _find_entries(name: str) -> list[tuple[Kind, EntryFacts]]:
+    """Return the plugins beside EPs that have a name, which may be a distribution, or
+    `<distribution>:<name>`.
+    """
+    from packaging.utils import canonicalize_name
+
+    package, colon, word = name.lower().rpartition(":")
+    wanted = f"{canonicalize_name(package)}{colon}{word}"
+    entries = list(find_entries(*(kind.group for kind in KINDS)))
+    named = []
+    for kind in KINDS:
+        for entry in describe(entries, kind.group):
+            key = entry.name.lower()
+            distribution = canonicalize_name(entry.distribution)
+            if (
+                wanted in (key, f"{distribution}:{key}")
+                or canonicalize_name(name) == distribution
+            ):
+                named.append((kind, entry))
+    return named
 
 
 def _find_records(name: str) -> list[PluginRecord]:
@@ -279,83 +270,52 @@ def _find_records(name: str) -> list[PluginRecord]:
     return records
 
 
-def _print_report(trial: Trial, console: Console) -> None:
-    record = trial.record
-    about = trial.description
-    reason = f": {record.reason}" if record.reason else ""
-    facts = [
-        ("state", f"{record.state.value}{reason}"),
-        ("distribution", record.origin),
-        ("entry point", record.entry_point or "-"),
-        ("sources", ", ".join(record.sources)),
+def _print_details(details: Mapping[str, Any], advice: str, console: Console) -> None:
+    """Print what is known of a plugin, by the keys of its JSON; and advice if it cannot
+    be used.
+    """
+    facts = dict(details)
+    # Values of options are written as numbers.
+    if facts.get("simulated") is not None:
+        facts["simulated"] = "yes, on this CPU" if facts["simulated"] else "no"
+    for purpose, answer in facts.get("availability", {}).items():
+        why = f"no: {answer['reason'] or 'no reason given'} {answer['hint']}".rstrip()
+        facts[f"can {purpose}"] = "yes" if answer["available"] else why
+    rows = [
+        (key.replace("_", " "), _show(value))
+        for key, value in facts.items()
+        if key not in _NOT_IN_TABLE and value not in (None, "", [])
     ]
-    if about:
-        facts += [
-            ("vendor", record.vendor or "-"),
-            ("simulated", "yes, on this CPU" if record.simulated else "no"),
-            ("plugin API", str(about["api_version"])),
-            ("binaries", f"<model>_{about['binary_suffix']}.bin"),
-            ("hooks", ", ".join(about["hooks"])),
-        ]
-        labels = {
-            "class_methods": "more methods",
-            "keeps_functions": "keeps functions",
-            "weightless_modes": "weightless modes",
-        }
-        facts += [
-            (label, ", ".join(about[key]))
-            for key, label in labels.items()
-            if about[key]
-        ]
-    if record.finder:
-        facts.append(("found by", record.finder))
-    facts += [
-        (f"can {purpose.value}", _describe_availability(availability))
-        for purpose, availability in record.availability.items()
-    ]
-    console.table(("", ""), facts, title=record.name)
-    for title, key in (
-        ("Options:", "options"),
-        ("Options while a session lives:", "dynamic_options"),
-    ):
-        if about.get(key):
-            console.say(f"\n{title}")
-        for option in about.get(key, ()):
-            _print_option(option, console)
-    if trial.traceback and console.tracebacks:
-        console.say("\n" + text.indent(trial.traceback.rstrip()), wrap=False)
-    if record.usable:
-        return
-    _, advice = default_registry.explain_unusable(record)
+    console.table(("", ""), rows, title=details["name"])
+
+    for key in ("options", "dynamic_options"):
+        if options := facts.get(key):
+            console.say(f"\n{key.replace('_', ' ').capitalize()}:")
+            console.say("\n".join(map(_describe_option, options)))
+    traceback = details["traceback"]
+    if traceback and console.tracebacks:
+        console.say("\n" + text.indent(traceback.rstrip()), wrap=False)
     if advice:
-        console.say(f"\n{advice}")
-    if trial.traceback and not console.tracebacks:
-        console.say("--traceback shows the traceback.")
+        more = "" if console.tracebacks or not traceback else _SEE_TRACEBACK
+        console.say(f"\n{advice}{more}")
 
 
-def _describe_availability(availability: Availability) -> str:
-    if availability.available:
-        return "yes"
-    hint = f" {availability.hint}" if availability.hint else ""
-    return f"no: {availability.reason or 'no reason given'}{hint}"
+def _describe_option(option: Mapping[str, Any]) -> str:
+    """Return two lines: name, values and default of an option; and its meaning."""
+    values = " | ".join(map(_show, option["choices"])) or _TYPES[option["type"]]
+    default = "secret" if option["secret"] else f"default {_show(option['default'])}"
+    return f"  {option['name']} ({values}; {default})\n{_DEEPER}{option['doc']}"
 
 
-def _print_option(option: Mapping[str, Any], console: Console) -> None:
-    name = option["name"]
-    choices = " | ".join(map(_value, option["choices"]))
-    values = choices or _TYPES[option["type"]]
-    default = f"default {_value(option['default'])}"
-    console.say(f"  {name} ({values}; {'secret' if option['secret'] else default})")
-    console.say(f"{_DEEPER}{option['doc']}")
-
-
-def _value(value: object) -> str:
-    """Return a value as it is written in an option."""
+def _show(value: object) -> str:
+    """Return a fact for people, or a value as it is written in an option."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return str(int(value))
     if value is None:
         return "none"
-    if value == "":
-        return "empty"
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    return str(value) or "empty"
 
 
 # -- new

@@ -8,7 +8,7 @@ import argparse
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,12 @@ from epctx_cli.arguments import (
     session_options,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_cli.plugin_results import PlacementFacts
 from epctx_cli.profiling import add_profile, profiling
 from epctx_cli.results import (
     ComparedModel,
     CompareResult,
     Durations,
-    InnerDifference,
     InputFacts,
-    OutputDifference,
     OutputFacts,
     RunResult,
 )
@@ -38,7 +35,7 @@ from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_cli.arrays import Lengths
-    from epctx_cli.comparison import Comparison, Difference
+    from epctx_cli.comparison import Comparison, Difference, InnerDifference
     from epctx_cli.console import Console
     from epctx_cli.node_counts import NodeCounts
     from epctx_core import InferenceSession, NodeArg, SessionOptions
@@ -115,9 +112,7 @@ def run_run(arguments: argparse.Namespace, console: Console) -> int:
             outputs=outputs,
             output_file=arguments.output,
             seconds=seconds,
-            placement=None
-            if placement is None
-            else PlacementFacts(**placement.as_dict()),
+            placement=placement,
         )
     )
     return ExitCode.DONE
@@ -252,7 +247,7 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     console.result(
         CompareResult(
             equal=equal,
-            outputs=[OutputDifference(**asdict(d)) for d in comparison.differences],
+            outputs=comparison.differences,
             models=[
                 ComparedModel(
                     path=path, providers=list(nodes.by_ep), nodes=dict(nodes.by_ep)
@@ -263,7 +258,7 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
             made_from_seed=None if arguments.input else arguments.seed,
             atol=arguments.atol,
             rtol=arguments.rtol,
-            first_inside=None if inside is None else InnerDifference(**inside),
+            first_inside=inside,
         )
     )
     return ExitCode.DONE if equal else ExitCode.FAILED
@@ -299,7 +294,7 @@ def _pair_with_options(
 def _print_compare(
     arguments: argparse.Namespace,
     comparison: Comparison,
-    inside: dict[str, Any] | None,
+    inside: InnerDifference | None,
     console: Console,
 ) -> None:
     for label, model, nodes in zip(
@@ -315,13 +310,13 @@ def _print_compare(
     name = text.cut(wrong[0].name)
     console.say(f"\nThey differ first in the output '{name}', {wrong[0].describe()}.")
     if inside is not None:
-        values = text.counted(inside["compared"], "value")
+        values = text.counted(inside.compared, "value")
         console.say(
             f"Inside, the first of {values} of the same name that differs is "
-            f"{inside['name']!r} (max_rel {text.number(inside['max_rel'])}):\n"
+            f"{inside.name!r} (max_rel {text.number(inside.max_rel)}):\n"
             "  in A it comes from "
-            f"{one_line(inside['from_a'])}\n  in B it comes from "
-            f"{one_line(inside['from_b'])}"
+            f"{one_line(inside.from_a)}\n  in B it comes from "
+            f"{one_line(inside.from_b)}"
         )
     console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
 

@@ -15,7 +15,6 @@ from string import Template
 from epctx_core import __version__
 from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.ext import known_ep
-from epctx_core.plugin import PLUGIN_API
 
 LONGEST = 40
 _WORD = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -63,7 +62,15 @@ def create_plugin(
     names = _derive_names(word)
     texts = _fill_templates(names)
     folder = Path(parent) / names["distribution"]
-    if os.path.lexists(folder):
+    try:
+        folder.mkdir(parents=True)
+        for name, text in texts.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
+    except FileExistsError as error:
         raise Fail(
             f"{str(folder)!r} exists already.",
             path=folder,
@@ -71,23 +78,14 @@ def create_plugin(
                 "Nothing was written. Choose another name, another folder (-o), or "
                 "remove it."
             ),
-        )
-    try:
-        for name, text in texts.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-            if text.startswith("#!"):
-                path.chmod(path.stat().st_mode | 0o111)
-    except BaseException as error:
+        ) from error
+    except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise Fail(
-                f"{str(folder)!r} cannot be written: {error.strerror or error}.",
-                path=folder,
-                hint="Choose another folder with -o.",
-            ) from error
-        raise
+        raise Fail(
+            f"{str(folder)!r} cannot be written: {error.strerror or error}.",
+            path=folder,
+            hint="Choose another folder with -o.",
+        ) from error
     return names, folder, sorted(texts)
 
 
@@ -107,23 +105,17 @@ def _derive_names(word: str) -> dict[str, str]:
     """Return the names in the files of the template: for `acme` epctx-acme, epctx_acme,
     Acme, ACME0001 and so on.
     """
-    parts = word.split("-")
-    camel = "".join(part.capitalize() for part in parts)
-    function = "_".join(parts)
-    ep = f"{camel}ExecutionProvider"
+    camel = "".join(map(str.capitalize, word.split("-")))
     major, minor = __version__.split(".")[:2]
-    end = f"{major}.{int(minor) + 1}"
     return {
         "word": word,
         "distribution": f"epctx-{word}",
-        "module": f"epctx_{function}",
+        "module": f"epctx_{word}".replace("-", "_"),
         "camel": camel,
-        "function": function,
-        "ep": ep,
+        "ep": f"{camel}ExecutionProvider",
         "provider": f"{camel}Provider",
-        "magic": f"{''.join(parts).upper():_<4.4}0001",
-        "api": str(PLUGIN_API),
-        "core": f">={major}.{minor},<{end}",
+        "magic": f"{camel.upper():_<4.4}0001",
+        "core": f">={major}.{minor},<{major}.{int(minor) + 1}",
     }
 
 
