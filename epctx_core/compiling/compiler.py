@@ -630,11 +630,11 @@ class ShareGroup:
 
     def _refuse_over(self) -> None:
         if self._is_over or os.getpid() != self._process:
-            forked = (
-                "was made before the process was forked: its models are the parent's"
-            )
             raise Fail(
-                f"this share group {'is over' if self._is_over else forked}.",
+                "this share group is over."
+                if self._is_over
+                else "this share group was made before the process was forked: its "
+                "models are the parent's.",
                 hint=(
                     "Write it in the process that made it, or make another ShareGroup."
                 ),

@@ -261,13 +261,14 @@ def prepare(
         exporter: see `load_session`.
         readers: EP name to the reader of its payloads, if they were read before.
     """
-    groups = _divide(work, exporter)
+    groups: Sequence[tuple[GraphAssignment, NodeGroups]] = ()
 
-    def divide_again() -> None:
+    def divide() -> None:
         nonlocal groups
         groups = _divide(work, exporter)
 
-    steps = prepare_claimed(work, folder, readers, divide_again)
+    divide()
+    steps = prepare_claimed(work, folder, readers, divide)
     work.providers.cancel.raise_if_requested()
     with work.providers.instances.span("prepare"):
         add_left_over(steps, groups, work.assignment.refusals, work.engine)
