@@ -19,7 +19,7 @@ COLOUR = r"\x1b\[[0-9;]*m"
 def test_a_terminal_is_told_how_far_the_conformance_kit_is():
     _, shown = on_a_terminal("plugins", "check", "QNN", "--only", "values")
 
-    assert re.search(r"\d s  \w+ .*\b[1-9]\d* of \d+\b", shown)
+    assert re.search(r"\d:\d\d  \w+ .*\b[1-9]\d* of \d+\b", shown)
 
 
 def test_a_terminal_is_told_which_check_runs():

@@ -268,13 +268,15 @@ class Console:
             in_logs: true to write a line every half minute where standard error is no
                 terminal; for commands that take hours.
         """
-        from epctx_cli.progress import Progress
-
         is_terminal = _is_terminal(self._err)
-        is_shown = (is_terminal or in_logs) and not (self.as_json or self.quiet)
-        progress = Progress(
-            self._err if is_shown else None, words, in_lines=not is_terminal
-        )
+        if self._is_silent or not (is_terminal or in_logs):
+            from epctx_cli.progress import Progress
+
+            yield Progress()
+            return
+        from epctx_cli.progress_line import ProgressLine
+
+        progress = ProgressLine(self._err, words, in_lines=not is_terminal)
         before = self._progress
         self._progress = progress
         try:
