@@ -252,7 +252,6 @@ DENSE = {
     "epctx_bench": 3.99,
     "epctx_blobs": 4.37,
     "epctx_cache": 3.75,
-    "epctx_cli": 3.81,
     "epctx_files": 4.27,
     "epctx_isolation": 3.90,
     "epctx_onnxruntime": 3.72,

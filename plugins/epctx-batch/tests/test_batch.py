@@ -508,7 +508,7 @@ def test_a_terminal_shows_counts_and_the_time_left_of_all_tasks(
     assert code == 1
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     assert re.search(
-        r"compiling  ━+╌+  [4-8] of 9 tasks, about \d s left, 1 failed", plain
+        r"compiling [━╸╺]+ [4-8] of 9 tasks, about 0:00:0\d left, 1 failed", plain
     ), plain
 
 

@@ -1,7 +1,7 @@
 """Output of a command: its report, notes, warnings and errors, or one JSON object.
 
-With `--json` standard output gets the object and nothing else. `layout` fits tables,
-`progress` draws progress, `streams` writes. Knows no command.
+With `--json` standard output gets the object and nothing else. `tables` fits tables,
+`progress` shows progress, `streams` writes. Knows no command.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from rich.console import RenderableType
 
+    from epctx_cli import tables
     from epctx_cli.progress import Progress
     from epctx_cli.text import Cell
 
@@ -64,7 +66,7 @@ class Console:
         self._out = sys.stdout
         self._err = sys.stderr
         self._begun = False
-        self._said: set[tuple[str, str]] = set()
+        self._has_short_names = False
         self._result: dict[str, Any] | None = None
         self._progress: Progress | None = None
 
@@ -87,7 +89,7 @@ class Console:
         """
         if not self._is_silent:
             shown = text.printable(line)
-            self._report(f"{_wrap(shown, self.width, hang=2) if wrap else shown}\n")
+            self._report(f"{_wrap(shown, self.width) if wrap else shown}\n")
 
     def note(self, line: str) -> None:
         """Write a note about the result, with `--json` to standard error; nothing with
@@ -132,92 +134,54 @@ class Console:
     ) -> None:
         """Write a table of the report after an empty line; nothing without rows.
 
-        Numbers are aligned to the right. On a terminal the table fits its width: the
-        columns to the right give way first, names are shortened in the middle, and
-        prose is wrapped. Elsewhere each row is one whole line.
+        Numbers are aligned to the right. On a terminal prose is wrapped where the table
+        is too wide; where its names have no room, each row is a list. Elsewhere each
+        row is one whole line.
 
         Args:
-            header: names of the columns; no header is shown if all are empty. Long
-                names in the last column of such a table are broken, not shortened.
+            header: names of the columns; no header is shown if all are empty.
             rows: a cell for each column.
             title: a line above it.
         """
         if self._is_silent or not rows:
             return
-        from epctx_cli import layout
-
-        columns = [
-            layout.Column(
-                text.cell(name),
-                [text.cell(row[index]) for row in rows],
-                is_number=all(isinstance(row[index], int) for row in rows),
-                folds=not any(header) and index == len(header) - 1,
-            )
-            for index, name in enumerate(header)
-        ]
-        remarks: list[str] = []
-        if self.width is not None:
-            columns, equal, common, left_out = layout.fit(columns, self.width)
-            remarks += [f"{c.name}, in every row: {c.cells[0]}" for c in equal]
-            remarks += self._describe_common(common)
-            if left_out:
-                names = ", ".join(filter(None, left_out)) or "the last column"
-                remarks.append(
-                    f"Left out, for lack of room: {names}; a pipe or --json shows all"
-                )
-        if self._begun:
-            self.say()
-        for line in filter(None, [title, *remarks]):
-            self.say(line)
-        lines: list[str] = []
-        if any(header):
-            names_of_columns = [column.name for column in columns]
-            lines += [
-                _style(self._out, line, "bold")
-                for line in layout.list_lines(columns, names_of_columns)
-            ]
-        for row in zip(*(column.cells for column in columns), strict=True):
-            lines += layout.list_lines(columns, row)
-        self._report("".join(f"{line}\n" for line in lines))
-
-    def _describe_common(self, common: Sequence[tuple[str, str]]) -> Iterator[str]:
-        """Yield a line for each column of which names were shortened, with what was not
-        said yet: a report has several tables of the same EPs.
-        """
-        parts: dict[str, list[str]] = {}
-        for each in common:
-            if each not in self._said:
-                self._said.add(each)
-                parts.setdefault(each[0], []).append(each[1])
-        for name, said in parts.items():
-            place = f" in {name}" if name else ""
-            yield f"Shortened{place}: {', '.join(said)}"
-
-    def tree(self, root: str, leaves: Sequence[tuple[str, str]]) -> None:
-        """Write a folder after an empty line, and its files: the name of each and its
-        size.
-        """
-        if self._is_silent:
-            return
-        from epctx_cli import layout
+        from epctx_cli import tables
 
         if self._begun:
             self.say()
-        self.say(root)
-        encoding = getattr(self._out, "encoding", None) or "utf-8"
-        branch = end = "+--"
-        if "└├─".encode(encoding, "ignore"):
-            branch = "├──"
-            end = "└──"
-        if self.width is not None and leaves:
-            sizes = max(len(size) for _, size in leaves)
-            room = max(1, self.width - len(f"{branch}   ") - sizes)
-            leaves = [(layout.shorten(name, room), size) for name, size in leaves]
-        width = max((layout.count_cells(name) for name, _ in leaves), default=0)
-        for index, (name, size) in enumerate(leaves, 1):
-            line = end if index == len(leaves) else branch
-            gap = " " * (width - layout.count_cells(name))
-            self.say(f"{line} {name}{gap}  {size}", wrap=False)
+        if title:
+            self.say(title)
+
+        columns = zip(*rows, strict=True)
+        table = tables.Table(
+            [*map(text.cell, header)],
+            [[*map(text.cell, row)] for row in rows],
+            [all(isinstance(cell, int) for cell in column) for column in columns],
+        )
+        self._report(self._lay_out_table(table))
+
+    def _lay_out_table(self, table: tables.Table) -> str:
+        width = self.width
+        if width is None or table.fits(width):
+            return self._write_lines(table)
+        if not table.has_header:
+            return _lay_out(table.wrap(width), width)
+
+        short = table.without_endings()
+        if not short.has_room(width):
+            return _lay_out(table.list_rows(), width)
+        if short != table and not self._has_short_names:
+            self.say("Shortened: …ExecutionProvider")
+            self._has_short_names = True
+        if short.fits(width):
+            return self._write_lines(short)
+        return _lay_out(short.wrap(width), width)
+
+    def _write_lines(self, table: tables.Table) -> str:
+        lines = list(table.lines)
+        if table.has_header:
+            lines[0] = _style(self._out, lines[0], "bold")
+        return "".join(f"{line}\n" for line in lines)
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error; nothing with `-q`."""
@@ -239,20 +203,12 @@ class Console:
             self._write_error(f"{text.printable(message)}\n")
 
     def _block(self, kind: str, message: str, traceback: str = "") -> None:
-        width = _width(self._err)
-        first, _, rest = text.printable(message).partition("\n")
-        first, *more = _wrap(f"{kind}: {first}", width).split("\n")
-        if more:
-            rest = f"{' '.join(more)}\n{rest}".rstrip("\n")
-        block = ""
-        if rest:
-            block += f"{_wrap(text.indent(rest), width)}\n"
-        if traceback:
-            block += f"\n{text.indent(text.printable(traceback))}\n"
-
         label = f"{kind}:"
-        styled = _style(self._err, label, _STYLES[kind])
-        self._write_error(f"{styled}{first.removeprefix(label)}\n{block}")
+        lines = text.indent(text.printable(f"{label} {message}"))
+        block = _wrap(lines, _width(self._err)).removeprefix(f"  {label}")
+        if traceback:
+            block += f"\n\n{text.indent(text.printable(traceback))}"
+        self._write_error(f"{_style(self._err, label, _STYLES[kind])}{block}\n")
 
     @contextmanager
     def progress(self, words: str = "", *, in_logs: bool = False) -> Iterator[Progress]:
@@ -268,13 +224,15 @@ class Console:
             in_logs: true to write a line every half minute where standard error is no
                 terminal; for commands that take hours.
         """
-        from epctx_cli.progress import Progress
-
         is_terminal = _is_terminal(self._err)
-        is_shown = (is_terminal or in_logs) and not (self.as_json or self.quiet)
-        progress = Progress(
-            self._err if is_shown else None, words, in_lines=not is_terminal
-        )
+        if self._is_silent or not (is_terminal or in_logs):
+            from epctx_cli.progress import Progress
+
+            yield Progress()
+            return
+        from epctx_cli.progress_line import ProgressLine
+
+        progress = ProgressLine(self._err, words, in_lines=not is_terminal)
         before = self._progress
         self._progress = progress
         try:
@@ -356,18 +314,30 @@ def _width(stream: TextIO | None) -> int | None:
     """Return the columns of a terminal, also of a dumb one; None for other streams."""
     if stream is None or not stream.isatty():
         return None
-    return max(_LEAST_COLUMNS, streams.count_columns(stream))
+    return max(_LEAST_COLUMNS, shutil.get_terminal_size().columns)
 
 
-def _wrap(lines: str, width: int | None, *, hang: int = 0) -> str:
-    """Return lines that fit a width, if there is one."""
+def _wrap(lines: str, width: int | None) -> str:
+    """Return lines that fit a width, if there is one; long words stay whole, so that
+    paths and commands can be copied.
+    """
     if width is None:
         return lines
-    from epctx_cli import layout
+    return "\n".join(_wrap_line(line, width) for line in lines.split("\n"))
 
-    return "\n".join(
-        row for line in lines.split("\n") for row in layout.wrap(line, width, hang=hang)
-    )
+
+def _wrap_line(line: str, width: int) -> str:
+    if line.isascii() and len(line) <= width:
+        return line
+    from rich.console import Console as Layout
+    from rich.text import Text
+
+    words = line.lstrip(" ")
+    indent = line.removesuffix(words)
+    # Lines that belong to an indented one stand below its text.
+    further = f"{indent}  " if indent else ""
+    rows = Text(words, overflow="ignore").wrap(Layout(), width - len(further))
+    return indent + f"\n{further}".join(row.plain.rstrip() for row in rows)
 
 
 def _style(stream: TextIO | None, words: str, style: str) -> str:

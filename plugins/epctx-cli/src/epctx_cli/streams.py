@@ -11,22 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TextIO
 
-_USUAL_COLUMNS = 80
-"""Columns of a terminal that does not say how many it has."""
-
 
 class UnwritableError(Exception):
     """A stream cannot be written; the text is the reason."""
-
-
-def count_columns(terminal: TextIO | None) -> int:
-    """Return the columns of a terminal, which `COLUMNS` overrides."""
-    given = os.environ.get("COLUMNS", "")
-    columns = int(given) if given.isdecimal() else 0
-    if not columns and terminal is not None:
-        with suppress(OSError, ValueError):
-            columns = os.get_terminal_size(terminal.fileno()).columns
-    return columns or _USUAL_COLUMNS
 
 
 def send(stream: TextIO | None, words: str) -> None:

@@ -198,7 +198,7 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
     _print_assignments(report, console)
     _print_refusals(report, console)
     files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
-    console.tree(f"{report.folder}/", files)
+    console.table(("", ""), files, title=f"{report.folder}/")
     if report.source_files:
         console.say(
             "\nWeights stay in the source model: a load needs "
@@ -452,5 +452,5 @@ def _print_share(models: Sequence[str], report: ShareReport, console: Console) -
         r.name for r in report.members[0].providers if r.simulated and r.name in used
     )
     files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
-    console.tree(f"{report.folder}/", files)
+    console.table(("", ""), files, title=f"{report.folder}/")
     console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")
