@@ -43,6 +43,7 @@ LIMITS = {
         "epctx_sim_vitisai",
     ): 18_500,
     ("epctx_openvino",): 4_500,
+    ("onnxruntime_ep_epctx",): 6_000,
 }
 """Most expressions that packages have, some of them together."""
 

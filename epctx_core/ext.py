@@ -41,8 +41,6 @@ exactly its own version of the core.
     a check of every byte of the files beside an entry's model (epctx-cache).
 `list_distributions`:
     versions, files and requirements of what compiles (epctx-cache).
-`normalise_name`:
-    names of packages and of wheels with EPs (epctx-cache, epctx-onnxruntime).
 `make_private_folder`, `remove_tree`, `get_user_folder`:
     folders of one user alone (epctx-cache).
 `make_scratch_folder`:
@@ -112,7 +110,6 @@ if TYPE_CHECKING:
     from epctx_core.registry.entries import *
     from epctx_core.registry.guard import *
     from epctx_core.registry.installed import *
-    from epctx_core.registry.records import *
     from epctx_core.sessions.host import *
     from epctx_core.sessions.load import *
     from epctx_core.sessions.routing import *
@@ -145,7 +142,6 @@ _HOME = {
     "epctx_core.registry.entries": ("check_host_plugin",),
     "epctx_core.registry.guard": ("implemented_hooks", "plugin_error", "watch_calls"),
     "epctx_core.registry.installed": ("list_distributions",),
-    "epctx_core.registry.records": ("normalise_name",),
     "epctx_core.sessions.host": ("host_call", "read_request"),
     "epctx_core.sessions.load": ("SessionState", "prepare_claimed"),
     "epctx_core.sessions.routing": ("ProviderChoice",),

@@ -13,12 +13,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from epctx_core.compiling.compile import Compile
 from epctx_core.compiling.destination import Destination, make_destination
 from epctx_core.compiling.group import (
     Group,
     Member,
     count_saved_bytes,
-    find_compile_class,
 )
 from epctx_core.compiling.initializers import (
     DEFAULT_THRESHOLD,
@@ -49,7 +49,7 @@ from epctx_core.sessions.stages import Request
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from epctx_core.compiling.compile import Compile, ModelSink
+    from epctx_core.compiling.compile import ModelSink
     from epctx_core.context.callbacks import WriteCallback
     from epctx_core.graph.mapping import ModelInput, PathInput
     from epctx_core.sessions.providers import Progress
@@ -269,7 +269,7 @@ class ModelCompiler:
             )
         config = self._session.config()
         try:
-            self._report = find_compile_class(config)(
+            self._report = (Member if config.share_contexts else Compile)(
                 request=Request.from_options(
                     self._model,
                     self._session,
@@ -723,7 +723,7 @@ def prepare_export(request: Request) -> Compile:
         Fail: the context model exists, or the system refuses its path.
     """
     config = request.config
-    export = find_compile_class(config)(
+    export = (Member if config.share_contexts else Compile)(
         request=request,
         destination=make_destination(
             get_model_path(request.source),

@@ -307,8 +307,9 @@ class Member(Compile):
         with super().settle(work), ExitStack() as stack:
             # Not before: a model that is refused must not begin a new group.
             if self.group is None:
-                joined = join_group(self.destination, work.choices)
-                self.group = stack.enter_context(joined)
+                self.group = stack.enter_context(
+                    join_group(self.destination, work.choices)
+                )
                 # A session that reads its model again comes here again, and this group
                 # may be over by then.
                 stack.callback(setattr, self, "group", None)
@@ -325,19 +326,13 @@ class Member(Compile):
         """Have a group that session options drive write the model, and its binaries if
         this is its last.
         """
-        is_written = self.is_written(work)
+        members = [self] if self.is_written(work) else []
         is_end = work.config.stop_sharing
-        if self.group is not None and (is_written or is_end):
-            members = [self] if is_written else []
+        if self.group is not None and (members or is_end):
             binaries = self.group.write(members, self, is_end=is_end)
             self.payloads = tuple(
                 OutputFile.from_entry(each.make_entry()) for each in binaries
             )
-
-
-def find_compile_class(config: SessionConfig) -> type[Compile]:
-    """Return the class of a compile with these options."""
-    return Member if config.share_contexts else Compile
 
 
 def _describe(

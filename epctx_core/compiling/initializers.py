@@ -191,6 +191,12 @@ def make_placement(
     return InitializerPlacement(file=name, threshold=0 if file is None else threshold)
 
 
+def _add_checksum(writer: PayloadWriter) -> PayloadEntry:
+    """Append the checksum to a file of initializers; return the entry of all of it."""
+    writer.write(make_checksum_line(writer.make_entry()))
+    return writer.make_entry()
+
+
 def place_initializers(
     model: ModelProto,
     weights: Weights,
@@ -250,10 +256,7 @@ def place_initializers(
                 replace_data(tensor, TensorProto(dims=tensor.dims, raw_data=marker))
                 contents[marker] = weight
 
-    entry = None
-    if writer is not None:
-        writer.write(make_checksum_line(writer.make_entry()))
-        entry = writer.make_entry()
+    entry = None if writer is None else _add_checksum(writer)
     write_checksum(model, entry)
     return contents, entry, tuple(named) if placement.locate is not None else ()
 

@@ -285,8 +285,8 @@ def prepare(
 def prepare_claimed(
     work: Assigned,
     folder: ModelFolder | None,
-    readers: Mapping[str, PayloadReader] | None = None,
-    check: Callable[[], object] = bool,
+    readers: Mapping[str, PayloadReader] | None,
+    check: Callable[[], object],
 ) -> StepsByGraph:
     """Have EPs load and compile their nodes; the others are left to a host that owns
     the graph.

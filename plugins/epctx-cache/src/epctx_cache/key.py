@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import epctx_core
-from epctx_core.ext import SESSION_OPTIONS, list_distributions, normalise_name
+from epctx_core.ext import SESSION_OPTIONS, list_distributions
 from epctx_core.plugin import PLUGIN_API
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def installed_states(
         the time of the newest change to its code and its packages' data.
     """
     installed = {package.key: package for package in list_distributions()}
-    named = [normalise_name(name) for name in distributions]
+    named = [_normalise(name) for name in distributions]
     if group:
         named += [
             name
@@ -309,9 +309,14 @@ def _list_requirements(
 
         head = "\n".join(f"Requires-Dist: {text}" for text in requires(name) or ())
     return [
-        (normalise_name(other), "extra" in text)
+        (_normalise(other), "extra" in text)
         for text, other in _REQUIREMENT.findall(head)
     ]
+
+
+def _normalise(name: str) -> str:
+    """Return the name of a distribution as packages are compared (PEP 503)."""
+    return re.sub("[-_.]+", "-", name).lower()
 
 
 def _find_editable_folder(origin: bytes) -> Path | None:

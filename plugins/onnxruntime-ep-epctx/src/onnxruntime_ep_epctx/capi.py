@@ -174,7 +174,9 @@ class Onnxruntime:
         text: bytes | None = self.get(name, *arguments, result=ctypes.c_char_p)
         return (text or b"").decode(errors="surrogateescape")
 
-    def list_members(self, owner: str, members: str, address: Address) -> list[Address | None]:
+    def list_members(
+        self, owner: str, members: str, address: Address
+    ) -> list[Address | None]:
         """Return the members of a graph or a node, such as `Inputs` of a `Node`."""
         count = self.get(f"{owner}_GetNum{members}", address, result=ctypes.c_size_t)
         found = (ctypes.c_void_p * count)()

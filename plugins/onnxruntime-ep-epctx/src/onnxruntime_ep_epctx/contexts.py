@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_core import (
     GraphOptimizationLevel,
@@ -30,7 +30,7 @@ from onnxruntime_ep_epctx.graph import GraphCopy
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
-    from onnxruntime_ep_epctx.hosted import FusedNode
+    from onnxruntime_ep_epctx.graph import FusedNode
 
 MANIFEST_ATTRIBUTE = "epctx_manifest"
 _MANIFEST = "epctx.manifest"
@@ -101,7 +101,8 @@ def find_context_nodes(model: ModelProto, cls: type[ExecutionProvider]) -> list[
         for index, node in enumerate(model.graph.node)
         if (node.op_type, node.domain) == ("EPContext", "com.microsoft")
         and any(
-            each.name == "source" and cls.accepts_source(each.s.decode("utf-8", "replace"))
+            each.name == "source"
+            and cls.accepts_source(each.s.decode("utf-8", "replace"))
             for each in node.attribute
         )
     ]
@@ -169,9 +170,8 @@ def export(
     return Exported(model, copy)
 
 
-def _leave_out(
-    _name: str, value: InitializerValue, _present: object
-) -> OrtExternalInitializerInfo:
+def _leave_out(_name: str, value: Any, _present: object) -> OrtExternalInitializerInfo:
+    """Say that an initializer lies elsewhere, which is true."""
     return OrtExternalInitializerInfo("memory", 0, value.tensor_size_in_bytes())
 
 

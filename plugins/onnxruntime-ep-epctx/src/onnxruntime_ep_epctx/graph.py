@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from epctx_core.plugin.protos import (
     ValueInfoProto,
     tensor_dtype_to_np_dtype,
 )
-from onnxruntime_ep_epctx.capi import Address, Onnxruntime
+
+if TYPE_CHECKING:
+    from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 
 _COPIED_BYTES = 1024
 """Bytes of a weight up to which it is copied into the model: inference reads those."""
@@ -57,6 +59,19 @@ class GraphCopy:
     is_subgraph: bool = False
 
 
+class FusedNode(NamedTuple):
+    """Node that represents a claim in onnxruntime's graph.
+
+    Attributes:
+        name: its name, also that of its EPContext node.
+        inputs, outputs: names of its values, in onnxruntime's order.
+    """
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+
+
 def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
     """Return a graph that onnxruntime passes to an EP.
 
@@ -86,14 +101,20 @@ def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
     )
 
 
-def list_output_names(ort: Onnxruntime, node: Address) -> list[str]:
-    """Return the names of a node's outputs; empty for one that is left out."""
-    return [_get_name(ort, value) for value in ort.list_members("Node", "Outputs", node)]
-
-
-def list_input_names(ort: Onnxruntime, node: Address) -> list[str]:
-    """Return the names of a node's inputs; empty for one that is left out."""
-    return [_get_name(ort, value) for value in ort.list_members("Node", "Inputs", node)]
+def read_fused_node(ort: Onnxruntime, address: Address) -> FusedNode:
+    """Return the node that represents a claim."""
+    values = {
+        members: [
+            _get_name(ort, value)
+            for value in ort.list_members("Node", members, address)
+        ]
+        for members in ("Inputs", "Outputs")
+    }
+    return FusedNode(
+        name=ort.get_text("Node_GetName", address),
+        inputs=values["Inputs"],
+        outputs=values["Outputs"],
+    )
 
 
 def read_metadata(ort: Onnxruntime, graph: Address, key: str) -> str:
@@ -278,7 +299,10 @@ class _Reader:
 
         data = self._read_attribute_bytes(address, kind)
         if kind == _INT:
-            found.type, found.i = AttributeProto.INT, int(np.frombuffer(data, np.int64)[0])
+            found.type, found.i = (
+                AttributeProto.INT,
+                int(np.frombuffer(data, np.int64)[0]),
+            )
         elif kind == _FLOAT:
             found.type = AttributeProto.FLOAT
             found.f = float(np.frombuffer(data, np.float32)[0])
@@ -301,14 +325,12 @@ class _Reader:
         _, ort = None, self.ort
         try:
             ort.call("ReadOpAttr", address, kind, None, 0, ctypes.byref(size))
-        except Exception:  # noqa: BLE001 - a failure that says the size
+        except Exception:
             if not size.value:
                 raise
         data = ctypes.create_string_buffer(max(size.value, 1))
         if size.value:
-            ort.call(
-                "ReadOpAttr", address, kind, data, size.value, ctypes.byref(size)
-            )
+            ort.call("ReadOpAttr", address, kind, data, size.value, ctypes.byref(size))
         return data.raw[: size.value]
 
     def _read_tensor_attribute(
@@ -355,7 +377,7 @@ class _Reader:
             tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value="memory")
         else:
-            tensor.raw_data = ctypes.string_at(start, size) if size else b""
+            tensor.raw_data = ctypes.string_at(start or 0, size) if size else b""
         return tensor
 
     def _read_strings(self, address: Address, count: int) -> list[bytes]:
@@ -378,6 +400,6 @@ def view_memory(
         array = np.empty(shape, dtype)
     else:
         memory = (ctypes.c_ubyte * size).from_address(address)
-        array = np.frombuffer(memory, dtype).reshape(shape)
+        array = np.frombuffer(memoryview(memory), dtype).reshape(shape)
     array.flags.writeable = False
     return array

@@ -24,7 +24,6 @@ from epctx_core.ext import (
 )
 from epctx_core.plugin import EnginePolicy, Purpose, TensorType
 from epctx_core.plugin.protos import ELEMENT_TYPES
-from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 from onnxruntime_ep_epctx.contexts import (
     ContextNodes,
     export,
@@ -32,9 +31,9 @@ from onnxruntime_ep_epctx.contexts import (
     keep_context_nodes,
 )
 from onnxruntime_ep_epctx.graph import (
+    FusedNode,
     GraphCopy,
-    list_input_names,
-    list_output_names,
+    read_fused_node,
     read_graph,
     read_metadata,
 )
@@ -42,6 +41,7 @@ from onnxruntime_ep_epctx.runs import Kernel
 
 if TYPE_CHECKING:
     from epctx_core import PluginRecord
+    from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 
 STRICT = "epctx_strict"
 """Option of every EP: "1" to refuse a session in which the EP takes no node."""
@@ -75,19 +75,6 @@ class Claim(NamedTuple):
 
     nodes: Sequence[int]
     drops_constants: bool
-
-
-class FusedNode(NamedTuple):
-    """Node that represents a claim in onnxruntime's graph.
-
-    Attributes:
-        name: its name, also that of its EPContext node.
-        inputs, outputs: names of its values, in onnxruntime's order.
-    """
-
-    name: str
-    inputs: list[str]
-    outputs: list[str]
 
 
 class HostedEp:
@@ -155,11 +142,10 @@ class HostedEp:
         """
         if self._failure is not None:
             raise self._failure
-        nodes = [_read_fused(ort, node) for node in fused]
+        nodes = [read_fused_node(ort, node) for node in fused]
         copy = self._copy
-        assert copy is not None
         self._context_nodes = None
-        if self._entries.get("ep.context_enable") == "1" and not self._is_load:
+        if self._exports and copy is not None and not self._is_load:
             exported = export(copy, self._make_options(copy), self._entries)
             self._context_nodes = exported.name_after(nodes)
             if self._entries.get("session.compile_only") == "1":
@@ -168,6 +154,10 @@ class HostedEp:
             self._stated_info = self.compatibility_info
             self._work = self._assign(exported.as_copy(), Purpose.LOAD)
         return self._prepare(nodes)
+
+    @property
+    def _exports(self) -> bool:
+        return self._entries.get("ep.context_enable") == "1"
 
     @property
     def context_nodes(self) -> ContextNodes | None:
@@ -207,7 +197,7 @@ class HostedEp:
             yield from (Claim([index], drops_constants=False) for index in compiled)
             return
 
-        if self._entries.get("ep.context_enable") == "1":
+        if self._exports:
             self._work = self._assign(copy, Purpose.EXPORT)
         else:
             # An EP may keep views of weights, and onnxruntime frees them.
@@ -272,7 +262,7 @@ class HostedEp:
 
     def _prepare(self, nodes: Sequence[FusedNode]) -> list[Kernel]:
         work = self._work
-        steps = prepare_claimed(work, self._find_folder())
+        steps = prepare_claimed(work, self._find_folder(), None, lambda: None)
         types: Callable[[str], TensorType] = work.model.graph.types.get
         by_output = {
             output: step
@@ -280,7 +270,9 @@ class HostedEp:
             for output in step.outputs
         }
         return [
-            Kernel(step.run, step.inputs, step.outputs, node.inputs, node.outputs, types)
+            Kernel(
+                step.run, step.inputs, step.outputs, node.inputs, node.outputs, types
+            )
             for node in nodes
             for step in [by_output[node.outputs[0]]]
         ]
@@ -320,18 +312,10 @@ def _add_claim(
     )
 
 
-def _read_fused(ort: Onnxruntime, node: Address) -> FusedNode:
-    return FusedNode(
-        name=ort.get_text("Node_GetName", node),
-        inputs=list_input_names(ort, node),
-        outputs=list_output_names(ort, node),
-    )
-
-
 def _make_idle_kernel(ep: str, node: FusedNode) -> Kernel:
     """Return the kernel of a node that is compiled for another session."""
 
-    def run(inputs: Sequence[Any], outputs: Any) -> Sequence[Any]:
+    def run(*_: Any) -> Sequence[Any]:
         raise RuntimeException(f"{ep} compiled {node.name!r} and has not loaded it.")
 
     unknown = TensorType(None, None)

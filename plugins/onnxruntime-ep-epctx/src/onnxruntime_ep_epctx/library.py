@@ -15,12 +15,11 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epctx_core import PluginRecord, default_registry
 from epctx_core.errors import EpctxError, NotImplementedByProvider, PluginError
 from epctx_core.ext import implemented_hooks
-from epctx_core.plugin import ExecutionProvider, HardwareDevice
 from epctx_core.plugin.protos import AttributeProto, NodeProto
 from onnxruntime_ep_epctx.capi import (
     Address,
@@ -32,7 +31,10 @@ from onnxruntime_ep_epctx.capi import (
     read_texts,
 )
 from onnxruntime_ep_epctx.hosted import HostedEp
-from onnxruntime_ep_epctx.runs import Kernel
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import ExecutionProvider, HardwareDevice
+    from onnxruntime_ep_epctx.runs import Kernel
 
 _log = logging.getLogger("epctx.onnxruntime")
 
@@ -263,7 +265,7 @@ def _make_semver(version: str | None) -> str:
     return ".".join(str(int(number)) for number in [*numbers, "0", "0"][:3])
 
 
-def _list_devices(  # noqa: PLR0913 - onnxruntime's
+def _list_devices(
     ort: Onnxruntime,
     key: int,
     _hardware: Address,
@@ -291,7 +293,7 @@ def _validate_compatibility(
 
 
 # -- EPs of sessions
-# ---------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------
 
 
 def _make_ep(
@@ -309,7 +311,11 @@ def _make_ep(
         ctypes.c_int64(bridge.put(hosted)),
         ctypes.c_void_p(ort.api),
         factory.record.name.encode(),
-        *("set_dynamic_options" in hooks, "on_run_start" in hooks, "on_run_end" in hooks),
+        *(
+            "set_dynamic_options" in hooks,
+            "on_run_start" in hooks,
+            "on_run_end" in hooks,
+        ),
     )
     ctypes.c_void_p.from_address(made).value = address
 
@@ -339,7 +345,7 @@ def _get_capability(
     bridge.get(key).claim(ort, graph, info)
 
 
-def _compile(  # noqa: PLR0913 - onnxruntime's
+def _compile(
     ort: Onnxruntime,
     key: int,
     _graphs: Address,
@@ -419,7 +425,12 @@ def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
 
 
 def _run(
-    ort: Onnxruntime, key: int, context: Address, inputs: Address, outputs: Address, *_: int
+    ort: Onnxruntime,
+    key: int,
+    context: Address,
+    inputs: Address,
+    outputs: Address,
+    *_: int,
 ) -> None:
     bridge.get(key).run(ort, context, inputs, outputs)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from epctx_core.errors import RuntimeException
-from epctx_core.plugin import TensorType
 from epctx_core.plugin.protos import tensor_dtype_to_np_dtype
-from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 from onnxruntime_ep_epctx.graph import view_memory
+
+if TYPE_CHECKING:
+    from epctx_core.plugin import TensorType
+    from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 
 _MOST_DIMENSIONS = 16
 _DATA, _TYPE, _RANK, _LENGTHS = range(4)
@@ -21,6 +23,22 @@ _WORDS = _LENGTHS + _MOST_DIMENSIONS
 """Words of the struct of a tensor in bridge.c."""
 _MOST_VIEWS = 64
 """Views of addresses that are kept: onnxruntime uses the same memory again."""
+
+
+class _TensorFacts(NamedTuple):
+    """Element type and lengths of a tensor, which are known before a run or not."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_known: bool
+
+    @classmethod
+    def of(cls, declared: TensorType) -> _TensorFacts:
+        """Return those of a value; lengths that are not proven count for nothing."""
+        is_known = bool(declared.is_static and declared.is_proven and declared.dtype)
+        shape = declared.shape if is_known else ()
+        dtype = declared.dtype or np.dtype(object)
+        return cls(dtype, cast("tuple[int, ...]", shape), is_known)
 
 
 class Kernel:
@@ -49,12 +67,12 @@ class Kernel:
         self._run = run
         self._input_order = [given.index(name) if name else -1 for name in inputs]
         self._output_order = [outputs.index(name) for name in wanted]
-        self._inputs = [types(name) for name in given]
-        self._outputs = [types(name) for name in wanted]
+        self._inputs = [_TensorFacts.of(types(name)) for name in given]
+        self._outputs = [_TensorFacts.of(types(name)) for name in wanted]
         self.input_count = len(given)
         self.output_count = len(wanted)
-        self.has_static_inputs = all(map(_is_known, self._inputs))
-        self.has_static_outputs = all(map(_is_known, self._outputs))
+        self.has_static_inputs = all(each.is_known for each in self._inputs)
+        self.has_static_outputs = all(each.is_known for each in self._outputs)
         self._views: dict[tuple[int, Address], np.ndarray] = {}
 
     @property
@@ -62,16 +80,14 @@ class Kernel:
         """Bytes of each input; None if some are not known before a run."""
         if not self.has_static_inputs:
             return None
-        return [
-            math.prod(each.shape or ()) * each.dtype.itemsize for each in self._inputs
-        ]
+        return [math.prod(each.shape) * each.dtype.itemsize for each in self._inputs]
 
     @property
     def output_lengths(self) -> list[tuple[int, ...]] | None:
         """Lengths of each output; None if some are not known before a run."""
         if not self.has_static_outputs:
             return None
-        return [each.shape or () for each in self._outputs]
+        return [each.shape for each in self._outputs]
 
     def run(
         self, ort: Onnxruntime, context: Address, inputs: Address, outputs: Address
@@ -90,7 +106,7 @@ class Kernel:
         arrays = self._read_inputs(inputs)
         ordered = [None if i < 0 else arrays[i] for i in self._input_order]
         targets = self._view_outputs(outputs) if self.has_static_outputs else None
-        given = None
+        given: list[Any] | None = None
         if targets is not None:
             given = [None] * len(targets)
             for position, target in zip(self._output_order, targets, strict=True):
@@ -168,14 +184,8 @@ class Kernel:
                 f"model {expected}."
             )
         lengths = (ctypes.c_int64 * result.ndim)(*result.shape)
-        value = ort.get(
-            "KernelContext_GetOutput", context, index, lengths, result.ndim
-        )
+        value = ort.get("KernelContext_GetOutput", context, index, lengths, result.ndim)
         address = ort.get("GetTensorMutableData", value) if result.nbytes else 0
         target = view_memory(address, result.dtype, result.shape)
         target.flags.writeable = True
         return target
-
-
-def _is_known(expected: TensorType) -> bool:
-    return bool(expected.is_static and expected.is_proven)

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _INFO = ".dist-info"
+_OWN = "onnxruntime-ep-epctx"
+"""The package that offers EPs of epctx to onnxruntime: they are found without it."""
 BUILDS = {
     "onnxruntime": ("CoreMLExecutionProvider",) if sys.platform == "darwin" else (),
     "onnxruntime-directml": ("DmlExecutionProvider",),
@@ -28,7 +30,8 @@ def find_eps(folders: Sequence[str]) -> Iterator[tuple[str, str, str, str, str]]
     """Yield the EPs of the wheels in some folders; see `wheels.list_eps`."""
 
     def has_eps(name: str) -> bool:
-        return name.startswith("onnxruntime-ep-") or bool(BUILDS.get(name))
+        is_wheel = name.startswith("onnxruntime-ep-") and name != _OWN
+        return is_wheel or bool(BUILDS.get(name))
 
     if infos := find_infos(folders, has_eps):
         from epctx_onnxruntime.providers.wheels import list_eps
@@ -52,10 +55,10 @@ def find_infos(folders: Sequence[str], accepts: Callable[[str], bool]) -> list[P
                 for name in sorted(os.listdir(folder or "."))  # noqa: PTH208 - there may be very many
                 if name.lower().startswith("onnxruntime") and name.endswith(_INFO)
             ]
-    return [info for info in infos if accepts(_read_name(info))]
+    names = ((info, info.name.removesuffix(_INFO).rpartition("-")[0]) for info in infos)
+    return [info for info, name in names if accepts(normalise_name(name))]
 
 
-def _read_name(info: Path) -> str:
-    name = info.name.removesuffix(_INFO).rpartition("-")[0]
-    # As the core does; each load comes here, and none needs `epctx_core.ext`.
+def normalise_name(name: str) -> str:
+    """Return the name of a distribution as packages are compared (PEP 503)."""
     return re.sub("[-_.]+", "-", name).lower()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from epctx_core.ext import normalise_name
+from epctx_onnxruntime.providers.finding import normalise_name
 
 if TYPE_CHECKING:
     import ast

@@ -1,8 +1,8 @@
 """Compiles the library that onnxruntime loads, for a wheel and for an editable install.
 
 The compiler is that of the environment variable CC, else `cc`, else `ziglang`, which
-makes the wheels of a release: `EPCTX_TARGET=aarch64-linux-gnu.2.17` is zig's name of the
-machine that a wheel is for. An editable install without a compiler has no library;
+makes the wheels of a release: `EPCTX_TARGET=aarch64-linux-gnu.2.17` is zig's name of
+the machine that a wheel is for. An editable install without a compiler has no library;
 `get_library_path()` then says so.
 """
 
@@ -69,11 +69,11 @@ class LibraryBuildHook(BuildHookInterface):  # type: ignore[type-arg]
                 self.app.display_warning("no C compiler: installed without its library")
                 return
             raise RuntimeError(
-                "onnxruntime-ep-epctx needs a C compiler: install gcc, or ziglang by pip."
+                "onnxruntime-ep-epctx needs a C compiler: install gcc, or ziglang."
             )
         sources = [str(path) for path in sorted((root / "native").glob("*.c"))]
         library = root / LIBRARY
-        subprocess.run(
+        subprocess.run(  # noqa: S603 - the command of whoever builds
             [*compiler, *FLAGS, *sources, "-o", str(library), *LINKER_FLAGS], check=True
         )
         build_data["pure_python"] = False
