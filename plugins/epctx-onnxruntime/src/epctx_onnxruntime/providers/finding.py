@@ -55,10 +55,9 @@ def find_infos(folders: Sequence[str], accepts: Callable[[str], bool]) -> list[P
                 for name in sorted(os.listdir(folder or "."))  # noqa: PTH208 - there may be very many
                 if name.lower().startswith("onnxruntime") and name.endswith(_INFO)
             ]
-    names = ((info, info.name.removesuffix(_INFO).rpartition("-")[0]) for info in infos)
-    return [info for info, name in names if accepts(normalise_name(name))]
+    return [info for info in infos if accepts(_read_name(info))]
 
 
-def normalise_name(name: str) -> str:
-    """Return the name of a distribution as packages are compared (PEP 503)."""
+def _read_name(info: Path) -> str:
+    name = info.name.removesuffix(_INFO).rpartition("-")[0]
     return re.sub("[-_.]+", "-", name).lower()

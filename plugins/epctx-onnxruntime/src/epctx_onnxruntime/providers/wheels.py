@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from epctx_onnxruntime.providers.finding import normalise_name
-
 if TYPE_CHECKING:
     import ast
 
@@ -100,7 +98,7 @@ def read_wheels(
     for info in infos:
         with suppress(Exception):  # metadata of other packages fails in many ways
             if (wheel := _read_wheel(info, builds)) is not None:
-                wheels.setdefault(normalise_name(wheel.distribution), wheel)
+                wheels.setdefault(_normalise(wheel.distribution), wheel)
     return wheels
 
 
@@ -112,7 +110,7 @@ def _read_wheel(info: Path, builds: Mapping[str, tuple[str, ...]]) -> Wheel | No
 
     distribution = Distribution.at(info)
     name, version = distribution.metadata["Name"], distribution.version
-    if (built_in := builds.get(normalise_name(name))) is not None:
+    if (built_in := builds.get(_normalise(name))) is not None:
         return Wheel(name, version, "", built_in)
     module = _find_module(distribution)
     source = _find_source(distribution, module)
@@ -152,12 +150,17 @@ def _list_required() -> set[str]:
         with suppress(Exception):  # metadata of other packages fails in many ways
             if EP_GROUP in (package.read_text("entry_points.txt") or ""):
                 matches = map(_REQUIRED.match, package.requires or ())
-                required |= {normalise_name(match[1]) for match in matches if match}
+                required |= {_normalise(match[1]) for match in matches if match}
     return required
 
 
+def _normalise(name: str) -> str:
+    """Return the name of a distribution as packages are compared (PEP 503)."""
+    return re.sub("[-_.]+", "-", name).lower()
+
+
 def _underscore(name: str) -> str:
-    return normalise_name(name).replace("-", "_")
+    return _normalise(name).replace("-", "_")
 
 
 # -- names of EPs without an import
