@@ -6,7 +6,7 @@ Tables of functions are read by position: onnxruntime only extends them at their
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,7 @@ _OF_API = {
     "GetEpApi": 317,
     "GetTensorSizeInBytes": 318,
     "ValueInfo_GetInitializerValue": 326,
+    "ValueInfo_IsFromOuterScope": 332,
     "Graph_GetName": 333,
     "Graph_GetModelPath": 334,
     "Graph_GetOnnxIRVersion": 335,
@@ -69,6 +70,8 @@ _OF_API = {
     "Node_GetInputs": 354,
     "Node_GetNumOutputs": 355,
     "Node_GetOutputs": 356,
+    "Node_GetNumImplicitInputs": 357,
+    "Node_GetImplicitInputs": 358,
     "Node_GetNumAttributes": 359,
     "Node_GetAttributes": 360,
     "OpAttr_GetTensorAttributeAsOrtValue": 362,
@@ -159,7 +162,12 @@ class Onnxruntime:
         self.call("ReleaseStatus", result)
         raise StatusError(code, message.decode(errors="replace"))
 
-    def get(self, name: str, *arguments: Any, result: Any = ctypes.c_void_p) -> Any:
+    def get(
+        self,
+        name: str,
+        *arguments: Any,
+        result: Any = ctypes.c_void_p,
+    ) -> Any:
         """Return what a function stores behind its last argument.
 
         Raises:
@@ -169,20 +177,32 @@ class Onnxruntime:
         self.call(name, *arguments, ctypes.byref(out))
         return out.value
 
+    def get_number(self, name: str, *arguments: Any) -> int:
+        """Return a size or an enumerator that a function stores behind its last
+        argument.
+        """
+        number: int = self.get(name, *arguments, result=ctypes.c_size_t)
+        return number
+
     def get_text(self, name: str, *arguments: Any) -> str:
         """Return a text that a function stores behind its last argument."""
         text: bytes | None = self.get(name, *arguments, result=ctypes.c_char_p)
         return (text or b"").decode(errors="surrogateescape")
 
     def list_members(
-        self, owner: str, members: str, address: Address
-    ) -> list[Address | None]:
-        """Return the members of a graph or a node, such as `Inputs` of a `Node`."""
-        count = self.get(f"{owner}_GetNum{members}", address, result=ctypes.c_size_t)
+        self,
+        owner: str,
+        members: str,
+        address: Address,
+    ) -> list[Address]:
+        """Return the members of a graph or a node, such as `Inputs` of a `Node`; 0 for
+        one that is left out.
+        """
+        count = self.get_number(f"{owner}_GetNum{members}", address)
         found = (ctypes.c_void_p * count)()
         if count:
             self.call(f"{owner}_Get{members}", address, found, count)
-        return [*found]
+        return [each or 0 for each in found]
 
     def make_pairs(self, pairs: Mapping[str, str]) -> Address:
         """Return an `OrtKeyValuePairs`, which the caller releases."""
@@ -205,7 +225,11 @@ class Onnxruntime:
         raise KeyError(name)
 
     @staticmethod
-    def _make(table: Address, position: int, name: str) -> Callable[..., Any]:
+    def _make(
+        table: Address,
+        position: int,
+        name: str,
+    ) -> Callable[..., Any]:
         address = ctypes.c_void_p.from_address(
             table + position * ctypes.sizeof(ctypes.c_void_p)
         ).value
@@ -234,6 +258,13 @@ def read_texts(address: Address, count: int) -> list[str]:
         return []
     found = (ctypes.c_char_p * count).from_address(address)
     return [(text or b"").decode(errors="surrogateescape") for text in found]
+
+
+def store_addresses(place: Address, addresses: Sequence[Address]) -> None:
+    """Store addresses in an array of C's."""
+    array = (ctypes.c_void_p * len(addresses)).from_address(place)
+    for index, address in enumerate(addresses):
+        array[index] = address
 
 
 def read_addresses(address: Address, count: int) -> list[Address]:

@@ -145,7 +145,9 @@ def keep_context_nodes(copy: GraphCopy, indices: Sequence[int]) -> GraphCopy:
 
 
 def export(
-    copy: GraphCopy, options: SessionOptions, entries: Mapping[str, str]
+    copy: GraphCopy,
+    options: SessionOptions,
+    entries: Mapping[str, str],
 ) -> Exported:
     """Compile a graph for later sessions; files are published in the folder of the
     context model that onnxruntime writes.
@@ -170,7 +172,11 @@ def export(
     return Exported(model, copy)
 
 
-def _leave_out(_name: str, value: Any, _present: object) -> OrtExternalInitializerInfo:
+def _leave_out(
+    _name: str,
+    value: Any,
+    _present: object,
+) -> OrtExternalInitializerInfo:
     """Say that an initializer lies elsewhere, which is true."""
     return OrtExternalInitializerInfo("memory", 0, value.tensor_size_in_bytes())
 

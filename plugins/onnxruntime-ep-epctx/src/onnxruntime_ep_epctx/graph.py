@@ -36,7 +36,20 @@ _PACKED = frozenset(
 """Element types of which several share a byte."""
 
 # OrtOpAttrType
-_INT, _INTS, _FLOAT, _FLOATS, _STRING, _STRINGS = range(1, 7)
+_INT = 1
+_INTS = 2
+_FLOAT = 3
+_FLOATS = 4
+_STRING = 5
+_STRINGS = 6
+_ATTRIBUTE_TYPES = {
+    _INT: AttributeProto.INT,
+    _INTS: AttributeProto.INTS,
+    _FLOAT: AttributeProto.FLOAT,
+    _FLOATS: AttributeProto.FLOATS,
+    _STRING: AttributeProto.STRING,
+    _STRINGS: AttributeProto.STRINGS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +91,11 @@ def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
     Raises:
         StatusError: a function of onnxruntime failed.
     """
-    reader = _Reader(ort)
     is_subgraph = bool(ort.get("Graph_GetParentNode", address))
+    reader = _Reader(ort, is_subgraph=is_subgraph)
     graph = reader.read(address)
-    if is_subgraph:
-        _add_captured(graph, reader.types)
-    version = ort.get("Graph_GetOnnxIRVersion", address, result=ctypes.c_int64)
+    graph.input.extend(reader.captured.values())
+    version = ort.get_number("Graph_GetOnnxIRVersion", address)
     model = ModelProto(ir_version=min(version, _IR_VERSION), graph=graph)
     for domain, number in _list_opsets(ort, address).items():
         model.opset_import.add(domain=domain, version=number)
@@ -117,7 +129,11 @@ def read_fused_node(ort: Onnxruntime, address: Address) -> FusedNode:
     )
 
 
-def read_metadata(ort: Onnxruntime, graph: Address, key: str) -> str:
+def read_metadata(
+    ort: Onnxruntime,
+    graph: Address,
+    key: str,
+) -> str:
     """Return an entry of the metadata of a graph's model; empty if it has none."""
     metadata = ort.get("Graph_GetModelMetadata", graph)
     allocator = ort.get("GetAllocatorWithDefaultOptions")
@@ -135,12 +151,12 @@ def read_metadata(ort: Onnxruntime, graph: Address, key: str) -> str:
         ort.call("ReleaseModelMetadata", metadata)
 
 
-def _get_name(ort: Onnxruntime, value: Address | None) -> str:
+def _get_name(ort: Onnxruntime, value: Address) -> str:
     return ort.get_text("GetValueInfoName", value) if value else ""
 
 
 def _list_opsets(ort: Onnxruntime, graph: Address) -> dict[str, int]:
-    count = ort.get("Graph_GetNumOperatorSets", graph, result=ctypes.c_size_t)
+    count = ort.get_number("Graph_GetNumOperatorSets", graph)
     domains = (ctypes.c_char_p * count)()
     versions = (ctypes.c_int64 * count)()
     ort.call("Graph_GetOperatorSets", graph, domains, versions, count)
@@ -150,44 +166,23 @@ def _list_opsets(ort: Onnxruntime, graph: Address) -> dict[str, int]:
     }
 
 
-def _add_captured(graph: GraphProto, types: Mapping[str, TypeProto]) -> None:
-    """Make the values of the scopes around a subgraph its inputs."""
-    known = {value.name for value in graph.input}
-    known.update(weight.name for weight in graph.initializer)
-    known.update(name for node in graph.node for name in node.output)
-    for name in dict.fromkeys(_list_read(graph)):
-        if name and name not in known:
-            graph.input.append(ValueInfoProto(name=name, type=types.get(name)))
-
-
-def _list_read(graph: GraphProto) -> Iterator[str]:
-    """Yield the values that a graph and its subgraphs read from outside."""
-    own = {value.name for value in graph.input}
-    own.update(weight.name for weight in graph.initializer)
-    for node in graph.node:
-        inner = [a.g for a in node.attribute if a.HasField("g")]
-        for name in (*node.input, *(n for each in inner for n in _list_read(each))):
-            if name not in own:
-                yield name
-        own.update(node.output)
-
-
 class _Reader:
     """Reader of one graph and the subgraphs in it.
 
     Attributes:
         nodes: addresses of the nodes of the graph itself.
         weights: see `GraphCopy`.
-        types: types of all values, by name.
+        captured: values of the scopes around a subgraph that it reads, by name.
         domains: those of all nodes.
     """
 
-    def __init__(self, ort: Onnxruntime) -> None:
+    def __init__(self, ort: Onnxruntime, *, is_subgraph: bool) -> None:
         self.ort = ort
         self.nodes: list[Address] = []
         self.weights: dict[str, np.ndarray] = {}
-        self.types: dict[str, TypeProto] = {}
+        self.captured: dict[str, ValueInfoProto] = {}
         self.domains: set[str] = set()
+        self._is_subgraph = is_subgraph
 
     def read(self, address: Address, *, is_inner: bool = False) -> GraphProto:
         """Return a graph."""
@@ -195,12 +190,14 @@ class _Reader:
         name = ort.get_text("Graph_GetName", address) or "graph"
         graph = GraphProto(name=name)
         values: dict[str, ValueInfoProto] = {}
-        for node in filter(None, ort.list_members("Graph", "Nodes", address)):
+        for node in ort.list_members("Graph", "Nodes", address):
             graph.node.append(self._read_node(node, values))
             if not is_inner:
                 self.nodes.append(node)
+            if self._is_subgraph and not is_inner:
+                self._note_captured(node)
 
-        for value in filter(None, ort.list_members("Graph", "Initializers", address)):
+        for value in ort.list_members("Graph", "Initializers", address):
             tensor = ort.get("ValueInfo_GetInitializerValue", value)
             if tensor:
                 weight = self._read_tensor(tensor, _get_name(ort, value), is_inner)
@@ -213,8 +210,18 @@ class _Reader:
         graph.value_info.extend(v for v in values.values() if v.HasField("type"))
         return graph
 
+    def _note_captured(self, node: Address) -> None:
+        for members in ("Inputs", "ImplicitInputs"):
+            for value in filter(None, self.ort.list_members("Node", members, node)):
+                is_outer = self.ort.get(
+                    "ValueInfo_IsFromOuterScope", value, result=ctypes.c_bool
+                )
+                if is_outer:
+                    read = self._read_value(value)
+                    self.captured[read.name] = read
+
     def _read_values(self, members: str, graph: Address) -> Iterator[ValueInfoProto]:
-        for value in filter(None, self.ort.list_members("Graph", members, graph)):
+        for value in self.ort.list_members("Graph", members, graph):
             yield self._read_value(value)
 
     def _read_value(self, address: Address) -> ValueInfoProto:
@@ -223,15 +230,12 @@ class _Reader:
         tensor = self.ort.get("CastTypeInfoToTensorInfo", info) if info else None
         if tensor:
             value.type.tensor_type.CopyFrom(self._read_type(tensor))
-            self.types[value.name] = value.type
         return value
 
     def _read_type(self, info: Address) -> Any:
         ort = self.ort
-        found = TypeProto.Tensor(
-            elem_type=ort.get("GetTensorElementType", info, result=ctypes.c_int)
-        )
-        rank = ort.get("GetDimensionsCount", info, result=ctypes.c_size_t)
+        found = TypeProto.Tensor(elem_type=ort.get_number("GetTensorElementType", info))
+        rank = ort.get_number("GetDimensionsCount", info)
         lengths = (ctypes.c_int64 * rank)()
         names = (ctypes.c_char_p * rank)()
         if rank:
@@ -262,21 +266,20 @@ class _Reader:
         )
         self.domains.add(node.domain)
         for value in ort.list_members("Node", "Inputs", address):
-            node.input.append(self._read_value(value).name if value else "")
+            node.input.append(_get_name(ort, value))
         for value in ort.list_members("Node", "Outputs", address):
-            node.output.append("")
-            if value:
-                read = self._read_value(value)
-                node.output[-1] = read.name
-                values[read.name] = read
-        for attribute in filter(None, ort.list_members("Node", "Attributes", address)):
+            name = _get_name(ort, value)
+            node.output.append(name)
+            if name:
+                values[name] = self._read_value(value)
+        for attribute in ort.list_members("Node", "Attributes", address):
             node.attribute.extend(self._read_attribute(attribute))
         node.attribute.extend(self._read_subgraphs(address))
         return node
 
     def _read_subgraphs(self, node: Address) -> Iterator[AttributeProto]:
         ort = self.ort
-        count = ort.get("Node_GetNumSubgraphs", node, result=ctypes.c_size_t)
+        count = ort.get_number("Node_GetNumSubgraphs", node)
         if not count:
             return
         graphs = (ctypes.c_void_p * count)()
@@ -291,38 +294,35 @@ class _Reader:
 
     def _read_attribute(self, address: Address) -> Iterator[AttributeProto]:
         ort = self.ort
-        kind = ort.get("OpAttr_GetType", address, result=ctypes.c_int)
+        kind = ort.get_number("OpAttr_GetType", address)
         found = AttributeProto(name=ort.get_text("OpAttr_GetName", address))
         if kind not in range(_INT, _STRINGS + 1):
             yield from self._read_tensor_attribute(address, found)
             return
 
         data = self._read_attribute_bytes(address, kind)
-        if kind == _INT:
-            found.type, found.i = (
-                AttributeProto.INT,
-                int(np.frombuffer(data, np.int64)[0]),
-            )
-        elif kind == _FLOAT:
-            found.type = AttributeProto.FLOAT
-            found.f = float(np.frombuffer(data, np.float32)[0])
-        elif kind == _INTS:
-            found.type = AttributeProto.INTS
-            found.ints.extend(np.frombuffer(data, np.int64).tolist())
-        elif kind == _FLOATS:
-            found.type = AttributeProto.FLOATS
-            found.floats.extend(np.frombuffer(data, np.float32).tolist())
-        elif kind == _STRING:
-            found.type, found.s = AttributeProto.STRING, data
-        else:
-            found.type = AttributeProto.STRINGS
+        found.type = _ATTRIBUTE_TYPES[kind]
+        if kind == _STRING:
+            found.s = data
+        elif kind == _STRINGS:
             found.strings.extend(data.split(b"\0")[:-1])
+        else:
+            dtype = np.int64 if kind in (_INT, _INTS) else np.float32
+            numbers = np.frombuffer(data, dtype).tolist()
+            if kind == _INT:
+                found.i = numbers[0]
+            elif kind == _FLOAT:
+                found.f = numbers[0]
+            elif kind == _INTS:
+                found.ints.extend(numbers)
+            else:
+                found.floats.extend(numbers)
         yield found
 
     def _read_attribute_bytes(self, address: Address, kind: int) -> bytes:
         """Return an attribute's bytes: a call without room says how many there are."""
+        ort = self.ort
         size = ctypes.c_size_t()
-        _, ort = None, self.ort
         try:
             ort.call("ReadOpAttr", address, kind, None, 0, ctypes.byref(size))
         except Exception:
@@ -352,7 +352,12 @@ class _Reader:
             self.ort.call("ReleaseValue", tensor)
         yield found
 
-    def _read_tensor(self, address: Address, name: str, is_copied: bool) -> TensorProto:
+    def _read_tensor(
+        self,
+        address: Address,
+        name: str,
+        is_copied: bool,
+    ) -> TensorProto:
         """Return a tensor; the data of a large one stay where they are unless it is to
         be copied.
         """
@@ -368,7 +373,7 @@ class _Reader:
             tensor.string_data.extend(self._read_strings(address, math.prod(lengths)))
             return tensor
 
-        size = ort.get("GetTensorSizeInBytes", address, result=ctypes.c_size_t)
+        size = ort.get_number("GetTensorSizeInBytes", address)
         start = ort.get("GetTensorMutableData", address) if size else None
         if not is_copied and size > _COPIED_BYTES and read.elem_type not in _PACKED:
             self.weights[name] = view_memory(
@@ -382,7 +387,7 @@ class _Reader:
 
     def _read_strings(self, address: Address, count: int) -> list[bytes]:
         ort = self.ort
-        size = ort.get("GetStringTensorDataLength", address, result=ctypes.c_size_t)
+        size = ort.get_number("GetStringTensorDataLength", address)
         data = ctypes.create_string_buffer(max(size, 1))
         offsets = (ctypes.c_size_t * count)()
         ort.call("GetStringTensorContent", address, data, size, offsets, count)
@@ -391,15 +396,14 @@ class _Reader:
 
 
 def view_memory(
-    address: Address | None, dtype: np.dtype[Any], lengths: Iterable[int]
+    address: Address | None,
+    dtype: np.dtype[Any],
+    lengths: Iterable[int],
 ) -> np.ndarray:
-    """Return a read-only array over memory of onnxruntime."""
+    """Return an array over memory of onnxruntime."""
     shape = tuple(lengths)
     size = math.prod(shape) * dtype.itemsize
     if not size or not address:
-        array = np.empty(shape, dtype)
-    else:
-        memory = (ctypes.c_ubyte * size).from_address(address)
-        array = np.frombuffer(memoryview(memory), dtype).reshape(shape)
-    array.flags.writeable = False
-    return array
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    return np.frombuffer(memoryview(memory), dtype).reshape(shape)

@@ -77,6 +77,15 @@ class Claim(NamedTuple):
     drops_constants: bool
 
 
+class _FusionOptions(ctypes.Structure):
+    """`OrtNodeFusionOptions`."""
+
+    _fields_ = (
+        ("ort_version_supported", ctypes.c_uint32),
+        ("drop_constant_initializers", ctypes.c_bool),
+    )
+
+
 class HostedEp:
     """EP in a session of onnxruntime, which owns the graph and runs what is left.
 
@@ -111,7 +120,12 @@ class HostedEp:
     # -- what onnxruntime asks
     # ------------------------------------------------------------------------------
 
-    def claim(self, ort: Onnxruntime, graph: Address, info: Address) -> None:
+    def claim(
+        self,
+        ort: Onnxruntime,
+        graph: Address,
+        info: Address,
+    ) -> None:
         """Say which nodes of a graph the EP takes.
 
         Args:
@@ -204,11 +218,18 @@ class HostedEp:
             own = {name: weight.copy() for name, weight in copy.weights.items()}
             self._work = self._assign(replace(copy, weights=own), Purpose.RUN)
         graph = self._work.model.graph
+        # By their outputs: epctx may have brought the nodes into another order.
+        places = {
+            name: place
+            for place, node in enumerate(copy.model.graph.node)
+            for name in node.output
+        }
         for partition in self._work.assignment.partitions:
             values = (*partition.inputs, *partition.outputs)
             # Those in subgraphs are claimed when onnxruntime asks about these.
             if partition.graph is graph and all(map(_can_cross, values)):
-                yield Claim(partition.node_indices, drops_constants=True)
+                nodes = [places[max(node.outputs)] for node in partition.nodes]
+                yield Claim(nodes, drops_constants=True)
 
     def _refuse_options(self) -> None:
         for key in _REFUSED:
@@ -269,13 +290,19 @@ class HostedEp:
             for step in steps.get(work.model.graph, {}).values()
             for output in step.outputs
         }
-        return [
-            Kernel(
-                step.run, step.inputs, step.outputs, node.inputs, node.outputs, types
+        kernels = []
+        for node in nodes:
+            step = by_output[node.outputs[0]]
+            kernel = Kernel(
+                run=step.run,
+                inputs=step.inputs,
+                outputs=step.outputs,
+                given=node.inputs,
+                wanted=node.outputs,
+                types=types,
             )
-            for node in nodes
-            for step in [by_output[node.outputs[0]]]
-        ]
+            kernels.append(kernel)
+        return kernels
 
     def _find_folder(self) -> ModelFolder | None:
         """Return the folder of context binaries."""
@@ -291,17 +318,15 @@ def _can_cross(value: Any) -> bool:
 
 
 def _add_claim(
-    ort: Onnxruntime, info: Address, nodes: Sequence[Address], claim: Claim
+    ort: Onnxruntime,
+    info: Address,
+    nodes: Sequence[Address],
+    claim: Claim,
 ) -> None:
-    class Options(ctypes.Structure):
-        """`OrtNodeFusionOptions`."""
-
-        _fields_ = (
-            ("ort_version_supported", ctypes.c_uint32),
-            ("drop_constant_initializers", ctypes.c_bool),
-        )
-
-    options = Options(24, claim.drops_constants)
+    options = _FusionOptions(
+        ort_version_supported=24,
+        drop_constant_initializers=claim.drops_constants,
+    )
     addresses = (ctypes.c_void_p * len(nodes))(*nodes)
     ort.call(
         "EpGraphSupportInfo_AddNodesToFuse",
@@ -320,5 +345,10 @@ def _make_idle_kernel(ep: str, node: FusedNode) -> Kernel:
 
     unknown = TensorType(None, None)
     return Kernel(
-        run, node.inputs, node.outputs, node.inputs, node.outputs, lambda _: unknown
+        run=run,
+        inputs=node.inputs,
+        outputs=node.outputs,
+        given=node.inputs,
+        wanted=node.outputs,
+        types=lambda _: unknown,
     )

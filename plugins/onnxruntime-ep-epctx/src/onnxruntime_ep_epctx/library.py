@@ -29,6 +29,7 @@ from onnxruntime_ep_epctx.capi import (
     make_texts,
     read_addresses,
     read_texts,
+    store_addresses,
 )
 from onnxruntime_ep_epctx.hosted import HostedEp
 
@@ -41,7 +42,10 @@ _log = logging.getLogger("epctx.onnxruntime")
 PATH = Path(__file__).with_name("libonnxruntime_ep_epctx.so")
 REGISTRATION = "epctx."
 """Beginning of the name under which `register` registers one EP."""
-_EP_FAIL, _RUNTIME_EXCEPTION, _FAIL = 11, 6, 1
+# OrtErrorCode
+_FAIL = 1
+_RUNTIME_EXCEPTION = 6
+_EP_FAIL = 11
 _ATTRIBUTES: dict[int, int] = {
     AttributeProto.INT: 1,
     AttributeProto.FLOAT: 3,
@@ -169,17 +173,8 @@ def _select(registration: str) -> list[PluginRecord]:
     """Return the EPs of a registration: the one that it names, else all."""
     asked = registration.removesuffix(".virtual").removeprefix(REGISTRATION)
     records = list_records()
-    named = [
-        record
-        for record in records
-        if asked.lower()
-        in (
-            record.name.lower(),
-            record.name.lower().removesuffix("executionprovider"),
-            record.qualified_name.lower(),
-        )
-    ]
-    return named or records
+    named = {record.key for record in default_registry.find(asked)}
+    return [record for record in records if record.key in named] or records
 
 
 def _make_factories(
@@ -205,8 +200,7 @@ def _make_factories(
         factories.append(factory.address)
     if not factories and bridge.last_error is not None:
         raise bridge.last_error
-    for index, address in enumerate(factories[:most]):
-        (ctypes.c_void_p * most).from_address(made)[index] = address
+    store_addresses(made, factories[:most])
     ctypes.c_size_t.from_address(count).value = min(len(factories), most)
 
 
@@ -275,15 +269,18 @@ def _list_devices(
     count: Address,
 ) -> None:
     factory: _Factory = bridge.get(key)
-    devices = [*factory.cls.devices()][:most]
-    for index, device in enumerate(devices):
-        address = factory.make_device(ort, device)
-        (ctypes.c_void_p * most).from_address(made)[index] = address
+    offered = [*factory.cls.devices()][:most]
+    devices = [factory.make_device(ort, device) for device in offered]
+    store_addresses(made, devices)
     ctypes.c_size_t.from_address(count).value = len(devices)
 
 
 def _validate_compatibility(
-    _ort: Onnxruntime, key: int, text: Address, verdict: Address, *_: int
+    _ort: Onnxruntime,
+    key: int,
+    text: Address,
+    verdict: Address,
+    *_: int,
 ) -> None:
     cls = bridge.get(key).cls
     options = {option.name: option.default for option in cls.options}
@@ -323,7 +320,9 @@ def _make_ep(
 def _read_entries(ort: Onnxruntime, options: Address) -> dict[str, str]:
     """Return the config entries of session options."""
     pairs = ort.get("GetSessionOptionsConfigEntries", options)
-    keys, values, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    keys = ctypes.c_void_p()
+    values = ctypes.c_void_p()
+    count = ctypes.c_size_t()
     try:
         out = map(ctypes.byref, (keys, values, count))
         ort.call("GetKeyValuePairs", pairs, *out)
@@ -333,14 +332,22 @@ def _read_entries(ort: Onnxruntime, options: Address) -> dict[str, str]:
         ort.call("ReleaseKeyValuePairs", pairs)
 
 
-def _release(_ort: Onnxruntime, key: int, *_: int) -> None:
+def _release(
+    _ort: Onnxruntime,
+    key: int,
+    *_: int,
+) -> None:
     released = bridge.drop(key)
     if isinstance(released, HostedEp):
         released.close()
 
 
 def _get_capability(
-    ort: Onnxruntime, key: int, graph: Address, info: Address, *_: int
+    ort: Onnxruntime,
+    key: int,
+    graph: Address,
+    info: Address,
+    *_: int,
 ) -> None:
     bridge.get(key).claim(ort, graph, info)
 
@@ -356,15 +363,10 @@ def _compile(
 ) -> None:
     hosted: HostedEp = bridge.get(key)
     compiled = hosted.compile(ort, read_addresses(fused, count))
-    for index, kernel in enumerate(compiled):
-        (ctypes.c_void_p * count).from_address(kernels)[index] = _make_kernel(
-            ort, kernel
-        )
+    store_addresses(kernels, [_make_kernel(ort, kernel) for kernel in compiled])
     if context_nodes and hosted.context_nodes is not None:
-        for index, node in enumerate(hosted.context_nodes.nodes):
-            (ctypes.c_void_p * count).from_address(context_nodes)[index] = _make_node(
-                ort, node
-            )
+        nodes = [_make_node(ort, node) for node in hosted.context_nodes.nodes]
+        store_addresses(context_nodes, nodes)
 
 
 def _make_kernel(ort: Onnxruntime, kernel: Kernel) -> Address:
@@ -436,25 +438,44 @@ def _run(
 
 
 def _set_dynamic_options(
-    _ort: Onnxruntime, key: int, keys: Address, values: Address, count: int, *_: int
+    _ort: Onnxruntime,
+    key: int,
+    keys: Address,
+    values: Address,
+    count: int,
+    *_: int,
 ) -> None:
     pairs = zip(read_texts(keys, count), read_texts(values, count), strict=True)
     options = {name.removeprefix("ep.dynamic."): value for name, value in pairs}
     bridge.get(key).call_hook("set_dynamic_options", options=options)
 
 
-def _start_run(ort: Onnxruntime, key: int, options: Address, *_: int) -> None:
+def _start_run(
+    ort: Onnxruntime,
+    key: int,
+    options: Address,
+    *_: int,
+) -> None:
     tag = ort.get_text("RunOptionsGetRunTag", options)
     bridge.get(key).call_hook("on_run_start", tag=tag)
 
 
-def _end_run(ort: Onnxruntime, key: int, options: Address, *_: int) -> None:
+def _end_run(
+    ort: Onnxruntime,
+    key: int,
+    options: Address,
+    *_: int,
+) -> None:
     tag = ort.get_text("RunOptionsGetRunTag", options)
     bridge.get(key).call_hook("on_run_end", tag=tag)
 
 
 def _describe_compatibility(
-    _ort: Onnxruntime, key: int, _graph: Address, made: Address, *_: int
+    _ort: Onnxruntime,
+    key: int,
+    _graph: Address,
+    made: Address,
+    *_: int,
 ) -> None:
     text = ctypes.c_char_p(bridge.get(key).compatibility_info.encode())
     # onnxruntime copies it before the EP is released.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 
 _MOST_DIMENSIONS = 16
-_DATA, _TYPE, _RANK, _LENGTHS = range(4)
+_TYPE = 1
+_RANK = 2
+_LENGTHS = 3
 _WORDS = _LENGTHS + _MOST_DIMENSIONS
 """Words of the struct of a tensor in bridge.c."""
 _MOST_VIEWS = 64
@@ -57,6 +59,7 @@ class Kernel:
 
     def __init__(
         self,
+        *,
         run: Callable[[Sequence[Any], Any], Sequence[Any]],
         inputs: Sequence[str],
         outputs: Sequence[str],
@@ -67,6 +70,8 @@ class Kernel:
         self._run = run
         self._input_order = [given.index(name) if name else -1 for name in inputs]
         self._output_order = [outputs.index(name) for name in wanted]
+
+        # Known before a run, or not.
         self._inputs = [_TensorFacts.of(types(name)) for name in given]
         self._outputs = [_TensorFacts.of(types(name)) for name in wanted]
         self.input_count = len(given)
@@ -90,7 +95,11 @@ class Kernel:
         return [each.shape for each in self._outputs]
 
     def run(
-        self, ort: Onnxruntime, context: Address, inputs: Address, outputs: Address
+        self,
+        ort: Onnxruntime,
+        context: Address,
+        inputs: Address,
+        outputs: Address,
     ) -> None:
         """Run the partition.
 
@@ -103,34 +112,35 @@ class Kernel:
         Raises:
             RuntimeException: the EP gave another type or shape than it should.
         """
-        arrays = self._read_inputs(inputs)
-        ordered = [None if i < 0 else arrays[i] for i in self._input_order]
-        targets = self._view_outputs(outputs) if self.has_static_outputs else None
-        given: list[Any] | None = None
-        if targets is not None:
-            given = [None] * len(targets)
-            for position, target in zip(self._output_order, targets, strict=True):
-                given[position] = target
-        results = self._run(ordered, given)
-
-        for index, position in enumerate(self._output_order):
-            result = results[position]
-            if targets is not None:
-                target = targets[index]
-            else:
+        arrays = [*self._read_inputs(inputs), None]
+        ordered = [arrays[i] for i in self._input_order]
+        if not self.has_static_outputs:
+            results = self._run(ordered, None)
+            for index, position in enumerate(self._output_order):
+                result = results[position]
                 target = self._make_output(ort, context, index, result)
-            if result is not target:
                 np.copyto(target, result, casting="no")
+            return
+
+        targets = self._view_outputs(outputs)
+        given: list[Any] = [None] * len(targets)
+        for index, position in enumerate(self._output_order):
+            given[position] = targets[index]
+        results = self._run(ordered, given)
+        for index, position in enumerate(self._output_order):
+            # Most EPs write where they are told to.
+            if results[position] is not targets[index]:
+                np.copyto(targets[index], results[position], casting="no")
 
     def _read_inputs(self, address: Address) -> list[Any]:
         words = (ctypes.c_int64 * (_WORDS * self.input_count)).from_address(address)
-        if self.has_static_inputs:
-            return [
-                self._view(index, words[index * _WORDS] or 0, each.dtype, each.shape)
-                for index, each in enumerate(self._inputs)
-            ]
-
         arrays: list[Any] = []
+        if self.has_static_inputs:
+            for index, each in enumerate(self._inputs):
+                place = words[index * _WORDS]
+                arrays.append(self._view(index, place, each))
+            return arrays
+
         for start in range(0, len(words), _WORDS):
             element = words[start + _TYPE]
             if not element:
@@ -139,42 +149,45 @@ class Kernel:
             first = start + _LENGTHS
             shape = words[first : first + words[start + _RANK]]
             dtype = tensor_dtype_to_np_dtype(element)
-            arrays.append(view_memory(words[start], dtype, shape))
+            array = view_memory(words[start], dtype, shape)
+            array.flags.writeable = False
+            arrays.append(array)
         return arrays
 
     def _view_outputs(self, address: Address) -> list[np.ndarray]:
         places = (ctypes.c_int64 * self.output_count).from_address(address)
-        return [
-            self._view(-1 - index, place or 0, each.dtype, each.shape, writes=True)
-            for index, (place, each) in enumerate(
-                zip(places, self._outputs, strict=True)
-            )
-        ]
+        arrays = []
+        for index, each in enumerate(self._outputs):
+            # Numbered after the inputs.
+            number = self.input_count + index
+            arrays.append(self._view(number, places[index], each))
+        return arrays
 
     def _view(
         self,
         index: int,
         address: Address,
-        dtype: np.dtype[Any],
-        shape: Any,
-        *,
-        writes: bool = False,
+        facts: _TensorFacts,
     ) -> np.ndarray:
         """Return the view of a tensor; of memory that was seen before, the one that was
         made then.
         """
         found = self._views.get((index, address))
         if found is None:
-            found = view_memory(address, dtype, shape)
-            if writes:
-                found.flags.writeable = True
+            found = view_memory(address, facts.dtype, facts.shape)
+            if index < self.input_count:
+                found.flags.writeable = False
             if len(self._views) >= _MOST_VIEWS:
                 self._views.clear()
             self._views[index, address] = found
         return found
 
     def _make_output(
-        self, ort: Onnxruntime, context: Address, index: int, result: np.ndarray
+        self,
+        ort: Onnxruntime,
+        context: Address,
+        index: int,
+        result: np.ndarray,
     ) -> np.ndarray:
         """Return an array over an output whose shape is that of the EP's result."""
         expected = self._outputs[index].dtype
@@ -186,6 +199,4 @@ class Kernel:
         lengths = (ctypes.c_int64 * result.ndim)(*result.shape)
         value = ort.get("KernelContext_GetOutput", context, index, lengths, result.ndim)
         address = ort.get("GetTensorMutableData", value) if result.nbytes else 0
-        target = view_memory(address, result.dtype, result.shape)
-        target.flags.writeable = True
-        return target
+        return view_memory(address, result.dtype, result.shape)
