@@ -5,14 +5,15 @@ An EP or a host needs none of them; `epctx_core`, `epctx_core.plugin` and
 exactly its own version of the core.
 
 `CpuEngine`:
-    the engine that EPs are lent in an explanation (epctx-conformance).
+    the engine that EPs are lent in an explanation, or in another host
+    (epctx-conformance, onnxruntime-ep-epctx).
 `HOOKS`:
     giving an implementation a hook's whole signature (epctx-conformance).
 `MappedFile`:
     files that a model names (epctx-files).
 `ModelFolder`:
     opening only what lies in a model's folder, and the state of a file there
-    (epctx-cache, epctx-cli, epctx-files, epctx-report).
+    (epctx-cache, epctx-cli, epctx-files, epctx-report, onnxruntime-ep-epctx).
 `PayloadEntry`, `dump_seal`:
     a manifest for a model that another tool wrote (epctx-files).
 `Publication`:
@@ -25,18 +26,18 @@ exactly its own version of the core.
     reading a model that is to be converted or sealed, the EPs that a compile will have,
     with options and versions, and handing a model with its options to another process
     (epctx-bench, epctx-cache, epctx-conformance, epctx-files, epctx-isolation,
-    epctx-onnxruntime).
+    epctx-onnxruntime, onnxruntime-ep-epctx).
 `SESSION_OPTIONS`:
     the part of each in a key; the same options of onnxruntime; those that another
     process knows; those that are no secret (epctx-batch, epctx-cache, epctx-isolation,
-    epctx-onnxruntime).
+    epctx-onnxruntime, onnxruntime-ep-epctx).
 `SessionState`:
     a session that another process loads and runs (epctx-isolation).
 `Weight`:
     weights that another process sent, or that the optimiser computed (epctx-isolation,
     epctx-onnxruntime).
 `choose`:
-    asking EPs for their claims (epctx-conformance).
+    asking EPs for their claims (epctx-conformance, onnxruntime-ep-epctx).
 `check_required_files`:
     a check of every byte of the files beside an entry's model (epctx-cache).
 `list_distributions`:
@@ -51,7 +52,7 @@ exactly its own version of the core.
     one call of a host that compiles, loads or explains (epctx-cache, epctx-conformance,
     epctx-onnxruntime).
 `implemented_hooks`:
-    knowing which hooks an EP has (epctx-cli, epctx-conformance).
+    knowing which hooks an EP has (epctx-cli, epctx-conformance, onnxruntime-ep-epctx).
 `check_host_plugin`:
     plugins of a host that stay with it (epctx-isolation).
 `plugin_error`:

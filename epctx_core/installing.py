@@ -40,6 +40,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-onnxruntime[openvino]": (*_UNDER_ONNXRUNTIME, "epctx-openvino-container"),
     "epctx-openvino": ("epctx-openvino-container",),
     "epctx-openvino-container": (),
+    "onnxruntime-ep-epctx": (),
     "epctx-report": (
         "epctx-cli",
         "epctx-conformance",

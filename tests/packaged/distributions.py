@@ -29,7 +29,7 @@ FILES: Final = "epctx-files"
 REPORT: Final = "epctx-report"
 ENGINE: Final = "epctx-onnxruntime"
 FOLDERS: Final = {CORE: ROOT} | {
-    folder.name: folder for folder in sorted(ROOT.glob("plugins/epctx-*"))
+    folder.name: folder for folder in sorted(ROOT.glob("plugins/*"))
 }
 """By distribution, the folder of its pyproject.toml."""
 
