@@ -28,6 +28,7 @@ BENCH: Final = "epctx-bench"
 FILES: Final = "epctx-files"
 REPORT: Final = "epctx-report"
 ENGINE: Final = "epctx-onnxruntime"
+BRIDGE: Final = "onnxruntime-ep-epctx"
 FOLDERS: Final = {CORE: ROOT} | {
     folder.name: folder for folder in sorted(ROOT.glob("plugins/*"))
 }

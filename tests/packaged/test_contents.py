@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -12,6 +13,7 @@ from epctx_cli.pages import list_files
 from packaged.distributions import (
     BATCH,
     BENCH,
+    BRIDGE,
     CACHE,
     COMMANDS,
     CORE,
@@ -30,6 +32,7 @@ NAMES = sorted(FOLDERS)
 EXACT = [
     BATCH,
     BENCH,
+    BRIDGE,
     CACHE,
     COMMANDS,
     ENGINE,
@@ -167,6 +170,17 @@ def test_a_plugin_needs_a_core_of_the_same_minor_version(wheels, name):
     needs = metadata(wheels[name]).get_all("Requires-Dist")
 
     assert f"epctx-core<{major}.{int(minor) + 1},>={major}.{minor}" in needs
+
+
+def test_the_wheel_for_onnxruntime_has_a_library_for_every_python_of_this_machine(
+    wheels,
+):
+    with zipfile.ZipFile(wheels[BRIDGE]) as archive:
+        names = archive.namelist()
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+    assert "onnxruntime_ep_epctx/libonnxruntime_ep_epctx.so" in names
+    assert wheels[BRIDGE].name.endswith(f"-py3-none-{platform}.whl")
 
 
 @pytest.mark.parametrize("name", EXACT)

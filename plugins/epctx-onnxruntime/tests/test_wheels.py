@@ -42,6 +42,12 @@ def test_a_wheel_is_found_by_its_name_and_files_and_not_imported(site, listed):
     assert module not in sys.modules
 
 
+def test_the_package_that_offers_eps_of_epctx_to_onnxruntime_is_no_vendors(site):
+    install_wheel(site, "onnxruntime-ep-epctx", ACME)
+
+    assert records_of("onnxruntime-ep-epctx") == []
+
+
 @pytest.mark.parametrize(
     ("wheel", "name"),
     [("short", "Acme"), ("long", "onnxruntime-ep-long:AcmeExecutionProvider")],
