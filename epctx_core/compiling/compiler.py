@@ -267,8 +267,8 @@ class ModelCompiler:
                 "Compilation is already in progress with this ModelCompiler.",
                 hint=_BUSY,
             )
-        config = self._session.config()
         try:
+            config = self._session.config()
             self._report = (Member if config.share_contexts else Compile)(
                 request=Request.from_options(
                     self._model,

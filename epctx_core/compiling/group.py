@@ -254,36 +254,36 @@ class Member(Compile):
 
     def check_destination(self, *, has_payloads: bool = True) -> None:
         """Refuse options that leave nothing to share, too."""
-        config = self.request.config
-        problems = {
-            (
+        for problem in self._find_contradictions():
+            raise InvalidArgument(
+                f"{problem}.",
+                hint=(
+                    "A share group is context models in files, with binaries in files "
+                    "beside them that hold the weights of all: leave one of the two "
+                    "out."
+                ),
+            )
+        super().check_destination(has_payloads=has_payloads)
+
+    def _find_contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each wish of the host that a share group cannot meet."""
+        if self.embedded:
+            yield (
                 "ep.context_embed_mode=1 and ep.share_ep_contexts=1 contradict each "
                 "other"
-            ): self.embedded,
-            "a share group cannot hand payloads to a write callback": self.deliver,
-            (
-                "a model of a share group cannot be compiled to bytes or to a stream"
-            ): self.sink,
-            **{
-                (
+            )
+        if self.deliver is not None:
+            yield "a share group cannot hand payloads to a write callback"
+        if self.sink is not None:
+            yield "a model of a share group cannot be compiled to bytes or to a stream"
+        for feature in FEATURES:
+            if not feature.is_shareable and getattr(
+                self.request.config, feature.option
+            ):
+                yield (
                     f"{getattr(SessionConfig, feature.option).key} and "
                     "ep.share_ep_contexts=1 contradict each other"
-                ): getattr(config, feature.option)
-                for feature in FEATURES
-                if not feature.is_shareable
-            },
-        }
-        for problem, is_set in problems.items():
-            if is_set:
-                raise InvalidArgument(
-                    f"{problem}.",
-                    hint=(
-                        "A share group is context models in files, with binaries in "
-                        "files beside them that hold the weights of all: leave one of "
-                        "the two out."
-                    ),
                 )
-        super().check_destination(has_payloads=has_payloads)
 
     @contextmanager
     def settle(self, work: Opened) -> Iterator[WorkspaceOf]:

@@ -261,14 +261,13 @@ def prepare(
         exporter: see `load_session`.
         readers: EP name to the reader of its payloads, if they were read before.
     """
-    groups: Sequence[tuple[GraphAssignment, NodeGroups]] = ()
+    groups = _divide(work, exporter)
 
-    def divide() -> None:
+    def divide_again() -> None:
         nonlocal groups
         groups = _divide(work, exporter)
 
-    divide()
-    steps = prepare_claimed(work, folder, readers, divide)
+    steps = prepare_claimed(work, folder, readers, divide_again)
     work.providers.cancel.raise_if_requested()
     with work.providers.instances.span("prepare"):
         add_left_over(steps, groups, work.assignment.refusals, work.engine)
