@@ -62,13 +62,15 @@ class Bridge:
 
     Attributes:
         last_error: the last exception that onnxruntime got as a status.
+        library: functions of bridge.c; None before a host loads it.
+        objects: by key.
     """
 
     def __init__(self) -> None:
         self.last_error: BaseException | None = None
         # Python's lock is kept in calls of these: they are short.
         self.library: Any = None
-        self._objects: dict[int, Any] = {}
+        self.objects: dict[int, Any] = {}
         self._keys = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -76,16 +78,16 @@ class Bridge:
         """Keep an object; return its key."""
         with self._lock:
             key = next(self._keys)
-            self._objects[key] = made
+            self.objects[key] = made
         return key
 
     def get(self, key: int) -> Any:
         """Return the object under a key."""
-        return self._objects[key]
+        return self.objects[key]
 
     def drop(self, key: int) -> Any:
         """Return the object under a key and forget it."""
-        return self._objects.pop(key, None)
+        return self.objects.pop(key, None)
 
 
 bridge = Bridge()
@@ -102,7 +104,8 @@ def attach() -> None:
     library.epctx_make_factory.restype = ctypes.c_void_p
     library.epctx_make_ep.restype = ctypes.c_void_p
     library.epctx_make_kernel.restype = ctypes.c_void_p
-    table = (_Function * len(_HOOKS))(*(_Function(_guard(hook)) for hook in _HOOKS))
+    functions = [hook if hook is _run else _guard(hook) for hook in _HOOKS]
+    table = (_Function * len(functions))(*map(_Function, functions))
     # For ever: what onnxruntime may call outlives modules.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(table))
     library.epctx_attach(table)
@@ -123,27 +126,25 @@ def _guard(hook: Callable[..., None]) -> Callable[..., int]:
 
     def call(key: int, *words: int) -> int:
         *arguments, api = words
-        ort = find_onnxruntime(api)
         try:
-            hook(ort, key, *arguments)
+            hook(find_onnxruntime(api), key, *arguments)
         except BaseException as error:  # noqa: BLE001 - nothing may leave into C
-            bridge.last_error = error
-            return ort.make_status(_find_code(error, hook), describe_error(error))
+            return _fail(api, error)
         return 0
 
     return call
 
 
-def _find_code(error: BaseException, hook: Callable[..., None]) -> int:
-    code = _FAIL
-    if isinstance(error, StatusError):
-        code = error.code
-    elif isinstance(error, EpctxError):
+def _fail(api: Address, error: BaseException, *, in_run: bool = False) -> Address:
+    """Return an exception as a status."""
+    bridge.last_error = error
+    code = _RUNTIME_EXCEPTION if in_run else _FAIL
+    if isinstance(error, (StatusError, EpctxError)):
         code = int(error.code)
-    elif hook is _run:
-        code = _RUNTIME_EXCEPTION
     # onnxruntime's Python API answers an EP's failure in a run from the CPU.
-    return _RUNTIME_EXCEPTION if hook is _run and code == _EP_FAIL else code
+    if in_run and code == _EP_FAIL:
+        code = _RUNTIME_EXCEPTION
+    return find_onnxruntime(api).make_status(code, describe_error(error))
 
 
 def describe_error(error: BaseException) -> str:
@@ -427,14 +428,20 @@ def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
 
 
 def _run(
-    ort: Onnxruntime,
     key: int,
     context: Address,
     inputs: Address,
     outputs: Address,
-    *_: int,
-) -> None:
-    bridge.get(key).run(ort, context, inputs, outputs)
+    _d: int,
+    _e: int,
+    api: Address,
+) -> int:
+    # Without `_guard`, whose detours would be a third of the way to a small kernel.
+    try:
+        bridge.objects[key].run(api, context, inputs, outputs)
+    except BaseException as error:  # noqa: BLE001 - nothing may leave into C
+        return _fail(api, error, in_run=True)
+    return 0
 
 
 def _set_dynamic_options(
@@ -483,7 +490,7 @@ def _describe_compatibility(
     ctypes.c_char_p.from_address(made).value = text.value
 
 
-_HOOKS: tuple[Callable[..., None], ...] = (
+_HOOKS: tuple[Callable[..., Any], ...] = (
     _make_factories,
     _list_devices,
     _make_ep,

@@ -11,6 +11,7 @@ import numpy as np
 
 from epctx_core.errors import RuntimeException
 from epctx_core.plugin.protos import tensor_dtype_to_np_dtype
+from onnxruntime_ep_epctx.capi import find_onnxruntime
 from onnxruntime_ep_epctx.graph import view_memory
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Kernel:
         self.output_count = len(wanted)
         self.has_static_inputs = all(each.is_known for each in self._inputs)
         self.has_static_outputs = all(each.is_known for each in self._outputs)
+        self._input_words = ctypes.c_int64 * (_WORDS * len(given))
+        self._output_words = ctypes.c_int64 * len(wanted)
         self._views: dict[tuple[int, Address], np.ndarray] = {}
 
     @property
@@ -96,7 +99,7 @@ class Kernel:
 
     def run(
         self,
-        ort: Onnxruntime,
+        api: Address,
         context: Address,
         inputs: Address,
         outputs: Address,
@@ -104,7 +107,7 @@ class Kernel:
         """Run the partition.
 
         Args:
-            ort: the onnxruntime that calls.
+            api: `OrtApi` of the onnxruntime that calls.
             context: of the run, which makes outputs.
             inputs: tensors as bridge.c has them.
             outputs: addresses of the outputs, if their shapes are known.
@@ -118,7 +121,9 @@ class Kernel:
             results = self._run(ordered, None)
             for index, position in enumerate(self._output_order):
                 result = results[position]
-                target = self._make_output(ort, context, index, result)
+                target = self._make_output(
+                    find_onnxruntime(api), context, index, result
+                )
                 np.copyto(target, result, casting="no")
             return
 
@@ -133,7 +138,7 @@ class Kernel:
                 np.copyto(targets[index], results[position], casting="no")
 
     def _read_inputs(self, address: Address) -> list[Any]:
-        words = (ctypes.c_int64 * (_WORDS * self.input_count)).from_address(address)
+        words = self._input_words.from_address(address)
         arrays: list[Any] = []
         if self.has_static_inputs:
             for index, each in enumerate(self._inputs):
@@ -155,7 +160,7 @@ class Kernel:
         return arrays
 
     def _view_outputs(self, address: Address) -> list[np.ndarray]:
-        places = (ctypes.c_int64 * self.output_count).from_address(address)
+        places = self._output_words.from_address(address)
         arrays = []
         for index, each in enumerate(self._outputs):
             # Numbered after the inputs.
