@@ -37,7 +37,7 @@ from onnxruntime_ep_epctx.graph import (
     read_graph,
     read_metadata,
 )
-from onnxruntime_ep_epctx.runs import Kernel
+from onnxruntime_ep_epctx.runs import Kernel, Step
 
 if TYPE_CHECKING:
     from epctx_core import PluginRecord
@@ -271,7 +271,10 @@ class HostedEp:
         }
         return [
             Kernel(
-                step.run, step.inputs, step.outputs, node.inputs, node.outputs, types
+                Step(step.run, step.inputs, step.outputs, step.label),
+                node.inputs,
+                node.outputs,
+                types,
             )
             for node in nodes
             for step in [by_output[node.outputs[0]]]
@@ -319,6 +322,5 @@ def _make_idle_kernel(ep: str, node: FusedNode) -> Kernel:
         raise RuntimeException(f"{ep} compiled {node.name!r} and has not loaded it.")
 
     unknown = TensorType(None, None)
-    return Kernel(
-        run, node.inputs, node.outputs, node.inputs, node.outputs, lambda _: unknown
-    )
+    step = Step(run, node.inputs, node.outputs, ep)
+    return Kernel(step, node.inputs, node.outputs, lambda _: unknown)

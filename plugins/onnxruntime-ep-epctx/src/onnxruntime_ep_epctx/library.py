@@ -13,7 +13,8 @@ import logging
 import re
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,10 @@ PATH = Path(__file__).with_name("libonnxruntime_ep_epctx.so")
 REGISTRATION = "epctx."
 """Beginning of the name under which `register` registers one EP."""
 _EP_FAIL, _RUNTIME_EXCEPTION, _FAIL = 11, 6, 1
+_LAST_CODE = 14
+"""Last `OrtErrorCode` that onnxruntime's Python API has an exception of its own for; at
+a RuntimeError it makes the session again, on the CPU.
+"""
 _ATTRIBUTES: dict[int, int] = {
     AttributeProto.INT: 1,
     AttributeProto.FLOAT: 3,
@@ -136,6 +141,8 @@ def _find_code(error: BaseException, hook: Callable[..., None]) -> int:
         code = error.code
     elif isinstance(error, EpctxError):
         code = int(error.code)
+        if code > _LAST_CODE:
+            code = _EP_FAIL
     elif hook is _run:
         code = _RUNTIME_EXCEPTION
     # onnxruntime's Python API answers an EP's failure in a run from the CPU.
@@ -155,23 +162,49 @@ def describe_error(error: BaseException) -> str:
 
 def list_records() -> list[PluginRecord]:
     """Return the EPs that onnxruntime can have: not those that are its own already."""
+    return [record for record in _list_known() if record.usable]
+
+
+def load_records(
+    records: Iterable[PluginRecord],
+) -> list[tuple[PluginRecord, type[ExecutionProvider]]]:
+    """Return EPs and their classes; one that is broken hides no other.
+
+    Raises:
+        PluginError: all of them are broken.
+    """
+    loaded = []
+    failure: PluginError | None = None
+    for record in records:
+        try:
+            loaded.append((record, default_registry.load(record)))
+        except PluginError as error:
+            failure = bridge.last_error = error
+            _log.warning("%s is not offered to onnxruntime: %s", record.name, error)
+    if not loaded and failure is not None:
+        raise failure
+    return loaded
+
+
+def _list_known() -> list[PluginRecord]:
     return [
         record
         for record in default_registry.records()
-        if record.usable
-        and record.finder is None
+        if record.finder is None
         and record.distribution != "epctx-onnxruntime"
         and record.name != "CPUExecutionProvider"
     ]
 
 
 def _select(registration: str) -> list[PluginRecord]:
-    """Return the EPs of a registration: the one that it names, else all."""
+    """Return the EPs of a registration: the one that it names, else all.
+
+    One that cannot be used is named, too: others are not registered in its place.
+    """
     asked = registration.removesuffix(".virtual").removeprefix(REGISTRATION)
-    records = list_records()
     named = [
         record
-        for record in records
+        for record in _list_known()
         if asked.lower()
         in (
             record.name.lower(),
@@ -179,7 +212,7 @@ def _select(registration: str) -> list[PluginRecord]:
             record.qualified_name.lower(),
         )
     ]
-    return named or records
+    return [record for record in named if record.usable] or named or list_records()
 
 
 def _make_factories(
@@ -193,18 +226,10 @@ def _make_factories(
 ) -> None:
     name = ctypes.string_at(registration).decode(errors="replace")
     factories = []
-    for record in _select(name):
-        try:
-            factory = _Factory(record, default_registry.load(record))
-        except PluginError as error:
-            # One that is broken hides no other.
-            bridge.last_error = error
-            _log.warning("%s is not offered to onnxruntime: %s", record.name, error)
-            continue
+    for record, cls in load_records(_select(name)):
+        factory = _Factory(record, cls)
         factory.make(ort)
         factories.append(factory.address)
-    if not factories and bridge.last_error is not None:
-        raise bridge.last_error
     for index, address in enumerate(factories[:most]):
         (ctypes.c_void_p * most).from_address(made)[index] = address
     ctypes.c_size_t.from_address(count).value = min(len(factories), most)
@@ -275,7 +300,8 @@ def _list_devices(
     count: Address,
 ) -> None:
     factory: _Factory = bridge.get(key)
-    devices = [*factory.cls.devices()][:most]
+    with _blame(factory.record, "devices"):
+        devices = [*factory.cls.devices()][:most]
     for index, device in enumerate(devices):
         address = factory.make_device(ort, device)
         (ctypes.c_void_p * most).from_address(made)[index] = address
@@ -285,11 +311,24 @@ def _list_devices(
 def _validate_compatibility(
     _ort: Onnxruntime, key: int, text: Address, verdict: Address, *_: int
 ) -> None:
-    cls = bridge.get(key).cls
-    options = {option.name: option.default for option in cls.options}
+    factory: _Factory = bridge.get(key)
+    options = {option.name: option.default for option in factory.cls.options}
     info = ctypes.string_at(text).decode(errors="replace")
-    found = cls.validate_compatibility(info, options)
-    ctypes.c_int.from_address(verdict).value = int(found)
+    with _blame(factory.record, "validate_compatibility"):
+        found = int(factory.cls.validate_compatibility(info, options))
+    ctypes.c_int.from_address(verdict).value = found
+
+
+@contextmanager
+def _blame(record: PluginRecord, method: str) -> Iterator[None]:
+    """Attribute an exception of a class method to the EP."""
+    try:
+        yield
+    except EpctxError:
+        raise
+    except Exception as error:
+        message = f"{record.label} failed in {method}: {describe_error(error)}."
+        raise PluginError(message, ep=record.name, hook=method) from error
 
 
 # -- EPs of sessions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from epctx_core.errors import RuntimeException
+from epctx_core.errors import EpctxError, RuntimeException
 from epctx_core.plugin.protos import tensor_dtype_to_np_dtype
 from onnxruntime_ep_epctx.graph import view_memory
 
@@ -41,6 +41,21 @@ class _TensorFacts(NamedTuple):
         return cls(dtype, cast("tuple[int, ...]", shape), is_known)
 
 
+class Step(NamedTuple):
+    """Partition as its EP runs it.
+
+    Attributes:
+        run: the EP's.
+        inputs, outputs: names in the partition's order.
+        label: the EP and its distribution, for messages.
+    """
+
+    run: Callable[[Sequence[Any], Any], Sequence[Any]]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    label: str
+
+
 class Kernel:
     """Partition as onnxruntime runs it.
 
@@ -48,8 +63,7 @@ class Kernel:
     they are matched by name.
 
     Args:
-        run: the EP's.
-        inputs, outputs: names in the partition's order.
+        step: the partition.
         given: names of the fused node's inputs, in onnxruntime's order.
         wanted: those of its outputs.
         types: types of values, as far as they are proven.
@@ -57,16 +71,15 @@ class Kernel:
 
     def __init__(
         self,
-        run: Callable[[Sequence[Any], Any], Sequence[Any]],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
+        step: Step,
         given: Sequence[str],
         wanted: Sequence[str],
         types: Callable[[str], TensorType],
     ) -> None:
-        self._run = run
-        self._input_order = [given.index(name) if name else -1 for name in inputs]
-        self._output_order = [outputs.index(name) for name in wanted]
+        self._run = step.run
+        self._label = step.label
+        self._input_order = [given.index(name) if name else -1 for name in step.inputs]
+        self._output_order = [step.outputs.index(name) for name in wanted]
         self._inputs = [_TensorFacts.of(types(name)) for name in given]
         self._outputs = [_TensorFacts.of(types(name)) for name in wanted]
         self.input_count = len(given)
@@ -101,7 +114,8 @@ class Kernel:
             outputs: addresses of the outputs, if their shapes are known.
 
         Raises:
-            RuntimeException: the EP gave another type or shape than it should.
+            RuntimeException: the EP failed, or gave another type or shape than it
+                should.
         """
         arrays = self._read_inputs(inputs)
         ordered = [None if i < 0 else arrays[i] for i in self._input_order]
@@ -111,7 +125,14 @@ class Kernel:
             given = [None] * len(targets)
             for position, target in zip(self._output_order, targets, strict=True):
                 given[position] = target
-        results = self._run(ordered, given)
+        try:
+            results = self._run(ordered, given)
+        except (EpctxError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise RuntimeException(
+                f"{self._label} failed in run: {type(error).__name__}: {error}."
+            ) from error
 
         for index, position in enumerate(self._output_order):
             result = results[position]
