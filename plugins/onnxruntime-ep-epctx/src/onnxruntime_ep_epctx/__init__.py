@@ -125,6 +125,7 @@ def last_error() -> BaseException | None:
     there was none.
 
     onnxruntime goes on without an EP in some cases, and then this is the only trace.
+    Its traceback is a note, as frames would keep the host's sessions alive.
     """
     from onnxruntime_ep_epctx.library import bridge
 

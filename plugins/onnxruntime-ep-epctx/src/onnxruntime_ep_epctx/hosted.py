@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +100,7 @@ class HostedEp:
         }
         self._is_strict = self._options.pop(STRICT, "0") == "1"
         self._entries = entries
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._claims_any = False
         self._is_load = False
         self._stated_info = ""
@@ -129,7 +130,7 @@ class HostedEp:
             self._claims_any |= bool(claims)
             self._check_strict(copy)
         except Exception as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
-            self._failure = error
+            self._failure = drop_frames(error)
             claims = [Claim([0], drops_constants=False)][: len(copy.nodes)]
         for claim in claims:
             _add_claim(ort, info, [copy.nodes[i] for i in claim.nodes], claim)
@@ -286,6 +287,26 @@ class HostedEp:
         if not path and self._copy is not None:
             path = self._copy.path
         return ModelFolder(Path(path).parent) if path else None
+
+
+def drop_frames(error: BaseException) -> BaseException:
+    """Return a kept exception with its traceback as a note instead.
+
+    Frames lead to those of the host, whose session would then live as long as the
+    exception, and never end where the session's own EP keeps it.
+    """
+    text = "".join(traceback.format_exception(error)).rstrip()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and each.__traceback__ is not None:
+            each.__traceback__ = None
+            pending += (each.__cause__, each.__context__)
+
+    # An EP may raise one object again and again.
+    if not getattr(error, "__notes__", None):
+        error.add_note(text)
+    return error
 
 
 def _can_cross(value: Any) -> bool:

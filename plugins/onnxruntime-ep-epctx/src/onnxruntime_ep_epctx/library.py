@@ -31,7 +31,7 @@ from onnxruntime_ep_epctx.capi import (
     read_addresses,
     read_texts,
 )
-from onnxruntime_ep_epctx.hosted import HostedEp
+from onnxruntime_ep_epctx.hosted import HostedEp, drop_frames
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, HardwareDevice
@@ -128,7 +128,7 @@ def _guard(hook: Callable[..., None]) -> Callable[..., int]:
         try:
             hook(ort, key, *arguments)
         except BaseException as error:  # noqa: BLE001 - nothing may leave into C
-            bridge.last_error = error
+            bridge.last_error = drop_frames(error)
             return ort.make_status(_find_code(error, hook), describe_error(error))
         return 0
 
@@ -179,7 +179,8 @@ def load_records(
         try:
             loaded.append((record, default_registry.load(record)))
         except PluginError as error:
-            failure = bridge.last_error = error
+            failure = error
+            bridge.last_error = drop_frames(error)
             _log.warning("%s is not offered to onnxruntime: %s", record.name, error)
     if not loaded and failure is not None:
         raise failure
