@@ -24,6 +24,9 @@ from epctx_core.plugin import (
 )
 
 FAULTY = "FaultyExecutionProvider"
+HOOKED = "HookedExecutionProvider"
+CALLS = []
+"""Calls of the hooks of `HookedProvider`."""
 FAULTS = {}
 """Hook to the exception that it raises; "run" to a function of the right results that
 returns others or raises.
@@ -124,6 +127,48 @@ class FaultyProvider(ExecutionProvider):
         return results
 
 
+class HookedProvider(FaultyProvider):
+    """Has the other hooks, too, and a fault in each that is asked for."""
+
+    name = HOOKED
+    binary_suffix = "hooked"
+
+    @hookimpl
+    def on_run_start(self, tag):
+        _raise("on_run_start")
+        CALLS.append(["on_run_start", tag])
+
+    @hookimpl
+    def on_run_end(self, tag):
+        _raise("on_run_end")
+        CALLS.append(["on_run_end", tag])
+
+    @hookimpl
+    def set_dynamic_options(self, options):
+        _raise("set_dynamic_options")
+        CALLS.append(["set_dynamic_options", {**options}])
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        _raise("get_ep_context_nodes")
+        return super().get_ep_context_nodes(writer)
+
+    @hookimpl
+    def shutdown(self):
+        CALLS.append(["shutdown"])
+        _raise("shutdown")
+
+    @classmethod
+    def get_compatibility_info(cls, partitions, options):
+        _raise("get_compatibility_info")
+        return super().get_compatibility_info(partitions, options)
+
+    @classmethod
+    def validate_compatibility(cls, info, options):
+        _raise("validate_compatibility")
+        return super().validate_compatibility(info, options)
+
+
 X = np.arange(64, dtype=np.float32).reshape(2, 32) / 64
 
 
@@ -207,14 +252,14 @@ def is_right(session):
     return bool(np.allclose(run_once(session), expected, rtol=1e-5, atol=1e-5))
 
 
-def compile_model(path, to, *, embeds):
+def compile_model(path, to, *, embeds, ep=FAULTY, way=open_session):
     """Write a context model by a session; return its path."""
     entries = {
         "ep.context_enable": "1",
         "ep.context_file_path": str(to),
         "ep.context_embed_mode": str(int(embeds)),
     }
-    open_session(path, FAULTY, entries=entries)
+    way(path, ep, entries=entries)
     return str(to)
 
 

@@ -13,6 +13,7 @@ from programs import run_program
 
 FAULTY = "FaultyExecutionProvider"
 LABEL = f"{FAULTY} (registered by the host)"
+HOOKED = "HookedExecutionProvider (registered by the host)"
 WAYS = ("open_session", "open_by_name")
 """By devices, and by the name of the EP."""
 
@@ -102,6 +103,113 @@ def test_an_ep_that_is_not_available_says_why(hooks, way):
 
 def test_sessions_can_be_made_once_a_fault_is_gone(hooks):
     assert hooks["afterwards"] == [True, True]
+
+
+# -- faults of other hooks -----------------------------------------------------------------
+
+OTHER_HOOKS = """
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+offer(HookedProvider)
+fault = ZeroDivisionError("no tiles")
+context = compile_model(path, folder / "hooked.onnx", embeds=True, ep=HOOKED)
+validate = state.get_model_compatibility_for_ep_devices
+
+def note(hook, call, *arguments, **options):
+    FAULTS[hook] = fault
+    raised = attempt(call, *arguments, **options)
+    FAULTS.clear()
+    key = f"{hook} {way.__name__}"
+    found[key] = [raised, session.get_providers(), is_right(session)]
+
+for way in WAYS:
+    session = way(path, HOOKED)
+    note("on_run_start", run_once, session)
+    note("on_run_end", run_once, session)
+    note("set_dynamic_options", session.set_ep_dynamic_options, {"ep.dynamic.pace": "2"})
+    for hook in ("get_ep_context_nodes", "get_compatibility_info"):
+        out = folder / "out.onnx"
+        note(hook, compile_model, path, out, embeds=True, ep=HOOKED, way=way)
+        found[f"{hook} {way.__name__}"].append(out.exists())
+    note("validate_compatibility", way, context, HOOKED)
+
+devices = list_devices(HOOKED)
+FAULTS["validate_compatibility"] = fault
+found["validate"] = attempt(validate, devices, "made by version 1")
+FAULTS.clear()
+texts = ("made by version 1", "made by version 2")
+found["verdicts"] = [validate(devices, text).name for text in texts]
+
+CALLS.clear()
+options = onnxruntime.RunOptions()
+options.add_run_config_entry("a", "b")
+options.logid = "the tag"
+session.set_ep_dynamic_options({"ep.dynamic.pace": "2"})
+session.run(None, {"x": X}, options)
+FAULTS["shutdown"] = fault
+del session
+found["calls"] = CALLS
+FAULTS.clear()
+"""
+
+
+@pytest.fixture(scope="module")
+def other_hooks(folder):
+    return find_failures(OTHER_HOOKS, folder)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("hook", ["on_run_start", "on_run_end"])
+def test_a_fault_of_a_hook_around_runs_does_not_move_the_session_to_the_cpu(
+    other_hooks, hook, way
+):
+    (kind, message), providers, works = other_hooks[f"{hook} {way}"]
+
+    assert kind == "RuntimeException"
+    assert f"{HOOKED} failed in {hook}: ZeroDivisionError: no tiles" in message
+    assert providers[0] == "HookedExecutionProvider"
+    assert works
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        # onnxruntime's Python API has no other exception for this call.
+        ("set_dynamic_options", "RuntimeError"),
+        ("get_ep_context_nodes", "EPFail"),
+        ("get_compatibility_info", "EPFail"),
+        ("validate_compatibility", "EPFail"),
+    ],
+)
+def test_a_fault_of_another_hook_is_raised_by_the_call_that_needs_it(
+    other_hooks, hook, expected, way
+):
+    (kind, message), providers, works, *is_written = other_hooks[f"{hook} {way}"]
+
+    assert kind == expected
+    assert f"{HOOKED} failed in {hook}: ZeroDivisionError: no tiles" in message
+    assert providers[0] == "HookedExecutionProvider"
+    assert works
+    assert not any(is_written)
+
+
+def test_a_fault_of_a_validation_that_onnxruntime_asks_for_names_the_ep(other_hooks):
+    _, message = other_hooks["validate"]
+
+    assert f"{HOOKED} failed in validate_compatibility: ZeroDivision" in message
+    assert other_hooks["verdicts"] == ["EP_SUPPORTED_OPTIMAL", "EP_UNSUPPORTED"]
+
+
+def test_hooks_are_called_once_with_their_arguments_and_a_fault_at_the_end_is_survived(
+    other_hooks,
+):
+    assert other_hooks["calls"] == [
+        ["set_dynamic_options", {"pace": "2"}],
+        ["on_run_start", "the tag"],
+        ["on_run_end", "the tag"],
+        ["shutdown"],
+    ]
 
 
 # -- options -------------------------------------------------------------------------------

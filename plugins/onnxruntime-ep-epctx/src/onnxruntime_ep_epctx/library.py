@@ -146,7 +146,8 @@ def _find_code(error: BaseException, hook: Callable[..., None]) -> int:
     elif hook is _run:
         code = _RUNTIME_EXCEPTION
     # onnxruntime's Python API answers an EP's failure in a run from the CPU.
-    return _RUNTIME_EXCEPTION if hook is _run and code == _EP_FAIL else code
+    is_run = hook in (_run, _start_run, _end_run)
+    return _RUNTIME_EXCEPTION if is_run and code == _EP_FAIL else code
 
 
 def describe_error(error: BaseException) -> str:
