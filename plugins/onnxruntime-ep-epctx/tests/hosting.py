@@ -33,7 +33,7 @@ returns others or raises.
 """
 LEVELS = []
 """Values of the option `level` of the instances so far."""
-OPERATORS = {"MatMul": np.matmul, "Mul": np.multiply}
+OPERATORS = {"MatMul": np.matmul, "Mul": np.multiply, "Neg": np.negative}
 
 
 def _raise(hook):
@@ -59,11 +59,12 @@ def _make_run(rows, inputs, outputs, weights):
 
 
 class FaultyProvider(ExecutionProvider):
-    """Takes MatMul and Mul, and has each fault that `FAULTS` asks for."""
+    """Takes some operators, and has each fault that `FAULTS` asks for."""
 
     name = FAULTY
     vendor = "tests"
     binary_suffix = "faulty"
+    takes = ("MatMul", "Mul")
     options = (ProviderOption("level", int, default=1, choices=(1, 2), doc="A level."),)
 
     def __init__(self, context):
@@ -91,7 +92,7 @@ class FaultyProvider(ExecutionProvider):
     @hookimpl
     def get_capability(self, graph):
         _raise("get_capability")
-        return supported_partitions(graph, lambda node: node.op_type in OPERATORS)
+        return supported_partitions(graph, lambda node: node.op_type in self.takes)
 
     @hookimpl
     def compile(self, partitions):

@@ -212,6 +212,79 @@ def test_hooks_are_called_once_with_their_arguments_and_a_fault_at_the_end_is_su
     ]
 
 
+# -- what cannot be claimed ----------------------------------------------------------------
+
+CLAIMS = """
+class SecondProvider(FaultyProvider):
+    name = "SecondExecutionProvider"
+    takes = ("Neg",)
+
+    @hookimpl
+    def get_capability(self, graph):
+        hosting._raise("second")
+        return super().get_capability(graph)
+
+offer(SecondProvider)
+
+def open_both(path):
+    options = onnxruntime.SessionOptions()
+    for ep in (FAULTY, SecondProvider.name):
+        options.add_provider_for_devices(list_devices(ep), {})
+    return onnxruntime.InferenceSession(path, options)
+
+found["both"] = is_right(open_both(path))
+FAULTS["second"] = ZeroDivisionError("no tiles")
+found["second"] = run_attempt(open_both, path)
+FAULTS.clear()
+
+for hook in ("constructor", "get_capability", "compile"):
+    FAULTS[hook] = KeyboardInterrupt()
+    found[hook] = [run_attempt(way, path, FAULTY) for way in WAYS]
+    FAULTS.clear()
+
+dynamic = make_model(folder / "names.onnx", shape=("nn", 32))
+data = pathlib.Path(dynamic).read_bytes()
+for name in ("nn", "n1", "v1"):
+    model = folder / "named.onnx"
+    model.write_bytes(data.replace(name.encode(), bytes([255, 254])))
+    found[name] = [run_attempt(way, str(model), FAULTY) for way in WAYS]
+    found[f"{name} last"] = repr(bridge.last_error())
+"""
+
+
+@pytest.fixture(scope="module")
+def claims(folder):
+    return find_failures(CLAIMS, folder)
+
+
+def test_a_fault_behind_the_claims_of_another_ep_is_raised(claims):
+    kind, message = claims["second"]
+
+    assert claims["both"]
+    assert kind == "EPFail"
+    assert "SecondExecutionProvider (registered by the host) failed in" in message
+    assert "ZeroDivisionError: no tiles" in message
+
+
+@pytest.mark.parametrize("hook", ["constructor", "get_capability", "compile"])
+def test_ctrl_c_while_a_session_is_made_does_not_make_it_on_the_cpu(claims, hook):
+    for kind, message in claims[hook]:
+        assert kind == "Fail"
+        assert "KeyboardInterrupt" in message
+
+
+@pytest.mark.parametrize("name", ["n1", "v1"])
+def test_names_that_no_ep_can_read_are_refused(claims, name):
+    for kind, message in claims[name]:
+        assert kind == "InvalidGraph"
+        assert "a name in the model is not UTF-8" in message
+
+
+def test_a_dimension_may_have_any_name(claims):
+    assert claims["nn"] == [None, None]
+    assert "KeyboardInterrupt" in claims["nn last"]
+
+
 # -- options -------------------------------------------------------------------------------
 
 OPTIONS = """

@@ -170,6 +170,55 @@ def run_threads(targets):
 """
 
 
+def test_a_run_may_make_run_and_release_another_session(tmp_path):
+    text = """
+single = make_model(sys.argv[1] + "/single.onnx", operators=("MatMul",))
+other = [open_session(single, FAULTY)]
+session = open_session(path, FAULTY)
+right = []
+
+def run_others(given, results, targets):
+    del FAULTS["run"]
+    other.clear()
+    right.append(is_right(open_session(path, FAULTY)))
+    if targets is None:
+        return results
+    for target, result in zip(targets, results):
+        target[...] = result
+    return targets
+
+FAULTS["run"] = run_others
+print(is_right(session), right, is_right(session))
+"""
+    assert run_hosted(text, tmp_path) == "True [True] True"
+
+
+def test_a_registration_comes_and_goes_while_sessions_run(tmp_path):
+    text = """
+session = open_session(path, FAULTY)
+right = []
+ended = []
+
+def run():
+    right.append(is_right(session))
+    while not ended:
+        right.append(is_right(session))
+
+def register():
+    try:
+        for _ in range(20):
+            onnxruntime.unregister_execution_provider_library(f"epctx.{FAULTY}")
+            bridge.register([FAULTY])
+            right.append(is_right(open_session(path, FAULTY)))
+    finally:
+        ended.append(1)
+
+run_threads([run, run, register])
+print(len(right) > 21, all(right))
+"""
+    assert run_hosted(THREADS + text, tmp_path) == "True True"
+
+
 @pytest.mark.parametrize(("threads", "runs"), [(4, 1000), (64, 50)])
 def test_one_session_runs_in_many_threads(threads, runs, tmp_path):
     text = f"""

@@ -13,6 +13,7 @@ from epctx_core import SessionOptions, default_registry
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
+    InvalidGraph,
     RuntimeException,
 )
 from epctx_core.ext import (
@@ -120,20 +121,19 @@ class HostedEp:
             graph: its graph.
             info: gets the claims.
         """
-        copy = self._copy = read_graph(ort, graph)
-        # onnxruntime's Python API does not ask before it loads.
-        key = f"ep_compatibility_info.{self.name}"
-        self._stated_info = read_metadata(ort, graph, key)
-        claims: list[Claim] = []
         try:
+            copy = self._copy = self._read(ort, graph)
+            nodes = copy.nodes
             claims = list(self._find_claims(copy))
             self._claims_any |= bool(claims)
             self._check_strict(copy)
-        except Exception as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
+        except BaseException as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
             self._failure = drop_frames(error)
-            claims = [Claim([0], drops_constants=False)][: len(copy.nodes)]
+            # Each by itself: some may be another EP's already.
+            nodes = [*filter(None, ort.list_members("Graph", "Nodes", graph))]
+            claims = [Claim([i], drops_constants=False) for i in range(len(nodes))]
         for claim in claims:
-            _add_claim(ort, info, [copy.nodes[i] for i in claim.nodes], claim)
+            _add_claim(ort, info, [nodes[i] for i in claim.nodes], claim)
 
     def compile(self, ort: Onnxruntime, fused: Sequence[Address]) -> list[Kernel]:
         """Compile or load what was claimed; return a kernel for each fused node.
@@ -183,6 +183,19 @@ class HostedEp:
 
     # -- stages
     # ---------------------------------------------------------------------------------
+
+    def _read(self, ort: Onnxruntime, graph: Address) -> GraphCopy:
+        # onnxruntime's Python API does not ask before it loads.
+        key = f"ep_compatibility_info.{self.name}"
+        self._stated_info = read_metadata(ort, graph, key)
+        try:
+            return read_graph(ort, graph)
+        except UnicodeError as error:
+            raise InvalidGraph(
+                f"a name in the model is not UTF-8: {error}.",
+                ep=self.name,
+                hint="Export the model again with other names.",
+            ) from error
 
     def _find_claims(self, copy: GraphCopy) -> Iterator[Claim]:
         if not copy.nodes:
