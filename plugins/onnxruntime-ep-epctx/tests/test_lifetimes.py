@@ -21,6 +21,19 @@ OFFER = """
 offer()
 """
 
+MEMORY = """
+from onnxruntime_ep_epctx import library
+
+def count():
+    gc.collect()
+    return len(library.bridge._objects)
+
+def measure():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+"""
+
 
 def run_hosted(text, folder, **arguments):
     """Run a program that has a model and an EP; return its output."""
@@ -40,7 +53,7 @@ KEPT = {
         "thread.start(); thread.join(); thread.kept = session"
     ),
     "an EP's fault": "FAULTS['kept'] = session; del session",
-    "the frame of an exception": "attempt(lambda kept: 1 / 0, session)",
+    "an exception": "sys.last_value = ValueError(session); del session",
 }
 
 
@@ -82,6 +95,23 @@ session = open_session(path, FAULTY)
     ]
 
 
+def test_a_run_that_never_ends_does_not_keep_the_process(tmp_path):
+    text = """
+inside = threading.Event()
+
+def wait(*_):
+    inside.set()
+    threading.Event().wait()
+
+FAULTS["run"] = wait
+session = open_session(path, FAULTY)
+threading.Thread(target=run_once, args=[session], daemon=True).start()
+assert inside.wait(100)
+print("ends")
+"""
+    assert run_hosted(text, tmp_path) == "ends"
+
+
 # -- registrations -------------------------------------------------------------------------
 
 
@@ -104,6 +134,20 @@ print(json.dumps(found))
     found = json.loads(run_hosted(text, tmp_path))
 
     assert found == [0, True, 1, True] * 5 + [True]
+
+
+def test_a_session_runs_and_is_released_after_its_registration(tmp_path):
+    text = """
+before = count()
+session = open_session(path, FAULTY)
+onnxruntime.unregister_execution_provider_library(f"epctx.{FAULTY}")
+# Takes what has been freed, of whatever size.
+junk = [bytes([255]) * size for size in range(16, 2000) for _ in range(3)]
+print(is_right(session))
+del session
+print(count() - before)
+"""
+    assert run_hosted(MEMORY + text, tmp_path).splitlines() == ["True", "0"]
 
 
 def test_two_registrations_of_one_ep_have_a_device_each(tmp_path):
@@ -347,19 +391,6 @@ print(os.waitpid(child, 0)[1], is_right(session))
 
 
 # -- memory --------------------------------------------------------------------------------
-
-MEMORY = """
-from onnxruntime_ep_epctx import library
-
-def count():
-    gc.collect()
-    return len(library.bridge._objects)
-
-def measure():
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-"""
 
 
 def test_what_onnxruntime_releases_is_forgotten(tmp_path):
