@@ -489,14 +489,17 @@ static const char *start_python(void)
     }
 
     dladdr((void *)start_python, &self);
+    /* In names of its own: PyRun_SimpleString runs in the host's __main__. */
     snprintf(code, sizeof code,
+             "exec(r\"\"\"\n"
              "import os, site, sys\n"
              "here = os.path.dirname(os.path.dirname(r'''%s'''))\n"
              "for folder in (here, *filter(None, os.environ.get('EPCTX_SITE', '').split(os.pathsep))):\n"
              "    if folder not in sys.path:\n"
              "        site.addsitedir(folder)\n"
              "from onnxruntime_ep_epctx.library import attach\n"
-             "attach()\n",
+             "attach()\n"
+             "\"\"\", {})\n",
              self.dli_fname);
     bool is_ours = !is_initialized();
     if (is_ours)

@@ -81,16 +81,24 @@ def register(names: Iterable[str] | None = None) -> list[str]:
     Raises:
         InvalidArgument: no such EP is installed.
         NoSuchFile: see `get_library_path`.
+        PluginError: an EP that was named is broken, or all of them are. Otherwise
+            those that are broken are logged, and `last_error` has the reason.
     """
     import onnxruntime
 
     from epctx_core import default_registry
-    from onnxruntime_ep_epctx.library import REGISTRATION
+    from onnxruntime_ep_epctx.library import REGISTRATION, list_records, load_records
 
     path = get_library_path()
-    eps = get_ep_names()
-    if names is not None:
-        eps = [default_registry.resolve(name).name for name in names]
+    if names is None:
+        loaded = load_records(list_records())
+        eps = list(dict.fromkeys(record.name for record, _ in loaded))
+    else:
+        records = [default_registry.resolve(name) for name in names]
+        for record in records:
+            default_registry.load(record)
+        eps = [record.name for record in records]
+    offered = []
     for ep in eps:
         if ep in _BUILT_IN:
             _log.info(
@@ -98,9 +106,18 @@ def register(names: Iterable[str] | None = None) -> list[str]:
                 "EP of its own, and runs the model on the CPU",
                 ep,
             )
-        if ep not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
-            onnxruntime.register_execution_provider_library(f"{REGISTRATION}{ep}", path)
-    return eps
+        try:
+            if ep not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
+                onnxruntime.register_execution_provider_library(
+                    f"{REGISTRATION}{ep}", path
+                )
+        except Exception as error:
+            if names is not None:
+                raise
+            _log.warning("%s is not offered to onnxruntime: %s", ep, error)
+        else:
+            offered.append(ep)
+    return offered
 
 
 def last_error() -> BaseException | None:
@@ -108,6 +125,7 @@ def last_error() -> BaseException | None:
     there was none.
 
     onnxruntime goes on without an EP in some cases, and then this is the only trace.
+    Its traceback is a note, as frames would keep the host's sessions alive.
     """
     from onnxruntime_ep_epctx.library import bridge
 

@@ -246,7 +246,8 @@ class _Reader:
             if length >= 0:
                 found.shape.dim.add(dim_value=length)
             else:
-                found.shape.dim.add(dim_param=(name or b"").decode() or None)
+                text = (name or b"").decode(errors="backslashreplace")
+                found.shape.dim.add(dim_param=text or None)
         return found
 
     def _read_node(

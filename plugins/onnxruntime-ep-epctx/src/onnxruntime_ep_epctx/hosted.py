@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from epctx_core import SessionOptions, default_registry
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
+    InvalidGraph,
     RuntimeException,
 )
 from epctx_core.ext import (
@@ -37,7 +39,7 @@ from onnxruntime_ep_epctx.graph import (
     read_graph,
     read_metadata,
 )
-from onnxruntime_ep_epctx.runs import Kernel
+from onnxruntime_ep_epctx.runs import Kernel, Step
 
 if TYPE_CHECKING:
     from epctx_core import PluginRecord
@@ -108,7 +110,7 @@ class HostedEp:
         }
         self._is_strict = self._options.pop(STRICT, "0") == "1"
         self._entries = entries
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._claims_any = False
         self._is_load = False
         self._stated_info = ""
@@ -133,20 +135,19 @@ class HostedEp:
             graph: its graph.
             info: gets the claims.
         """
-        copy = self._copy = read_graph(ort, graph)
-        # onnxruntime's Python API does not ask before it loads.
-        key = f"ep_compatibility_info.{self.name}"
-        self._stated_info = read_metadata(ort, graph, key)
-        claims: list[Claim] = []
         try:
+            copy = self._copy = self._read(ort, graph)
+            nodes = copy.nodes
             claims = list(self._find_claims(copy))
             self._claims_any |= bool(claims)
             self._check_strict(copy)
-        except Exception as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
-            self._failure = error
-            claims = [Claim([0], drops_constants=False)][: len(copy.nodes)]
+        except BaseException as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
+            self._failure = drop_frames(error)
+            # Each by itself: some may be another EP's already.
+            nodes = [*filter(None, ort.list_members("Graph", "Nodes", graph))]
+            claims = [Claim([i], drops_constants=False) for i in range(len(nodes))]
         for claim in claims:
-            _add_claim(ort, info, [copy.nodes[i] for i in claim.nodes], claim)
+            _add_claim(ort, info, [nodes[i] for i in claim.nodes], claim)
 
     def compile(self, ort: Onnxruntime, fused: Sequence[Address]) -> list[Kernel]:
         """Compile or load what was claimed; return a kernel for each fused node.
@@ -196,6 +197,19 @@ class HostedEp:
 
     # -- stages
     # ---------------------------------------------------------------------------------
+
+    def _read(self, ort: Onnxruntime, graph: Address) -> GraphCopy:
+        # onnxruntime's Python API does not ask before it loads.
+        key = f"ep_compatibility_info.{self.name}"
+        self._stated_info = read_metadata(ort, graph, key)
+        try:
+            return read_graph(ort, graph)
+        except UnicodeError as error:
+            raise InvalidGraph(
+                f"a name in the model is not UTF-8: {error}.",
+                ep=self.name,
+                hint="Export the model again with other names.",
+            ) from error
 
     def _find_claims(self, copy: GraphCopy) -> Iterator[Claim]:
         if not copy.nodes:
@@ -294,9 +308,7 @@ class HostedEp:
         for node in nodes:
             step = by_output[node.outputs[0]]
             kernel = Kernel(
-                run=step.run,
-                inputs=step.inputs,
-                outputs=step.outputs,
+                Step(step.run, step.inputs, step.outputs, step.label),
                 given=node.inputs,
                 wanted=node.outputs,
                 types=types,
@@ -310,6 +322,26 @@ class HostedEp:
         if not path and self._copy is not None:
             path = self._copy.path
         return ModelFolder(Path(path).parent) if path else None
+
+
+def drop_frames(error: BaseException) -> BaseException:
+    """Return a kept exception with its traceback as a note instead.
+
+    Frames lead to those of the host, whose session would then live as long as the
+    exception, and never end where the session's own EP keeps it.
+    """
+    text = "".join(traceback.format_exception(error)).rstrip()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
+        if each is not None and each.__traceback__ is not None:
+            each.__traceback__ = None
+            pending += (each.__cause__, each.__context__)
+
+    # An EP may raise one object again and again.
+    if not getattr(error, "__notes__", None):
+        error.add_note(text)
+    return error
 
 
 def _can_cross(value: Any) -> bool:
@@ -344,10 +376,9 @@ def _make_idle_kernel(ep: str, node: FusedNode) -> Kernel:
         raise RuntimeException(f"{ep} compiled {node.name!r} and has not loaded it.")
 
     unknown = TensorType(None, None)
+    step = Step(run, node.inputs, node.outputs, ep)
     return Kernel(
-        run=run,
-        inputs=node.inputs,
-        outputs=node.outputs,
+        step,
         given=node.inputs,
         wanted=node.outputs,
         types=lambda _: unknown,

@@ -13,7 +13,8 @@ import logging
 import re
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from onnxruntime_ep_epctx.capi import (
     read_texts,
     store_addresses,
 )
-from onnxruntime_ep_epctx.hosted import HostedEp
+from onnxruntime_ep_epctx.hosted import HostedEp, drop_frames
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider, HardwareDevice
@@ -46,6 +47,10 @@ REGISTRATION = "epctx."
 _FAIL = 1
 _RUNTIME_EXCEPTION = 6
 _EP_FAIL = 11
+_LAST_CODE = 14
+"""Last `OrtErrorCode` that onnxruntime's Python API has an exception of its own for; at
+a RuntimeError it makes the session again, on the CPU.
+"""
 _ATTRIBUTES: dict[int, int] = {
     AttributeProto.INT: 1,
     AttributeProto.FLOAT: 3,
@@ -129,7 +134,8 @@ def _guard(hook: Callable[..., None]) -> Callable[..., int]:
         try:
             hook(find_onnxruntime(api), key, *arguments)
         except BaseException as error:  # noqa: BLE001 - nothing may leave into C
-            return _fail(api, error)
+            is_run = hook in (_start_run, _end_run)
+            return _fail(api, error, in_run=is_run)
         return 0
 
     return call
@@ -137,10 +143,12 @@ def _guard(hook: Callable[..., None]) -> Callable[..., int]:
 
 def _fail(api: Address, error: BaseException, *, in_run: bool = False) -> Address:
     """Return an exception as a status."""
-    bridge.last_error = error
+    bridge.last_error = drop_frames(error)
     code = _RUNTIME_EXCEPTION if in_run else _FAIL
     if isinstance(error, (StatusError, EpctxError)):
         code = int(error.code)
+    if code > _LAST_CODE:
+        code = _EP_FAIL
     # onnxruntime's Python API answers an EP's failure in a run from the CPU.
     if in_run and code == _EP_FAIL:
         code = _RUNTIME_EXCEPTION
@@ -160,22 +168,50 @@ def describe_error(error: BaseException) -> str:
 
 def list_records() -> list[PluginRecord]:
     """Return the EPs that onnxruntime can have: not those that are its own already."""
+    return [record for record in _list_known() if record.usable]
+
+
+def load_records(
+    records: Iterable[PluginRecord],
+) -> list[tuple[PluginRecord, type[ExecutionProvider]]]:
+    """Return EPs and their classes; one that is broken hides no other.
+
+    Raises:
+        PluginError: all of them are broken.
+    """
+    loaded = []
+    failure: PluginError | None = None
+    for record in records:
+        try:
+            loaded.append((record, default_registry.load(record)))
+        except PluginError as error:
+            failure = error
+            bridge.last_error = drop_frames(error)
+            _log.warning("%s is not offered to onnxruntime: %s", record.name, error)
+    if not loaded and failure is not None:
+        raise failure
+    return loaded
+
+
+def _list_known() -> list[PluginRecord]:
     return [
         record
         for record in default_registry.records()
-        if record.usable
-        and record.finder is None
+        if record.finder is None
         and record.distribution != "epctx-onnxruntime"
         and record.name != "CPUExecutionProvider"
     ]
 
 
 def _select(registration: str) -> list[PluginRecord]:
-    """Return the EPs of a registration: the one that it names, else all."""
+    """Return the EPs of a registration: the one that it names, else all.
+
+    One that cannot be used is named, too: others are not registered in its place.
+    """
     asked = registration.removesuffix(".virtual").removeprefix(REGISTRATION)
-    records = list_records()
     named = {record.key for record in default_registry.find(asked)}
-    return [record for record in records if record.key in named] or records
+    known = [record for record in _list_known() if record.key in named]
+    return [record for record in known if record.usable] or known or list_records()
 
 
 def _make_factories(
@@ -189,18 +225,10 @@ def _make_factories(
 ) -> None:
     name = ctypes.string_at(registration).decode(errors="replace")
     factories = []
-    for record in _select(name):
-        try:
-            factory = _Factory(record, default_registry.load(record))
-        except PluginError as error:
-            # One that is broken hides no other.
-            bridge.last_error = error
-            _log.warning("%s is not offered to onnxruntime: %s", record.name, error)
-            continue
+    for record, cls in load_records(_select(name)):
+        factory = _Factory(record, cls)
         factory.make(ort)
         factories.append(factory.address)
-    if not factories and bridge.last_error is not None:
-        raise bridge.last_error
     store_addresses(made, factories[:most])
     ctypes.c_size_t.from_address(count).value = min(len(factories), most)
 
@@ -270,7 +298,8 @@ def _list_devices(
     count: Address,
 ) -> None:
     factory: _Factory = bridge.get(key)
-    offered = [*factory.cls.devices()][:most]
+    with _blame(factory.record, "devices"):
+        offered = [*factory.cls.devices()][:most]
     devices = [factory.make_device(ort, device) for device in offered]
     store_addresses(made, devices)
     ctypes.c_size_t.from_address(count).value = len(devices)
@@ -283,11 +312,24 @@ def _validate_compatibility(
     verdict: Address,
     *_: int,
 ) -> None:
-    cls = bridge.get(key).cls
-    options = {option.name: option.default for option in cls.options}
+    factory: _Factory = bridge.get(key)
+    options = {option.name: option.default for option in factory.cls.options}
     info = ctypes.string_at(text).decode(errors="replace")
-    found = cls.validate_compatibility(info, options)
-    ctypes.c_int.from_address(verdict).value = int(found)
+    with _blame(factory.record, "validate_compatibility"):
+        found = int(factory.cls.validate_compatibility(info, options))
+    ctypes.c_int.from_address(verdict).value = found
+
+
+@contextmanager
+def _blame(record: PluginRecord, method: str) -> Iterator[None]:
+    """Attribute an exception of a class method to the EP."""
+    try:
+        yield
+    except EpctxError:
+        raise
+    except Exception as error:
+        message = f"{record.label} failed in {method}: {describe_error(error)}."
+        raise PluginError(message, ep=record.name, hook=method) from error
 
 
 # -- EPs of sessions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from epctx_core.errors import RuntimeException
+from epctx_core.errors import EpctxError, RuntimeException
 from epctx_core.plugin.protos import tensor_dtype_to_np_dtype
 from onnxruntime_ep_epctx.capi import find_onnxruntime
 from onnxruntime_ep_epctx.graph import view_memory
@@ -44,6 +44,21 @@ class _TensorFacts(NamedTuple):
         return cls(dtype, cast("tuple[int, ...]", shape), is_known)
 
 
+class Step(NamedTuple):
+    """Partition as its EP runs it.
+
+    Attributes:
+        run: the EP's.
+        inputs, outputs: names in the partition's order.
+        label: the EP and its distribution, for messages.
+    """
+
+    run: Callable[[Sequence[Any], Any], Sequence[Any]]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    label: str
+
+
 class Kernel:
     """Partition as onnxruntime runs it.
 
@@ -51,8 +66,7 @@ class Kernel:
     they are matched by name.
 
     Args:
-        run: the EP's.
-        inputs, outputs: names in the partition's order.
+        step: the partition.
         given: names of the fused node's inputs, in onnxruntime's order.
         wanted: those of its outputs.
         types: types of values, as far as they are proven.
@@ -60,23 +74,23 @@ class Kernel:
 
     def __init__(
         self,
+        step: Step,
         *,
-        run: Callable[[Sequence[Any], Any], Sequence[Any]],
-        inputs: Sequence[str],
-        outputs: Sequence[str],
         given: Sequence[str],
         wanted: Sequence[str],
         types: Callable[[str], TensorType],
     ) -> None:
-        self._run = run
-        self._input_order = [given.index(name) if name else -1 for name in inputs]
-        self._output_order = [outputs.index(name) for name in wanted]
+        self._run = step.run
+        self._label = step.label
+        self._input_order = [given.index(name) if name else -1 for name in step.inputs]
+        self._output_order = [step.outputs.index(name) for name in wanted]
 
         # Known before a run, or not.
         self._inputs = [_TensorFacts.of(types(name)) for name in given]
         self._outputs = [_TensorFacts.of(types(name)) for name in wanted]
         self.input_count = len(given)
         self.output_count = len(wanted)
+        self._result_count = len(step.outputs)
         self.has_static_inputs = all(each.is_known for each in self._inputs)
         self.has_static_outputs = all(each.is_known for each in self._outputs)
         self._input_words = ctypes.c_int64 * (_WORDS * len(given))
@@ -113,29 +127,40 @@ class Kernel:
             outputs: addresses of the outputs, if their shapes are known.
 
         Raises:
-            RuntimeException: the EP gave another type or shape than it should.
+            RuntimeException: the EP failed, or gave another type or shape than it
+                should.
         """
         arrays = [*self._read_inputs(inputs), None]
         ordered = [arrays[i] for i in self._input_order]
         if not self.has_static_outputs:
-            results = self._run(ordered, None)
+            results = self._run_step(ordered, None)
+            ort = find_onnxruntime(api)
             for index, position in enumerate(self._output_order):
                 result = results[position]
-                target = self._make_output(
-                    find_onnxruntime(api), context, index, result
-                )
+                target = self._make_output(ort, context, index, result)
                 np.copyto(target, result, casting="no")
             return
 
         targets = self._view_outputs(outputs)
-        given: list[Any] = [None] * len(targets)
+        # onnxruntime may want fewer than the partition gives.
+        given: list[Any] = [None] * self._result_count
         for index, position in enumerate(self._output_order):
             given[position] = targets[index]
-        results = self._run(ordered, given)
+        results = self._run_step(ordered, given)
         for index, position in enumerate(self._output_order):
             # Most EPs write where they are told to.
             if results[position] is not targets[index]:
                 np.copyto(targets[index], results[position], casting="no")
+
+    def _run_step(self, inputs: list[Any], outputs: list[Any] | None) -> Sequence[Any]:
+        try:
+            return self._run(inputs, outputs)
+        except (EpctxError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise RuntimeException(
+                f"{self._label} failed in run: {type(error).__name__}: {error}."
+            ) from error
 
     def _read_inputs(self, address: Address) -> list[Any]:
         words = self._input_words.from_address(address)
