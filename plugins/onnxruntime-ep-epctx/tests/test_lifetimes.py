@@ -26,7 +26,7 @@ from onnxruntime_ep_epctx import library
 
 def count():
     gc.collect()
-    return len(library.bridge._objects)
+    return len(library.bridge.objects)
 
 def measure():
     gc.collect()
