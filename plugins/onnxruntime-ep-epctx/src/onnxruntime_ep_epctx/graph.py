@@ -82,7 +82,7 @@ def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
     is_subgraph = bool(ort.get("Graph_GetParentNode", address))
     graph = reader.read(address)
     if is_subgraph:
-        _add_captured(graph, reader.types)
+        _add_captured(graph, reader)
     version = ort.get("Graph_GetOnnxIRVersion", address, result=ctypes.c_int64)
     model = ModelProto(ir_version=min(version, _IR_VERSION), graph=graph)
     for domain, number in _list_opsets(ort, address).items():
@@ -150,14 +150,21 @@ def _list_opsets(ort: Onnxruntime, graph: Address) -> dict[str, int]:
     }
 
 
-def _add_captured(graph: GraphProto, types: Mapping[str, TypeProto]) -> None:
-    """Make the values of the scopes around a subgraph its inputs."""
+def _add_captured(graph: GraphProto, reader: _Reader) -> None:
+    """Make the values of the scopes around a subgraph its inputs; constants, which are
+    no inputs of fused nodes, its initializers.
+    """
     known = {value.name for value in graph.input}
     known.update(weight.name for weight in graph.initializer)
     known.update(name for node in graph.node for name in node.output)
     for name in dict.fromkeys(_list_read(graph)):
-        if name and name not in known:
-            graph.input.append(ValueInfoProto(name=name, type=types.get(name)))
+        if not name or name in known:
+            continue
+        weight = reader.read_constant(name)
+        if weight is not None:
+            graph.initializer.append(weight)
+        else:
+            graph.input.append(ValueInfoProto(name=name, type=reader.types.get(name)))
 
 
 def _list_read(graph: GraphProto) -> Iterator[str]:
@@ -180,6 +187,7 @@ class _Reader:
         weights: see `GraphCopy`.
         types: types of all values, by name.
         domains: those of all nodes.
+        read_values: addresses of the values that nodes read, by name.
     """
 
     def __init__(self, ort: Onnxruntime) -> None:
@@ -188,6 +196,7 @@ class _Reader:
         self.weights: dict[str, np.ndarray] = {}
         self.types: dict[str, TypeProto] = {}
         self.domains: set[str] = set()
+        self.read_values: dict[str, Address] = {}
 
     def read(self, address: Address, *, is_inner: bool = False) -> GraphProto:
         """Return a graph."""
@@ -212,6 +221,18 @@ class _Reader:
             values.pop(each.name, None)
         graph.value_info.extend(v for v in values.values() if v.HasField("type"))
         return graph
+
+    def read_constant(self, name: str) -> TensorProto | None:
+        """Return a constant initializer that a node reads, of the graph or one around
+        it; None if the value is none.
+        """
+        value = self.read_values.get(name)
+        if value is None or not self.ort.get(
+            "ValueInfo_IsConstantInitializer", value, result=ctypes.c_bool
+        ):
+            return None
+        tensor = self.ort.get("ValueInfo_GetInitializerValue", value)
+        return self._read_tensor(tensor, name, is_copied=False) if tensor else None
 
     def _read_values(self, members: str, graph: Address) -> Iterator[ValueInfoProto]:
         for value in filter(None, self.ort.list_members("Graph", members, graph)):
@@ -262,7 +283,10 @@ class _Reader:
         )
         self.domains.add(node.domain)
         for value in ort.list_members("Node", "Inputs", address):
-            node.input.append(self._read_value(value).name if value else "")
+            node.input.append("")
+            if value:
+                name = node.input[-1] = self._read_value(value).name
+                self.read_values[name] = value
         for value in ort.list_members("Node", "Outputs", address):
             node.output.append("")
             if value:
