@@ -19,6 +19,7 @@ from epctx_core import (
     OrtExternalInitializerInfo,
     SessionOptions,
 )
+from epctx_core.errors import InvalidArgument
 from epctx_core.plugin.protos import (
     GraphProto,
     ModelProto,
@@ -108,6 +109,50 @@ def find_context_nodes(model: ModelProto, cls: type[ExecutionProvider]) -> list[
     ]
 
 
+def find_free_node(model: ModelProto) -> int:
+    """Return the index of a node that an EP can claim to be heard: an EPContext node,
+    which onnxruntime leaves to no other, or one that no EP before it has compiled.
+    """
+    nodes = model.graph.node
+    free = [i for i, node in enumerate(nodes) if not node.domain.endswith("Provider")]
+    compiled = [i for i in free if nodes[i].op_type == "EPContext"]
+    return (compiled or free or [0])[0]
+
+
+def pass_on(
+    copy: GraphCopy,
+    fused: Sequence[FusedNode],
+    entries: Mapping[str, str],
+    compatibility_info: str,
+) -> ContextNodes:
+    """Return EPContext nodes of a context model for another one.
+
+    Raises:
+        InvalidArgument: their files lie in another folder than that one.
+    """
+    by_output = {name: node for node in copy.model.graph.node for name in node.output}
+    nodes = []
+    for each in fused:
+        node = NodeProto()
+        node.CopyFrom(by_output[each.outputs[0]])
+        node.name = each.name
+        nodes.append(node)
+
+    files = {Path(copy.path), Path(entries.get("ep.context_file_path", ""))}
+    if any(map(_is_external, nodes)) and len({f.parent.resolve() for f in files}) > 1:
+        raise InvalidArgument(
+            "the model is compiled already, and its payloads lie in another folder "
+            "than the one to be written.",
+            path=copy.path or None,
+            hint="Compile its source, or compile it with epctx, which copies them.",
+        )
+    return ContextNodes(nodes, compatibility_info)
+
+
+def _is_external(node: NodeProto) -> bool:
+    return any(each.name == "embed_mode" and not each.i for each in node.attribute)
+
+
 def keep_context_nodes(copy: GraphCopy, indices: Sequence[int]) -> GraphCopy:
     """Return a graph of some of its EPContext nodes alone, and their manifest.
 
@@ -154,8 +199,10 @@ def export(
         EpctxError: see `ModelCompiler`.
     """
     path = entries.get("ep.context_file_path", "")
-    # A model as bytes has no folder.
-    embeds = entries.get("ep.context_embed_mode", "0") == "1" or not path
+    # A model as bytes has no folder, and of subgraphs onnxruntime writes no EPContext
+    # nodes: a file would be nobody's.
+    embeds = entries.get("ep.context_embed_mode", "0") == "1"
+    embeds = embeds or not path or copy.is_subgraph
     compiler = ModelCompiler(
         options,
         copy.model.SerializeToString(),
@@ -166,8 +213,17 @@ def export(
     )
     if not embeds:
         compiler.set_ep_context_binary_information(Path(path).parent, Path(path).name)
-    model = ModelProto.FromString(compiler.compile_to_bytes())
-    return Exported(model, copy)
+    if (
+        not embeds
+        and entries.get("session.compile_only") == "1"
+        and Path(path).is_file()
+    ):
+        # Only the model itself may replace its payloads; onnxruntime replaces it next.
+        compiler.compile_to_file(path)
+        data = Path(path).read_bytes()
+    else:
+        data = compiler.compile_to_bytes()
+    return Exported(ModelProto.FromString(data), copy)
 
 
 def _leave_out(_name: str, value: Any, _present: object) -> OrtExternalInitializerInfo:

@@ -28,7 +28,9 @@ from onnxruntime_ep_epctx.contexts import (
     ContextNodes,
     export,
     find_context_nodes,
+    find_free_node,
     keep_context_nodes,
+    pass_on,
 )
 from onnxruntime_ep_epctx.graph import (
     FusedNode,
@@ -130,7 +132,8 @@ class HostedEp:
             self._check_strict(copy)
         except Exception as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
             self._failure = error
-            claims = [Claim([0], drops_constants=False)][: len(copy.nodes)]
+            index = find_free_node(copy.model)
+            claims = [Claim([index], drops_constants=False)][: len(copy.nodes)]
         for claim in claims:
             _add_claim(ort, info, [copy.nodes[i] for i in claim.nodes], claim)
 
@@ -145,7 +148,9 @@ class HostedEp:
         nodes = [read_fused_node(ort, node) for node in fused]
         copy = self._copy
         self._context_nodes = None
-        if self._exports and copy is not None and not self._is_load:
+        if self._exports and copy is not None and self._is_load:
+            self._context_nodes = pass_on(copy, nodes, self._entries, self._stated_info)
+        elif self._exports and copy is not None:
             exported = export(copy, self._make_options(copy), self._entries)
             self._context_nodes = exported.name_after(nodes)
             if self._entries.get("session.compile_only") == "1":
