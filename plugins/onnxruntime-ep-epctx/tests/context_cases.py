@@ -487,6 +487,49 @@ def run_foreign(folder: Path) -> Any:
     return found
 
 
+def damage(model: Path) -> None:
+    """Change a byte of the payloads in a model and beside it."""
+    proto = onnx.load(model, load_external_data=False)
+    for each in proto.graph.node:
+        for attribute in each.attribute:
+            embeds = {a.name: a.i for a in each.attribute}.get("embed_mode", 1)
+            if attribute.name == "ep_cache_context" and attribute.s and embeds:
+                attribute.s = attribute.s[:-1] + bytes([attribute.s[-1] ^ 1])
+    model.write_bytes(proto.SerializeToString())
+    for path in model.parent.glob("*.bin"):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def run_damaged(folder: Path) -> Any:
+    """Return the errors of models with a damaged payload, for an EP that does not look
+    for damage.
+    """
+    source = Source(folder / "damaged", make_sums(), {})
+    found = {}
+    for route, compile_ in (
+        ("session", compile_by_session),
+        ("epctx", compile_by_epctx),
+    ):
+        for embeds in (True, False):
+            for again in (False, True):
+                model = compile_(
+                    source.path, source.make_output(), NUMPY, embeds=embeds
+                )
+                if again:
+                    second = model.with_name("again.onnx")
+                    model = compile_by_session(model, second, NUMPY, embeds=embeds)
+                damage(model)
+                try:
+                    open_session(model, NUMPY)
+                    error = ""
+                except Exception as raised:  # noqa: BLE001 - its text is compared
+                    error = str(raised)
+                form = "embedded" if embeds else "external"
+                found[f"{route} {form}{' again' if again else ''}"] = error
+    return found
+
+
 def report_special() -> None:
     """Run what needs models of its own."""
     cases = Cases()
@@ -503,6 +546,7 @@ def report_special() -> None:
             run_over,
             run_beside,
             run_foreign,
+            run_damaged,
         ):
             cases.add_as(run.__name__.removeprefix("run_"), partial(run, Path(folder)))
         cases.report()

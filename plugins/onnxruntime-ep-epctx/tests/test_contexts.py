@@ -199,3 +199,12 @@ def test_a_payload_of_another_model_is_not_replaced(special, route):
     assert "'m_qnn.bin'" in found["error"]
     assert "belongs to 'm_ctx.onnx'" in found["error"]
     assert found["kept"]
+
+
+@pytest.mark.parametrize("again", ["", " again"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("route", ["session", "epctx"])
+def test_onnxruntime_refuses_a_payload_that_was_changed(special, route, form, again):
+    error = special["damaged"][f"{route} {form}{again}"]
+
+    assert "is not the one that the model was written with" in error

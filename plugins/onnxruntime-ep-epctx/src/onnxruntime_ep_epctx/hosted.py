@@ -25,6 +25,7 @@ from epctx_core.ext import (
 from epctx_core.plugin import EnginePolicy, Purpose, TensorType
 from epctx_core.plugin.protos import ELEMENT_TYPES
 from onnxruntime_ep_epctx.contexts import (
+    MANIFEST,
     ContextNodes,
     export,
     find_context_nodes,
@@ -127,6 +128,9 @@ class HostedEp:
         self._stated_info = read_metadata(ort, graph, key)
         claims: list[Claim] = []
         try:
+            manifest = read_metadata(ort, graph, MANIFEST)
+            if manifest:
+                copy.model.metadata_props.add(key=MANIFEST, value=manifest)
             claims = list(self._find_claims(copy))
             self._claims_any |= bool(claims)
             self._check_strict(copy)
@@ -148,9 +152,7 @@ class HostedEp:
         nodes = [read_fused_node(ort, node) for node in fused]
         copy = self._copy
         self._context_nodes = None
-        if self._exports and copy is not None and self._is_load:
-            self._context_nodes = pass_on(copy, nodes, self._entries, self._stated_info)
-        elif self._exports and copy is not None:
+        if self._exports and copy is not None and not self._is_load:
             exported = export(copy, self._make_options(copy), self._entries)
             self._context_nodes = exported.name_after(nodes)
             if self._entries.get("session.compile_only") == "1":
@@ -158,7 +160,10 @@ class HostedEp:
             self._work.close()
             self._stated_info = self.compatibility_info
             self._work = self._assign(exported.as_copy(), Purpose.LOAD)
-        return self._prepare(nodes)
+        kernels = self._prepare(nodes)
+        if self._exports and copy is not None and self._is_load:
+            self._context_nodes = pass_on(copy, nodes, self._entries, self._stated_info)
+        return kernels
 
     @property
     def _exports(self) -> bool:
@@ -285,8 +290,10 @@ class HostedEp:
     def _find_folder(self) -> ModelFolder | None:
         """Return the folder of context binaries."""
         path = self._entries.get("ep.context_file_path")
-        if not path and self._copy is not None:
-            path = self._copy.path
+        # A context model that is compiled again has its own folder.
+        own = "" if self._copy is None else self._copy.path
+        if own and (not path or (self._exports and self._is_load)):
+            path = own
         return ModelFolder(Path(path).parent) if path else None
 
 
