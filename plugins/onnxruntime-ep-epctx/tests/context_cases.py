@@ -16,7 +16,7 @@ from cases import Cases
 from hosting import FLOAT, list_devices, make_model, make_options, open_session, same
 from networks.catalog import Catalog
 from onnx import helper, numpy_helper
-from running_cases import NUMPY, OPENVINO, QNN, VITISAI, feed_if, floats, make_if
+from running_cases import INNER, NUMPY, OPENVINO, QNN, VITISAI, feed_if, floats, make_if
 
 import epctx_core as epctx
 
@@ -354,7 +354,7 @@ def run_only_inside(folder: Path) -> Any:
     output = source.make_output()
     session = open_session(
         source.path,
-        QNN,
+        INNER,
         entries={"ep.context_enable": "1", "ep.context_file_path": str(output)},
     )
     own = open_session(source.path, "")

@@ -11,15 +11,19 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from epctx_core import default_registry
 from epctx_core.plugin import (
     CompiledPartition,
     EPContextNode,
     ExecutionProvider,
+    Refusal,
     hookimpl,
     supported_partitions,
 )
 
 NAME = "NumpyExecutionProvider"
+INNER = "InnerExecutionProvider"
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 TAKEN = frozenset(
     [
         "Abs",
@@ -49,12 +53,8 @@ TAKEN = frozenset(
 
 
 def is_taken(node: Any) -> bool:
-    """Return whether the EP takes a node.
-
-    None whose name begins with `cpu`, and with `inside` only those that are in a node
-    that it takes whole.
-    """
-    return node.op_type in TAKEN and not node.name.startswith(("cpu", "inside"))
+    """Return whether the EP takes a node: none whose name begins with `cpu`."""
+    return node.op_type in TAKEN and not node.name.startswith("cpu")
 
 
 class NumpyProvider(ExecutionProvider):
@@ -65,6 +65,8 @@ class NumpyProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph: Any) -> Any:
+        if graph.parent_node is not None:
+            return [Refusal("taken with the node around it", graph.nodes)]
         return supported_partitions(graph, is_taken)
 
     @hookimpl
@@ -87,6 +89,24 @@ class NumpyProvider(ExecutionProvider):
             CompiledPartition(make_run(bytes(reader.payload(node).view)))
             for node in nodes
         ]
+
+
+class InnerProvider(NumpyProvider):
+    """The same without control flow: it takes nodes in subgraphs."""
+
+    name = INNER
+
+    @hookimpl
+    def get_capability(self, graph: Any) -> Any:
+        return supported_partitions(
+            graph, lambda node: is_taken(node) and node.op_type not in CONTROL_FLOW
+        )
+
+
+def register() -> None:
+    """Register both."""
+    default_registry.register(NumpyProvider)
+    default_registry.register(InnerProvider)
 
 
 def _encode(partition: Any) -> bytes:

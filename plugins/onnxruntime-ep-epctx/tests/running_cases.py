@@ -31,7 +31,7 @@ node = helper.make_node
 QNN, OPENVINO, VITISAI = (
     f"{name}ExecutionProvider" for name in ("QNN", "OpenVINO", "VitisAI")
 )
-NUMPY = numpy_ep.NAME
+NUMPY, INNER = numpy_ep.NAME, numpy_ep.INNER
 NETWORKS = ("resnet", "bert", "lstm", "resnet_int8")
 SEEDED = np.random.default_rng(0)
 
@@ -240,7 +240,7 @@ def report_control() -> None:
         "Scan": (make_scan(), feed_scan()),
     }
     for name, (model, feeds) in models.items():
-        for ep in (NUMPY, QNN, OPENVINO):
+        for ep in (NUMPY, INNER, QNN, OPENVINO):
             # onnx's evaluator fails at a Loop of no turns.
             given = feeds[1:] if (name, ep) == ("Loop", NUMPY) else feeds
             control.add_as(f"{name} {ep}", partial(compare, model, *given, ep=ep))

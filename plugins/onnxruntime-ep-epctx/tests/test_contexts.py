@@ -9,8 +9,8 @@ from agreement import TOLERANCE
 from programs import run_program
 
 PROGRAM = """
-import context_cases, epctx_core, numpy_ep
-epctx_core.default_registry.register(numpy_ep.NumpyProvider)
+import context_cases, numpy_ep
+numpy_ep.register()
 context_cases.{}()
 """
 ROUTES = ["session", "compiler", "epctx"]
@@ -150,7 +150,7 @@ def test_a_branch_stays_as_it_is_in_a_context_model_of_onnxruntime(special, form
 def test_no_payload_is_left_of_branches_that_onnxruntime_does_not_write(special):
     found = special["only_inside"]
 
-    assert "m_qnn.bin" not in found["files"]
+    assert not any(name.endswith(".bin") for name in found["files"])
     assert found["same"] == [True, True]
 
 

@@ -9,12 +9,13 @@ import pytest
 from agreement import TOLERANCE
 from programs import run_program
 
-QNN, OPENVINO, VITISAI, NUMPY = (
-    f"{name}ExecutionProvider" for name in ("QNN", "OpenVINO", "VitisAI", "Numpy")
+QNN, OPENVINO, VITISAI, NUMPY, INNER = (
+    f"{name}ExecutionProvider"
+    for name in ("QNN", "OpenVINO", "VitisAI", "Numpy", "Inner")
 )
 PROGRAM = """
-import epctx_core, numpy_ep, running_cases
-epctx_core.default_registry.register(numpy_ep.NumpyProvider)
+import numpy_ep, running_cases
+numpy_ep.register()
 running_cases.{}()
 """
 
@@ -97,7 +98,6 @@ def test_control_flow_is_taken_whole(control, name, taken):
     assert found["same"]
 
 
-@pytest.mark.parametrize("ep", [QNN, OPENVINO])
 @pytest.mark.parametrize(
     ("name", "taken"),
     [
@@ -113,10 +113,20 @@ def test_control_flow_is_taken_whole(control, name, taken):
         ("Scan", [["inside_add", "inside_mul", "inside_neg"]]),
     ],
 )
-def test_nodes_inside_control_flow_are_taken(control, name, taken, ep):
-    found = control[f"{name} {ep}"]
+def test_nodes_inside_control_flow_are_taken(control, name, taken):
+    found = control[f"{name} {INNER}"]
 
     assert sorted(sorted(names) for names in found["taken"]) == taken
+    assert found["same"]
+
+
+@pytest.mark.parametrize("ep", [QNN, OPENVINO])
+@pytest.mark.parametrize("name", ["If", "Loop", "Scan"])
+def test_an_ep_that_compiles_main_graphs_only_takes_nothing_inside(control, name, ep):
+    found = control[f"{name} {ep}"]
+
+    taken = list(chain.from_iterable(found["taken"]))
+    assert not any(node.startswith("inside") for node in taken)
     assert found["same"]
 
 

@@ -72,16 +72,24 @@ class FusedNode(NamedTuple):
     outputs: list[str]
 
 
-def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
+def read_graph(
+    ort: Onnxruntime, address: Address, *, encloses: bool = False
+) -> GraphCopy:
     """Return a graph that onnxruntime passes to an EP.
+
+    Args:
+        ort: the onnxruntime.
+        address: the graph.
+        encloses: True for the If, Loop or Scan around a subgraph, as a graph of that
+            node alone.
 
     Raises:
         StatusError: a function of onnxruntime failed.
     """
     reader = _Reader(ort)
-    is_subgraph = bool(ort.get("Graph_GetParentNode", address))
-    graph = reader.read(address)
-    if is_subgraph:
+    parent = ort.get("Graph_GetParentNode", address)
+    graph = reader.read_alone(parent) if encloses else reader.read(address)
+    if parent:
         _add_captured(graph, reader)
     version = ort.get("Graph_GetOnnxIRVersion", address, result=ctypes.c_int64)
     model = ModelProto(ir_version=min(version, _IR_VERSION), graph=graph)
@@ -97,7 +105,7 @@ def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
         nodes=reader.nodes,
         weights=reader.weights,
         path=ort.get_text("Graph_GetModelPath", address),
-        is_subgraph=is_subgraph,
+        is_subgraph=bool(parent),
     )
 
 
@@ -220,6 +228,13 @@ class _Reader:
         for each in (*graph.input, *graph.output):
             values.pop(each.name, None)
         graph.value_info.extend(v for v in values.values() if v.HasField("type"))
+        return graph
+
+    def read_alone(self, node: Address) -> GraphProto:
+        """Return a graph of one node."""
+        outputs: dict[str, ValueInfoProto] = {}
+        graph = GraphProto(name="graph", node=[self._read_node(node, outputs)])
+        graph.output.extend(outputs.values())
         return graph
 
     def read_constant(self, name: str) -> TensorProto | None:

@@ -132,6 +132,9 @@ class HostedEp:
             if manifest:
                 copy.model.metadata_props.add(key=MANIFEST, value=manifest)
             claims = list(self._find_claims(copy))
+            if claims and copy.is_subgraph and not self._is_load:
+                around = read_graph(ort, graph, encloses=True)
+                claims = claims if self._takes_inside(around) else []
             self._claims_any |= bool(claims)
             self._check_strict(copy)
         except Exception as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
@@ -219,6 +222,17 @@ class HostedEp:
             # Those in subgraphs are claimed when onnxruntime asks about these.
             if partition.graph is graph and all(map(_can_cross, values)):
                 yield Claim(partition.node_indices, drops_constants=True)
+
+    def _takes_inside(self, enclosing: GraphCopy) -> bool:
+        """Return whether the EP takes nodes inside an If, Loop or Scan: one that takes
+        it whole refuses them by their parent, which a subgraph alone does not show.
+        """
+        purpose = Purpose.EXPORT if self._exports else Purpose.RUN
+        work = self._assign(enclosing, purpose)
+        main = work.model.graph
+        taken = any(each.graph is not main for each in work.assignment.claimed)
+        self._open.pop().close()
+        return taken
 
     def _refuse_options(self) -> None:
         for key in _REFUSED:
