@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+HERE = Path(__file__).parent
+SUITE = HERE.parents[2] / "tests"
+
 
 def run_program(text, *args, code=0, env=None):
     """Run a Python program; return what it wrote to standard output.
@@ -17,13 +20,13 @@ def run_program(text, *args, code=0, env=None):
     end by a signal.
 
     Args:
-        text: the program; it can import `hosting`.
+        text: the program; it can import the modules of this folder and of the suite.
         args: its arguments.
         code: the exit code that it must have.
         env: further environment variables.
     """
     env = {**os.environ, **(env or {})}
-    folders = [str(Path(__file__).parent), env.get("PYTHONPATH", "")]
+    folders = [*map(str, (HERE, SUITE, SUITE / "api")), env.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", text, *map(str, args)],
         capture_output=True,
@@ -34,7 +37,7 @@ def run_program(text, *args, code=0, env=None):
             "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         },
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -47,6 +47,7 @@ _OF_API = {
     "GetEpApi": 317,
     "GetTensorSizeInBytes": 318,
     "ValueInfo_GetInitializerValue": 326,
+    "ValueInfo_IsConstantInitializer": 331,
     "ValueInfo_IsFromOuterScope": 332,
     "Graph_GetName": 333,
     "Graph_GetModelPath": 334,

@@ -8,7 +8,7 @@ node.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ from epctx_core import (
     OrtExternalInitializerInfo,
     SessionOptions,
 )
+from epctx_core.errors import InvalidArgument
 from epctx_core.plugin.protos import (
     GraphProto,
     ModelProto,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from onnxruntime_ep_epctx.graph import FusedNode
 
 MANIFEST_ATTRIBUTE = "epctx_manifest"
-_MANIFEST = "epctx.manifest"
+MANIFEST = "epctx.manifest"
 """Key of the manifest in a model's metadata."""
 _COMPATIBILITY = "ep_compatibility_info."
 
@@ -76,20 +77,8 @@ class Exported(NamedTuple):
             if node.op_type == "EPContext"
             for output in node.output
         }
-        names: dict[str, str] = {}
-        nodes = []
-        for each in fused:
-            node = NodeProto()
-            node.CopyFrom(by_output[each.outputs[0]])
-            names[node.name] = node.name = each.name
-            nodes.append(node)
-
         metadata = {each.key: each.value for each in self.model.metadata_props}
-        if nodes and _MANIFEST in metadata:
-            manifest = _rename_embedded(metadata[_MANIFEST], names)
-            nodes[0].attribute.add(
-                name=MANIFEST_ATTRIBUTE, type="STRING", s=manifest.encode()
-            )
+        nodes = _name_after(by_output, fused, metadata.get(MANIFEST, ""))
         infos = [v for k, v in metadata.items() if k.startswith(_COMPATIBILITY)]
         return ContextNodes(nodes, "".join(infos[:1]))
 
@@ -108,6 +97,76 @@ def find_context_nodes(model: ModelProto, cls: type[ExecutionProvider]) -> list[
     ]
 
 
+def pass_on(
+    copy: GraphCopy,
+    fused: Sequence[FusedNode],
+    entries: Mapping[str, str],
+    compatibility_info: str,
+) -> ContextNodes:
+    """Return EPContext nodes of a context model for another one.
+
+    Raises:
+        InvalidArgument: their files lie in another folder than that one.
+    """
+    by_output = {name: node for node in copy.model.graph.node for name in node.output}
+    compiled = [by_output[each.outputs[0]] for each in fused]
+    manifest = _find_manifest(compiled, copy.model)
+    nodes = _name_after(by_output, fused, manifest)
+    files = {Path(copy.path), Path(entries.get("ep.context_file_path", ""))}
+    if any(map(_is_external, nodes)) and len({f.parent.resolve() for f in files}) > 1:
+        raise InvalidArgument(
+            "the model is compiled already, and its payloads lie in another folder "
+            "than the one to be written.",
+            path=copy.path or None,
+            hint="Compile its source, or compile it with epctx, which copies them.",
+        )
+    return ContextNodes(nodes, compatibility_info)
+
+
+def _name_after(
+    by_output: Mapping[str, NodeProto], fused: Sequence[FusedNode], manifest: str
+) -> list[NodeProto]:
+    """Return copies of nodes that are named as onnxruntime's; the first has the
+    manifest.
+    """
+    names: dict[str, str] = {}
+    nodes = []
+    for each in fused:
+        node = NodeProto()
+        node.CopyFrom(by_output[each.outputs[0]])
+        _drop_manifest(node)
+        names[node.name] = node.name = each.name
+        nodes.append(node)
+    if nodes and manifest:
+        text = _rename_embedded(manifest, names).encode()
+        nodes[0].attribute.add(name=MANIFEST_ATTRIBUTE, type="STRING", s=text)
+    return nodes
+
+
+def _find_manifest(nodes: Iterable[NodeProto], model: ModelProto) -> str:
+    """Return the manifest of EPContext nodes: onnxruntime's models have it in a node,
+    epctx's in their metadata.
+    """
+    found = [
+        each.s.decode("utf-8", "replace")
+        for node in nodes
+        for each in node.attribute
+        if each.name == MANIFEST_ATTRIBUTE
+    ]
+    found += [each.value for each in model.metadata_props if each.key == MANIFEST]
+    return found[0] if found else ""
+
+
+def _drop_manifest(node: NodeProto) -> None:
+    for place, each in reversed(list(enumerate(node.attribute))):
+        if each.name == MANIFEST_ATTRIBUTE:
+            del node.attribute[place]
+
+
+def _is_external(node: NodeProto) -> bool:
+    return any(each.name == "embed_mode" and not each.i for each in node.attribute)
+
+
 def keep_context_nodes(copy: GraphCopy, indices: Sequence[int]) -> GraphCopy:
     """Return a graph of some of its EPContext nodes alone, and their manifest.
 
@@ -123,24 +182,18 @@ def keep_context_nodes(copy: GraphCopy, indices: Sequence[int]) -> GraphCopy:
         declared = make_tensor_type_proto(weight.data_type, list(weight.dims))
         types.setdefault(weight.name, ValueInfoProto(name=weight.name, type=declared))
 
-    manifest = ""
     for index in indices:
         node = kept.node.add()
         node.CopyFrom(graph.node[index])
-        for place, each in reversed(list(enumerate(node.attribute))):
-            if each.name == MANIFEST_ATTRIBUTE:
-                manifest = manifest or each.s.decode("utf-8", "replace")
-                del node.attribute[place]
+        _drop_manifest(node)
 
     made = dict.fromkeys(name for node in kept.node for name in node.output if name)
     read = dict.fromkeys(name for node in kept.node for name in node.input if name)
     kept.input.extend(types[name] for name in read if name not in made)
     kept.output.extend(types[name] for name in made)
-    if not manifest:
-        found = [e.value for e in copy.model.metadata_props if e.key == _MANIFEST]
-        manifest = "".join(found)
+    manifest = _find_manifest((graph.node[index] for index in indices), copy.model)
     if manifest:
-        model.metadata_props.add(key=_MANIFEST, value=manifest)
+        model.metadata_props.add(key=MANIFEST, value=manifest)
     return replace(copy, model=model, weights={})
 
 
@@ -156,8 +209,10 @@ def export(
         EpctxError: see `ModelCompiler`.
     """
     path = entries.get("ep.context_file_path", "")
-    # A model as bytes has no folder.
-    embeds = entries.get("ep.context_embed_mode", "0") == "1" or not path
+    # A model as bytes has no folder, and of subgraphs onnxruntime writes no EPContext
+    # nodes: a file would be nobody's.
+    embeds = entries.get("ep.context_embed_mode", "0") == "1"
+    embeds = embeds or not path or copy.is_subgraph
     compiler = ModelCompiler(
         options,
         copy.model.SerializeToString(),
@@ -168,8 +223,17 @@ def export(
     )
     if not embeds:
         compiler.set_ep_context_binary_information(Path(path).parent, Path(path).name)
-    model = ModelProto.FromString(compiler.compile_to_bytes())
-    return Exported(model, copy)
+    if (
+        not embeds
+        and entries.get("session.compile_only") == "1"
+        and Path(path).is_file()
+    ):
+        # Only the model itself may replace its payloads; onnxruntime replaces it next.
+        compiler.compile_to_file(path)
+        data = Path(path).read_bytes()
+    else:
+        data = compiler.compile_to_bytes()
+    return Exported(ModelProto.FromString(data), copy)
 
 
 def _leave_out(

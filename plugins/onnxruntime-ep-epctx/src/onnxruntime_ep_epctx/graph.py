@@ -85,16 +85,25 @@ class FusedNode(NamedTuple):
     outputs: list[str]
 
 
-def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
+def read_graph(
+    ort: Onnxruntime, address: Address, *, encloses: bool = False
+) -> GraphCopy:
     """Return a graph that onnxruntime passes to an EP.
+
+    Args:
+        ort: the onnxruntime.
+        address: the graph.
+        encloses: True for the If, Loop or Scan around a subgraph, as a graph of that
+            node alone.
 
     Raises:
         StatusError: a function of onnxruntime failed.
     """
-    is_subgraph = bool(ort.get("Graph_GetParentNode", address))
-    reader = _Reader(ort, is_subgraph=is_subgraph)
-    graph = reader.read(address)
+    parent = ort.get("Graph_GetParentNode", address)
+    reader = _Reader(ort, is_subgraph=bool(parent))
+    graph = reader.read_alone(parent) if encloses else reader.read(address)
     graph.input.extend(reader.captured.values())
+    graph.initializer.extend(reader.constants.values())
     version = ort.get_number("Graph_GetOnnxIRVersion", address)
     model = ModelProto(ir_version=min(version, _IR_VERSION), graph=graph)
     for domain, number in _list_opsets(ort, address).items():
@@ -109,7 +118,7 @@ def read_graph(ort: Onnxruntime, address: Address) -> GraphCopy:
         nodes=reader.nodes,
         weights=reader.weights,
         path=ort.get_text("Graph_GetModelPath", address),
-        is_subgraph=is_subgraph,
+        is_subgraph=bool(parent),
     )
 
 
@@ -173,6 +182,7 @@ class _Reader:
         nodes: addresses of the nodes of the graph itself.
         weights: see `GraphCopy`.
         captured: values of the scopes around a subgraph that it reads, by name.
+        constants: those of them that are constant initializers.
         domains: those of all nodes.
     """
 
@@ -182,6 +192,7 @@ class _Reader:
         self.weights: dict[str, np.ndarray] = {}
         self.captured: dict[str, ValueInfoProto] = {}
         self.domains: set[str] = set()
+        self.constants: dict[str, TensorProto] = {}
         self._is_subgraph = is_subgraph
 
     def read(self, address: Address, *, is_inner: bool = False) -> GraphProto:
@@ -210,15 +221,36 @@ class _Reader:
         graph.value_info.extend(v for v in values.values() if v.HasField("type"))
         return graph
 
-    def _note_captured(self, node: Address) -> None:
+    def read_alone(self, node: Address) -> GraphProto:
+        """Return a graph of one node, with the subgraphs in it."""
+        outputs: dict[str, ValueInfoProto] = {}
+        graph = GraphProto(name="graph", node=[self._read_node(node, outputs)])
+        graph.output.extend(outputs.values())
+        self._note_captured(node, is_alone=True)
+        return graph
+
+    def _note_captured(self, node: Address, *, is_alone: bool = False) -> None:
+        """Note the values that a node, or a subgraph in it, reads from outside of the
+        graph; constants are no inputs of a fused node.
+        """
         for members in ("Inputs", "ImplicitInputs"):
             for value in filter(None, self.ort.list_members("Node", members, node)):
-                is_outer = self.ort.get(
-                    "ValueInfo_IsFromOuterScope", value, result=ctypes.c_bool
-                )
-                if is_outer:
-                    read = self._read_value(value)
+                if not (is_alone or self._is("FromOuterScope", value)):
+                    continue
+                read = self._read_value(value)
+                tensor = None
+                if self._is("ConstantInitializer", value):
+                    tensor = self.ort.get("ValueInfo_GetInitializerValue", value)
+                if tensor:
+                    self.constants[read.name] = self._read_tensor(
+                        tensor, read.name, is_copied=False
+                    )
+                else:
                     self.captured[read.name] = read
+
+    def _is(self, fact: str, value: Address) -> bool:
+        found: bool = self.ort.get(f"ValueInfo_Is{fact}", value, result=ctypes.c_bool)
+        return found
 
     def _read_values(self, members: str, graph: Address) -> Iterator[ValueInfoProto]:
         for value in self.ort.list_members("Graph", members, graph):

@@ -27,10 +27,12 @@ from epctx_core.ext import (
 from epctx_core.plugin import EnginePolicy, Purpose, TensorType
 from epctx_core.plugin.protos import ELEMENT_TYPES
 from onnxruntime_ep_epctx.contexts import (
+    MANIFEST,
     ContextNodes,
     export,
     find_context_nodes,
     keep_context_nodes,
+    pass_on,
 )
 from onnxruntime_ep_epctx.graph import (
     FusedNode,
@@ -138,7 +140,12 @@ class HostedEp:
         try:
             copy = self._copy = self._read(ort, graph)
             nodes = copy.nodes
+            if manifest := read_metadata(ort, graph, MANIFEST):
+                copy.model.metadata_props.add(key=MANIFEST, value=manifest)
             claims = list(self._find_claims(copy))
+            if claims and copy.is_subgraph and not self._is_load:
+                around = read_graph(ort, graph, encloses=True)
+                claims = claims if self._takes_inside(around) else []
             self._claims_any |= bool(claims)
             self._check_strict(copy)
         except BaseException as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
@@ -168,7 +175,10 @@ class HostedEp:
             self._work.close()
             self._stated_info = self.compatibility_info
             self._work = self._assign(exported.as_copy(), Purpose.LOAD)
-        return self._prepare(nodes)
+        kernels = self._prepare(nodes)
+        if self._exports and copy is not None and self._is_load:
+            self._context_nodes = pass_on(copy, nodes, self._entries, self._stated_info)
+        return kernels
 
     @property
     def _exports(self) -> bool:
@@ -245,6 +255,17 @@ class HostedEp:
                 nodes = [places[max(node.outputs)] for node in partition.nodes]
                 yield Claim(nodes, drops_constants=True)
 
+    def _takes_inside(self, enclosing: GraphCopy) -> bool:
+        """Return whether the EP takes nodes inside an If, Loop or Scan: one that takes
+        it whole refuses them by their parent, which a subgraph alone does not show.
+        """
+        purpose = Purpose.EXPORT if self._exports else Purpose.RUN
+        work = self._assign(enclosing, purpose)
+        main = work.model.graph
+        taken = any(each.graph is not main for each in work.assignment.claimed)
+        self._open.pop().close()
+        return taken
+
     def _refuse_options(self) -> None:
         for key in _REFUSED:
             if self._entries.get(key, "0") not in ("", "0"):
@@ -319,8 +340,10 @@ class HostedEp:
     def _find_folder(self) -> ModelFolder | None:
         """Return the folder of context binaries."""
         path = self._entries.get("ep.context_file_path")
-        if not path and self._copy is not None:
-            path = self._copy.path
+        # A context model that is compiled again has its own folder.
+        own = "" if self._copy is None else self._copy.path
+        if own and (not path or (self._exports and self._is_load)):
+            path = own
         return ModelFolder(Path(path).parent) if path else None
 
 
