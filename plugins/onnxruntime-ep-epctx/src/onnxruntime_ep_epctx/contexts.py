@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from epctx_core import (
     GraphOptimizationLevel,
@@ -27,11 +27,10 @@ from epctx_core.plugin.protos import (
     ValueInfoProto,
     make_tensor_type_proto,
 )
-from onnxruntime_ep_epctx.graph import GraphCopy
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
-    from onnxruntime_ep_epctx.graph import FusedNode
+    from onnxruntime_ep_epctx.graph import FusedNode, GraphCopy
 
 MANIFEST_ATTRIBUTE = "epctx_manifest"
 MANIFEST = "epctx.manifest"
@@ -39,51 +38,10 @@ MANIFEST = "epctx.manifest"
 _COMPATIBILITY = "ep_compatibility_info."
 
 
-class ContextNodes(NamedTuple):
-    """EPContext nodes of one compile.
-
-    Attributes:
-        nodes: named as onnxruntime's fused nodes, in their order.
-        compatibility_info: the EP's text about them; may be empty.
-    """
-
-    nodes: Sequence[NodeProto]
-    compatibility_info: str
-
-
-class Exported(NamedTuple):
-    """Context model that epctx compiled of a graph of onnxruntime's.
-
-    Attributes:
-        model: has its EPContext nodes, among others.
-        copy: the graph.
-    """
-
-    model: ModelProto
-    copy: GraphCopy
-
-    def as_copy(self) -> GraphCopy:
-        """Return the EPContext nodes alone, to be loaded."""
-        nodes = self.model.graph.node
-        indices = [i for i, node in enumerate(nodes) if node.op_type == "EPContext"]
-        compiled = GraphCopy(model=self.model, nodes=[0] * len(nodes))
-        return keep_context_nodes(compiled, indices)
-
-    def name_after(self, fused: Sequence[FusedNode]) -> ContextNodes:
-        """Return the nodes under the names that onnxruntime finds them by."""
-        by_output = {
-            output: node
-            for node in self.model.graph.node
-            if node.op_type == "EPContext"
-            for output in node.output
-        }
-        metadata = {each.key: each.value for each in self.model.metadata_props}
-        nodes = _name_after(by_output, fused, metadata.get(MANIFEST, ""))
-        infos = [v for k, v in metadata.items() if k.startswith(_COMPATIBILITY)]
-        return ContextNodes(nodes, "".join(infos[:1]))
-
-
-def find_context_nodes(model: ModelProto, cls: type[ExecutionProvider]) -> list[int]:
+def find_context_nodes(
+    model: ModelProto,
+    cls: type[ExecutionProvider],
+) -> list[int]:
     """Return the indices of the EPContext nodes that an EP takes."""
     return [
         index
@@ -97,53 +55,71 @@ def find_context_nodes(model: ModelProto, cls: type[ExecutionProvider]) -> list[
     ]
 
 
-def pass_on(
-    copy: GraphCopy,
+def name_nodes(
+    model: ModelProto,
     fused: Sequence[FusedNode],
-    entries: Mapping[str, str],
-    compatibility_info: str,
-) -> ContextNodes:
-    """Return EPContext nodes of a context model for another one.
-
-    Raises:
-        InvalidArgument: their files lie in another folder than that one.
-    """
-    by_output = {name: node for node in copy.model.graph.node for name in node.output}
-    compiled = [by_output[each.outputs[0]] for each in fused]
-    manifest = _find_manifest(compiled, copy.model)
-    nodes = _name_after(by_output, fused, manifest)
-    files = {Path(copy.path), Path(entries.get("ep.context_file_path", ""))}
-    if any(map(_is_external, nodes)) and len({f.parent.resolve() for f in files}) > 1:
-        raise InvalidArgument(
-            "the model is compiled already, and its payloads lie in another folder "
-            "than the one to be written.",
-            path=copy.path or None,
-            hint="Compile its source, or compile it with epctx, which copies them.",
-        )
-    return ContextNodes(nodes, compatibility_info)
-
-
-def _name_after(
-    by_output: Mapping[str, NodeProto], fused: Sequence[FusedNode], manifest: str
 ) -> list[NodeProto]:
-    """Return copies of nodes that are named as onnxruntime's; the first has the
-    manifest.
+    """Return EPContext nodes under the names that onnxruntime finds them by; the first
+    has the manifest.
+
+    Args:
+        model: has them, among other nodes.
+        fused: onnxruntime's nodes.
     """
+    by_output = {name: node for node in model.graph.node for name in node.output}
+    compiled = [by_output[each.outputs[0]] for each in fused]
+    manifest = _find_manifest(compiled, model)
     names: dict[str, str] = {}
     nodes = []
-    for each in fused:
+    for original, each in zip(compiled, fused, strict=True):
         node = NodeProto()
-        node.CopyFrom(by_output[each.outputs[0]])
+        node.CopyFrom(original)
         _drop_manifest(node)
         names[node.name] = node.name = each.name
         nodes.append(node)
-    if nodes and manifest:
+    if manifest:
         text = _rename_embedded(manifest, names).encode()
         nodes[0].attribute.add(name=MANIFEST_ATTRIBUTE, type="STRING", s=text)
     return nodes
 
 
-def _find_manifest(nodes: Iterable[NodeProto], model: ModelProto) -> str:
+def check_folder(
+    nodes: Sequence[NodeProto],
+    path: str,
+    target: str,
+) -> None:
+    """Check that payloads of a compiled model lie where a copy of it looks for them.
+
+    Raises:
+        InvalidArgument: the copy is to be written into another folder.
+    """
+    folders = {Path(each).parent.resolve() for each in (path, target)}
+    is_external = any(
+        each.name == "embed_mode" and not each.i
+        for node in nodes
+        for each in node.attribute
+    )
+    if is_external and len(folders) > 1:
+        raise InvalidArgument(
+            "the model is compiled already, and its payloads lie in another folder "
+            "than the one to be written.",
+            path=path or None,
+            hint="Compile its source, or compile it with epctx, which copies them.",
+        )
+
+
+def read_compatibility(model: ModelProto) -> str:
+    """Return the EP's text about a context model; empty without one."""
+    for each in model.metadata_props:
+        if each.key.startswith(_COMPATIBILITY):
+            return str(each.value)
+    return ""
+
+
+def _find_manifest(
+    nodes: Iterable[NodeProto],
+    model: ModelProto,
+) -> str:
     """Return the manifest of EPContext nodes: onnxruntime's models have it in a node,
     epctx's in their metadata.
     """
@@ -163,16 +139,19 @@ def _drop_manifest(node: NodeProto) -> None:
             del node.attribute[place]
 
 
-def _is_external(node: NodeProto) -> bool:
-    return any(each.name == "embed_mode" and not each.i for each in node.attribute)
-
-
-def keep_context_nodes(copy: GraphCopy, indices: Sequence[int]) -> GraphCopy:
-    """Return a graph of some of its EPContext nodes alone, and their manifest.
+def keep_context_nodes(
+    copy: GraphCopy,
+    indices: Sequence[int] | None = None,
+) -> GraphCopy:
+    """Return a graph of some of its EPContext nodes alone, by default all, and their
+    manifest.
 
     The others are onnxruntime's and other EPs' business: values between are inputs.
     """
     graph = copy.model.graph
+    if indices is None:
+        nodes = enumerate(graph.node)
+        indices = [index for index, node in nodes if node.op_type == "EPContext"]
     kept = GraphProto(name=graph.name)
     model = ModelProto(ir_version=copy.model.ir_version, graph=kept)
     model.opset_import.extend(copy.model.opset_import)
@@ -201,9 +180,9 @@ def export(
     copy: GraphCopy,
     options: SessionOptions,
     entries: Mapping[str, str],
-) -> Exported:
-    """Compile a graph for later sessions; files are published in the folder of the
-    context model that onnxruntime writes.
+) -> ModelProto:
+    """Return the context model of a graph; its files are published in the folder of
+    the one that onnxruntime writes.
 
     Raises:
         EpctxError: see `ModelCompiler`.
@@ -233,7 +212,9 @@ def export(
         data = Path(path).read_bytes()
     else:
         data = compiler.compile_to_bytes()
-    return Exported(ModelProto.FromString(data), copy)
+    model = ModelProto()
+    model.ParseFromString(data)
+    return model
 
 
 def _leave_out(
@@ -245,7 +226,10 @@ def _leave_out(
     return OrtExternalInitializerInfo("memory", 0, value.tensor_size_in_bytes())
 
 
-def _rename_embedded(manifest: str, names: Mapping[str, str]) -> str:
+def _rename_embedded(
+    manifest: str,
+    names: Mapping[str, str],
+) -> str:
     """Return a manifest in which embedded payloads have the names of their nodes in
     onnxruntime's model.
     """

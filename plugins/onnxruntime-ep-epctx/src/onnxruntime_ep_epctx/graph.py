@@ -28,12 +28,6 @@ _COPIED_BYTES = 1024
 """Bytes of a weight up to which it is copied into the model: inference reads those."""
 _IR_VERSION = 13
 """Newest version of ONNX's format that onnx 1.23 checks; graphs need no newer one."""
-_PACKED = frozenset(
-    getattr(TensorProto, name)
-    for name in ("UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2")
-    if hasattr(TensorProto, name)
-)
-"""Element types of which several share a byte."""
 
 # OrtOpAttrType
 _INT = 1
@@ -86,7 +80,10 @@ class FusedNode(NamedTuple):
 
 
 def read_graph(
-    ort: Onnxruntime, address: Address, *, encloses: bool = False
+    ort: Onnxruntime,
+    address: Address,
+    *,
+    encloses: bool = False,
 ) -> GraphCopy:
     """Return a graph that onnxruntime passes to an EP.
 
@@ -122,7 +119,10 @@ def read_graph(
     )
 
 
-def read_fused_node(ort: Onnxruntime, address: Address) -> FusedNode:
+def read_fused_node(
+    ort: Onnxruntime,
+    address: Address,
+) -> FusedNode:
     """Return the node that represents a claim."""
     values = {
         members: [
@@ -160,11 +160,17 @@ def read_metadata(
         ort.call("ReleaseModelMetadata", metadata)
 
 
-def _get_name(ort: Onnxruntime, value: Address) -> str:
+def _get_name(
+    ort: Onnxruntime,
+    value: Address,
+) -> str:
     return ort.get_text("GetValueInfoName", value) if value else ""
 
 
-def _list_opsets(ort: Onnxruntime, graph: Address) -> dict[str, int]:
+def _list_opsets(
+    ort: Onnxruntime,
+    graph: Address,
+) -> dict[str, int]:
     count = ort.get_number("Graph_GetNumOperatorSets", graph)
     domains = (ctypes.c_char_p * count)()
     versions = (ctypes.c_int64 * count)()
@@ -186,7 +192,12 @@ class _Reader:
         domains: those of all nodes.
     """
 
-    def __init__(self, ort: Onnxruntime, *, is_subgraph: bool) -> None:
+    def __init__(
+        self,
+        ort: Onnxruntime,
+        *,
+        is_subgraph: bool,
+    ) -> None:
         self.ort = ort
         self.nodes: list[Address] = []
         self.weights: dict[str, np.ndarray] = {}
@@ -195,7 +206,12 @@ class _Reader:
         self.constants: dict[str, TensorProto] = {}
         self._is_subgraph = is_subgraph
 
-    def read(self, address: Address, *, is_inner: bool = False) -> GraphProto:
+    def read(
+        self,
+        address: Address,
+        *,
+        is_inner: bool = False,
+    ) -> GraphProto:
         """Return a graph."""
         ort = self.ort
         name = ort.get_text("Graph_GetName", address) or "graph"
@@ -229,17 +245,23 @@ class _Reader:
         self._note_captured(node, is_alone=True)
         return graph
 
-    def _note_captured(self, node: Address, *, is_alone: bool = False) -> None:
+    def _note_captured(
+        self,
+        node: Address,
+        *,
+        is_alone: bool = False,
+    ) -> None:
         """Note the values that a node, or a subgraph in it, reads from outside of the
         graph; constants are no inputs of a fused node.
         """
         for members in ("Inputs", "ImplicitInputs"):
             for value in filter(None, self.ort.list_members("Node", members, node)):
-                if not (is_alone or self._is("FromOuterScope", value)):
+                fact = "ValueInfo_IsFromOuterScope"
+                if not (is_alone or self.ort.get_number(fact, value)):
                     continue
                 read = self._read_value(value)
                 tensor = None
-                if self._is("ConstantInitializer", value):
+                if self.ort.get_number("ValueInfo_IsConstantInitializer", value):
                     tensor = self.ort.get("ValueInfo_GetInitializerValue", value)
                 if tensor:
                     self.constants[read.name] = self._read_tensor(
@@ -248,11 +270,11 @@ class _Reader:
                 else:
                     self.captured[read.name] = read
 
-    def _is(self, fact: str, value: Address) -> bool:
-        found: bool = self.ort.get(f"ValueInfo_Is{fact}", value, result=ctypes.c_bool)
-        return found
-
-    def _read_values(self, members: str, graph: Address) -> Iterator[ValueInfoProto]:
+    def _read_values(
+        self,
+        members: str,
+        graph: Address,
+    ) -> Iterator[ValueInfoProto]:
         for value in self.ort.list_members("Graph", members, graph):
             yield self._read_value(value)
 
@@ -283,7 +305,9 @@ class _Reader:
         return found
 
     def _read_node(
-        self, address: Address, values: dict[str, ValueInfoProto]
+        self,
+        address: Address,
+        values: dict[str, ValueInfoProto],
     ) -> NodeProto:
         """Return a node.
 
@@ -352,7 +376,11 @@ class _Reader:
                 found.floats.extend(numbers)
         yield found
 
-    def _read_attribute_bytes(self, address: Address, kind: int) -> bytes:
+    def _read_attribute_bytes(
+        self,
+        address: Address,
+        kind: int,
+    ) -> bytes:
         """Return an attribute's bytes: a call without room says how many there are."""
         ort = self.ort
         size = ctypes.c_size_t()
@@ -367,7 +395,9 @@ class _Reader:
         return data.raw[: size.value]
 
     def _read_tensor_attribute(
-        self, address: Address, found: AttributeProto
+        self,
+        address: Address,
+        found: AttributeProto,
     ) -> Iterator[AttributeProto]:
         """Yield an attribute with a tensor; nothing for a subgraph, which the node
         has.
@@ -408,17 +438,22 @@ class _Reader:
 
         size = ort.get_number("GetTensorSizeInBytes", address)
         start = ort.get("GetTensorMutableData", address) if size else None
-        if not is_copied and size > _COPIED_BYTES and read.elem_type not in _PACKED:
-            self.weights[name] = view_memory(
-                start, tensor_dtype_to_np_dtype(read.elem_type), lengths
-            )
+        dtype = tensor_dtype_to_np_dtype(read.elem_type)
+        # Of some types several elements share a byte, which no array has.
+        is_array = size == math.prod(lengths) * dtype.itemsize
+        if is_array and not is_copied and size > _COPIED_BYTES:
+            self.weights[name] = view_memory(start, dtype, lengths)
             tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value="memory")
         else:
             tensor.raw_data = ctypes.string_at(start or 0, size) if size else b""
         return tensor
 
-    def _read_strings(self, address: Address, count: int) -> list[bytes]:
+    def _read_strings(
+        self,
+        address: Address,
+        count: int,
+    ) -> list[bytes]:
         ort = self.ort
         size = ort.get_number("GetStringTensorDataLength", address)
         data = ctypes.create_string_buffer(max(size, 1))

@@ -28,11 +28,12 @@ from epctx_core.plugin import EnginePolicy, Purpose, TensorType
 from epctx_core.plugin.protos import ELEMENT_TYPES
 from onnxruntime_ep_epctx.contexts import (
     MANIFEST,
-    ContextNodes,
+    check_folder,
     export,
     find_context_nodes,
     keep_context_nodes,
-    pass_on,
+    name_nodes,
+    read_compatibility,
 )
 from onnxruntime_ep_epctx.graph import (
     FusedNode,
@@ -45,6 +46,7 @@ from onnxruntime_ep_epctx.runs import Kernel, Step
 
 if TYPE_CHECKING:
     from epctx_core import PluginRecord
+    from epctx_core.plugin.protos import NodeProto
     from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 
 STRICT = "epctx_strict"
@@ -99,6 +101,9 @@ class HostedEp:
     Args:
         record: the EP.
         entries: the config entries of the session; options of the EP are among them.
+
+    Attributes:
+        context_nodes: EPContext nodes of the last compile; none if none were asked for.
     """
 
     def __init__(self, record: PluginRecord, entries: Mapping[str, str]) -> None:
@@ -118,7 +123,7 @@ class HostedEp:
         self._stated_info = ""
         self._copy: GraphCopy | None = None
         self._work: Any = None
-        self._context_nodes: ContextNodes | None = None
+        self.context_nodes: Sequence[NodeProto] = ()
         self._open: list[Any] = []
 
     # -- what onnxruntime asks
@@ -166,34 +171,30 @@ class HostedEp:
             raise self._failure
         nodes = [read_fused_node(ort, node) for node in fused]
         copy = self._copy
-        self._context_nodes = None
+        self.context_nodes = ()
         if self._exports and copy is not None and not self._is_load:
-            exported = export(copy, self._make_options(copy), self._entries)
-            self._context_nodes = exported.name_after(nodes)
+            model = export(copy, self._make_options(copy), self._entries)
+            self.context_nodes = name_nodes(model, nodes)
+            self._stated_info = read_compatibility(model)
             if self._entries.get("session.compile_only") == "1":
                 return [_make_idle_kernel(self.name, node) for node in nodes]
             self._work.close()
-            self._stated_info = self.compatibility_info
-            self._work = self._assign(exported.as_copy(), Purpose.LOAD)
-        kernels = self._prepare(nodes)
-        if self._exports and copy is not None and self._is_load:
-            self._context_nodes = pass_on(copy, nodes, self._entries, self._stated_info)
-        return kernels
+            compiled = GraphCopy(model=model, nodes=[])
+            self._work = self._assign(keep_context_nodes(compiled), Purpose.LOAD)
+        elif self._exports and copy is not None:
+            self.context_nodes = name_nodes(copy.model, nodes)
+            target = self._entries.get("ep.context_file_path", "")
+            check_folder(self.context_nodes, copy.path, target)
+        return self._prepare(nodes)
 
     @property
     def _exports(self) -> bool:
         return self._entries.get("ep.context_enable") == "1"
 
     @property
-    def context_nodes(self) -> ContextNodes | None:
-        """EPContext nodes of the last compile; None if none were asked for."""
-        return self._context_nodes
-
-    @property
     def compatibility_info(self) -> str:
         """Text about what was compiled, for later validation."""
-        nodes = self._context_nodes
-        return "" if nodes is None else nodes.compatibility_info
+        return self._stated_info if self.context_nodes else ""
 
     def call_hook(self, hook: str, **arguments: Any) -> None:
         """Call a hook that the EP has; none before it has an instance."""

@@ -12,14 +12,13 @@ import itertools
 import logging
 import re
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core import PluginRecord, default_registry
-from epctx_core.errors import EpctxError, NotImplementedByProvider, PluginError
+from epctx_core.errors import EpctxError, PluginError
 from epctx_core.ext import implemented_hooks
 from epctx_core.plugin.protos import AttributeProto, NodeProto
 from onnxruntime_ep_epctx.capi import (
@@ -77,22 +76,12 @@ class Bridge:
         self.library: Any = None
         self.objects: dict[int, Any] = {}
         self._keys = itertools.count(1)
-        self._lock = threading.Lock()
 
     def put(self, made: object) -> int:
         """Keep an object; return its key."""
-        with self._lock:
-            key = next(self._keys)
-            self.objects[key] = made
+        key = next(self._keys)
+        self.objects[key] = made
         return key
-
-    def get(self, key: int) -> Any:
-        """Return the object under a key."""
-        return self.objects[key]
-
-    def drop(self, key: int) -> Any:
-        """Return the object under a key and forget it."""
-        return self.objects.pop(key, None)
 
 
 bridge = Bridge()
@@ -297,7 +286,7 @@ def _list_devices(
     most: int,
     count: Address,
 ) -> None:
-    factory: _Factory = bridge.get(key)
+    factory: _Factory = bridge.objects[key]
     with _blame(factory.record, "devices"):
         offered = [*factory.cls.devices()][:most]
     devices = [factory.make_device(ort, device) for device in offered]
@@ -312,7 +301,7 @@ def _validate_compatibility(
     verdict: Address,
     *_: int,
 ) -> None:
-    factory: _Factory = bridge.get(key)
+    factory: _Factory = bridge.objects[key]
     options = {option.name: option.default for option in factory.cls.options}
     info = ctypes.string_at(text).decode(errors="replace")
     with _blame(factory.record, "validate_compatibility"):
@@ -344,18 +333,16 @@ def _make_ep(
     made: Address,
     *_: int,
 ) -> None:
-    factory: _Factory = bridge.get(key)
+    factory: _Factory = bridge.objects[key]
     hosted = HostedEp(factory.record, _read_entries(ort, options))
     hooks = implemented_hooks(factory.cls)
     address = bridge.library.epctx_make_ep(
         ctypes.c_int64(bridge.put(hosted)),
         ctypes.c_void_p(ort.api),
         factory.record.name.encode(),
-        *(
-            "set_dynamic_options" in hooks,
-            "on_run_start" in hooks,
-            "on_run_end" in hooks,
-        ),
+        "set_dynamic_options" in hooks,
+        "on_run_start" in hooks,
+        "on_run_end" in hooks,
     )
     ctypes.c_void_p.from_address(made).value = address
 
@@ -380,7 +367,7 @@ def _release(
     key: int,
     *_: int,
 ) -> None:
-    released = bridge.drop(key)
+    released = bridge.objects.pop(key, None)
     if isinstance(released, HostedEp):
         released.close()
 
@@ -392,7 +379,7 @@ def _get_capability(
     info: Address,
     *_: int,
 ) -> None:
-    bridge.get(key).claim(ort, graph, info)
+    bridge.objects[key].claim(ort, graph, info)
 
 
 def _compile(
@@ -404,11 +391,11 @@ def _compile(
     kernels: Address,
     context_nodes: Address,
 ) -> None:
-    hosted: HostedEp = bridge.get(key)
+    hosted: HostedEp = bridge.objects[key]
     compiled = hosted.compile(ort, read_addresses(fused, count))
     store_addresses(kernels, [_make_kernel(ort, kernel) for kernel in compiled])
-    if context_nodes and hosted.context_nodes is not None:
-        nodes = [_make_node(ort, node) for node in hosted.context_nodes.nodes]
+    if context_nodes:
+        nodes = [_make_node(ort, node) for node in hosted.context_nodes]
         store_addresses(context_nodes, nodes)
 
 
@@ -452,17 +439,15 @@ def _make_node(ort: Onnxruntime, node: NodeProto) -> Address:
 def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
     kind = attribute.type
     if kind == AttributeProto.STRING:
-        data, length = attribute.s, len(attribute.s)
+        data = attribute.s
+        length = len(data)
     elif kind == AttributeProto.INT:
-        data, length = struct.pack("q", attribute.i), 1
-    elif kind == AttributeProto.FLOAT:
-        data, length = struct.pack("f", attribute.f), 1
+        data = struct.pack("q", attribute.i)
+        length = 1
     else:
-        raise NotImplementedByProvider(
-            f"the attribute {attribute.name!r} of an EPContext node is neither text "
-            "nor a number, and onnxruntime writes no other.",
-            hint="Compile the model with epctx.",
-        )
+        # An EP has no others.
+        data = struct.pack("f", attribute.f)
+        length = 1
     made: Address = ort.get(
         "CreateOpAttr", attribute.name.encode(), data, length, _ATTRIBUTES[kind]
     )
@@ -496,7 +481,7 @@ def _set_dynamic_options(
 ) -> None:
     pairs = zip(read_texts(keys, count), read_texts(values, count), strict=True)
     options = {name.removeprefix("ep.dynamic."): value for name, value in pairs}
-    bridge.get(key).call_hook("set_dynamic_options", options=options)
+    bridge.objects[key].call_hook("set_dynamic_options", options=options)
 
 
 def _start_run(
@@ -506,7 +491,7 @@ def _start_run(
     *_: int,
 ) -> None:
     tag = ort.get_text("RunOptionsGetRunTag", options)
-    bridge.get(key).call_hook("on_run_start", tag=tag)
+    bridge.objects[key].call_hook("on_run_start", tag=tag)
 
 
 def _end_run(
@@ -516,7 +501,7 @@ def _end_run(
     *_: int,
 ) -> None:
     tag = ort.get_text("RunOptionsGetRunTag", options)
-    bridge.get(key).call_hook("on_run_end", tag=tag)
+    bridge.objects[key].call_hook("on_run_end", tag=tag)
 
 
 def _describe_compatibility(
@@ -526,9 +511,9 @@ def _describe_compatibility(
     made: Address,
     *_: int,
 ) -> None:
-    text = ctypes.c_char_p(bridge.get(key).compatibility_info.encode())
+    text = ctypes.c_char_p(bridge.objects[key].compatibility_info.encode())
     # onnxruntime copies it before the EP is released.
-    bridge.get(key).kept_text = text
+    bridge.objects[key].kept_text = text
     ctypes.c_char_p.from_address(made).value = text.value
 
 

@@ -152,7 +152,11 @@ class Kernel:
             if results[position] is not targets[index]:
                 np.copyto(targets[index], results[position], casting="no")
 
-    def _run_step(self, inputs: list[Any], outputs: list[Any] | None) -> Sequence[Any]:
+    def _run_step(
+        self,
+        inputs: list[Any],
+        outputs: list[Any] | None,
+    ) -> Sequence[Any]:
         try:
             return self._run(inputs, outputs)
         except (EpctxError, KeyboardInterrupt):
