@@ -208,12 +208,14 @@ class ProgressLine(Progress):
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Draw during the block."""
-        out, err = self._share(sys.stdout), self._share(sys.stderr)
         # A daemon: an exception that skips the end must not keep the process.
         drawing = threading.Thread(target=self._draw, name="progress", daemon=True)
         drawing.start()
         try:
-            with redirect_stdout(out), redirect_stderr(err):
+            with (
+                redirect_stdout(self._share(sys.stdout)),
+                redirect_stderr(self._share(sys.stderr)),
+            ):
                 yield
         finally:
             self._end.set()
