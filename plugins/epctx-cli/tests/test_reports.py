@@ -114,6 +114,16 @@ def test_a_first_cell_that_has_no_room_is_on_a_line_of_its_own(show):
     ]
 
 
+def test_a_first_cell_that_fits_a_line_of_its_own_is_whole(show):
+    rows = [("n" * 78, "Conv", "1.5 KiB")]
+
+    assert show(80, table(("node", "operator", "size"), rows)) == [
+        "  node  operator  size",
+        f"  {'n' * 78}",
+        "        Conv      1.5 KiB",
+    ]
+
+
 def test_where_other_names_have_no_room_each_row_is_a_list(show):
     rows = [("a", NAMES[0], EP, "1.5 KiB"), ("b", NAMES[1], EP, "1.5 KiB")]
 

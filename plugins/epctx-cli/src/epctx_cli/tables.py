@@ -142,9 +142,12 @@ class Table:
         lines = []
         first, *others = row
         if count_cells(first) > rooms[0]:
-            begin, *further = wrap(first, width - _DEEPER)
-            lines.append(f"{' ' * _GAP}{begin}")
-            lines += [f"{' ' * _DEEPER}{part}" for part in further]
+            room = width - _GAP
+            if count_cells(first) > room:
+                room = width - _DEEPER
+            begin, *further = wrap(first, room)
+            lines.append(" " * _GAP + begin)
+            lines += [" " * _DEEPER + part for part in further]
             first = ""
 
         columns = map(wrap, (first, *others), rooms)
