@@ -1,6 +1,6 @@
 """Result of `epctx bench`: what `--json` prints.
 
-The JSON Schema in epctx-bench is made from these dataclasses (`make docs`).
+The JSON Schema in epctx-bench is made from these dataclasses (`make tables`).
 """
 
 from __future__ import annotations

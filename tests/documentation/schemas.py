@@ -1,5 +1,5 @@
 """JSON Schemas of what commands print with `--json`, made from the dataclasses of their
-results, and docs/json.md, made from the schemas; `make docs` writes them anew.
+results, and docs/json.md, made from the schemas; `make tables` writes them anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from documentation.results import PACKAGES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs/json.md"
-BEGIN = "<!-- made by `make docs` -->\n"
+BEGIN = "<!-- made by `make tables` -->\n"
 _SIMPLE = {
     str: "string",
     Path: "string",
@@ -51,7 +51,7 @@ def make_schema(command: str, *parts: Any) -> dict[str, Any]:
         parts: dataclasses whose keys are side by side; of a key of several, the last
             counts. `Class | None` is a part that may be missing.
     """
-    definitions: dict[str, Any] = {}
+    definitions = _Definitions()
     properties = {"schema": {"const": 1, "description": "Version of the family."}}
     required = {"schema": None}
     for part in parts:
@@ -91,7 +91,7 @@ class _Key:
     is_required: bool = True
 
 
-def _describe_class(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+def _describe_class(cls: type, definitions: _Definitions) -> dict[str, Any]:
     """Return the schema of a dataclass; those that it refers to are added."""
     properties = {}
     keys = [*_list_keys_of_fields(cls), *_list_keys_of_properties(cls)]
@@ -187,11 +187,11 @@ def _find_imports_for_types(name: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def _describe_type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _describe_type(hint: Any, definitions: _Definitions) -> dict[str, Any]:
     if hint is Any or hint in _SIMPLE:
         return {} if hint is Any else {"type": _SIMPLE[hint]}
     if is_dataclass(hint):
-        name = hint.__name__
+        name = definitions.name(hint)
         if name not in definitions:
             definitions[name] = _describe_class(hint, definitions)
         return {"$ref": f"#/$defs/{name}"}
@@ -204,20 +204,35 @@ def _describe_type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return _describe_container(hint, definitions)
 
 
-def _describe_annotated(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _describe_annotated(hint: Any, definitions: _Definitions) -> dict[str, Any]:
     """Return the schema of an object with the keys of several classes."""
     cls, base = get_args(hint)
     whole = _describe_class(base, definitions)
     more = _describe_class(cls, definitions)
-    definitions[cls.__name__] = {
+    name = definitions.name(cls)
+    definitions[name] = {
         "type": "object",
         "required": [*dict.fromkeys([*whole["required"], *more["required"]])],
         "properties": whole["properties"] | more["properties"],
     }
-    return {"$ref": f"#/$defs/{cls.__name__}"}
+    return {"$ref": f"#/$defs/{name}"}
 
 
-def _describe_container(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+class _Definitions(dict[str, Any]):
+    """Schemas of the classes that a schema refers to, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owners: dict[str, type] = {}
+
+    def name(self, cls: type) -> str:
+        """Return the name of a class; a second class of one name is an error."""
+        owner = self._owners.setdefault(cls.__name__, cls)
+        assert owner is cls, f"{owner} and {cls} have one name in a schema"
+        return cls.__name__
+
+
+def _describe_container(hint: Any, definitions: _Definitions) -> dict[str, Any]:
     """Return the schema of a type with types in brackets."""
     parts = get_args(hint)
 

@@ -1,4 +1,4 @@
-"""The tables of pages that come from the code; `make docs` writes them anew."""
+"""The tables of pages that come from the code; `make tables` writes them anew."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,3 +142,15 @@ def test_an_object_may_have_the_keys_of_several_classes(monkeypatch):
     schema = make_schema("x", Whole)
 
     assert schema["$defs"]["Rest"]["required"] == ["path", "sizes", "severity"]
+
+
+def test_two_classes_of_one_name_are_an_error():
+    def make_part(hint):
+        words = "Part.\n\n    Attributes:\n        key: key.\n"
+        return make_dataclass("Part", [("key", hint)], namespace={"__doc__": words})
+
+    whole = make_dataclass("Whole", [("a", make_part(int)), ("b", make_part(str))])
+    whole.__doc__ = "Whole.\n\n    Attributes:\n        a: one.\n        b: two.\n"
+
+    with pytest.raises(AssertionError, match="one name"):
+        make_schema("one", whole)

@@ -1,5 +1,5 @@
 """The table of docs/drop-in-names.md, made by a run of `every_name.py` under onnxruntime
-and under the drop-in; `make docs` writes it.
+and under the drop-in; `make tables` writes it.
 """
 
 from __future__ import annotations

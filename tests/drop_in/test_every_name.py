@@ -169,4 +169,4 @@ def test_a_result_that_differs_is_noticed():
 def test_the_page_has_the_table_of_this_run():
     page = table.PAGE.read_text("utf-8")
 
-    assert table.with_table(page) == page, "run `make docs`"
+    assert table.with_table(page) == page, "run `make tables`"

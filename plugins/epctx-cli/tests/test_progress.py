@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, redirect_stdout
 
 import pytest
 from epctx_cli.progress_line import ProgressLine
@@ -31,6 +34,34 @@ if not child:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 end.set()
 """
+
+
+DEADLINE = 30.0
+
+
+def wait_until(is_met):
+    end = time.monotonic() + DEADLINE
+    while not is_met():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+class Terminal(io.TextIOWrapper):
+    """File that calls itself a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@contextmanager
+def printing_to(path):
+    """Make standard output a terminal that writes a file."""
+    with (
+        path.open("wb") as raw,
+        Terminal(raw, "ascii", "replace") as stream,
+        redirect_stdout(stream),
+    ):
+        yield stream
 
 
 class Clock:
@@ -123,11 +154,36 @@ def test_a_log_gets_whole_lines_without_colours(monkeypatch, tmp_path, clock):
         progress = ProgressLine(log, "compiling", in_lines=True, get_time=clock)
         progress("compile", 9, 10, unit="tasks", notes=["1 failed"])
         with progress.shown():
-            while path.read_text().count("\n") < 2:
-                pass
+            wait_until(lambda: path.read_text().count("\n") >= 2)
 
     lines = {*path.read_text().splitlines()}
     assert lines == {"0:00:00  compiling  9 of 10 tasks, 1 failed"}
+
+
+def test_a_stream_that_has_a_line_below_it_is_still_a_terminal(tmp_path):
+    with printing_to(tmp_path / "shown") as terminal, ProgressLine(terminal).shown():
+        facts = sys.stdout.encoding, sys.stdout.errors, sys.stdout.writable()
+
+    assert facts == ("ascii", "replace", True)
+
+
+def test_what_an_ep_prints_in_parts_stays_on_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr("epctx_cli.progress_line._SILENT_SECONDS", 0.01)
+    path = tmp_path / "shown"
+
+    def count_frames():
+        return path.read_bytes().count(b"compiling")
+
+    with printing_to(path) as terminal, ProgressLine(terminal, "compiling").shown():
+        wait_until(count_frames)
+        sys.stdout.write("\r30%")
+        assert path.read_bytes().endswith(b"\r30%")
+        sys.stdout.write("\r60%")
+        sys.stdout.write(" done\n")
+        before = count_frames()
+        wait_until(lambda: count_frames() > before)
+
+    assert b"\r30%\r60% done\n" in path.read_bytes()
 
 
 def test_a_process_that_an_ep_forks_meanwhile_does_not_wait_for_the_line():

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 from epctx_cli.console import Console
@@ -17,6 +22,11 @@ from epctx_cli.console import Console
 
 Console().table(("node", "operator", "of"), [("first", "Relu", 3), ("b", "Convolution", 12)])
 print("rich" in sys.modules)
+"""
+WARNING = """
+from epctx_cli.console import Console
+
+Console().warn("many words " * 20)
 """
 WIDTHS = (20, 40, 80, 120)
 EP = "QNNExecutionProvider"
@@ -87,24 +97,91 @@ def test_each_name_is_shown_whole_at_any_width(show, width, header, names):
         assert name in shown
 
 
-def test_where_names_have_no_room_each_row_is_a_list(show):
-    rows = [(name, "Conv", EP, "1.5 KiB") for name in NAMES[:2]]
+def test_a_first_cell_that_has_no_room_is_on_a_line_of_its_own(show):
+    rows = [*((name, "Conv", "CPU", "1.5 KiB") for name in NAMES[:2]), ("head", *"abc")]
 
     lines = show(80, table(("node", "operator", "taken by", "size"), rows))
 
     assert lines == [
-        "  node      model.encoder.layers.model.encoder.layers.model.encoder.layers.block",
+        "  node  operator  taken by  size",
+        "  model.encoder.layers.model.encoder.layers.model.encoder.layers.block.0.a",
+        "        ttention.outa",
+        "        Conv      CPU       1.5 KiB",
+        "  model.encoder.layers.model.encoder.layers.model.encoder.layers.block.0.a",
+        "        ttention.outb",
+        "        Conv      CPU       1.5 KiB",
+        "  head  a         b         c",
+    ]
+
+
+def test_a_first_cell_that_fits_a_line_of_its_own_is_whole(show):
+    rows = [("n" * 78, "Conv", "1.5 KiB")]
+
+    assert show(80, table(("node", "operator", "size"), rows)) == [
+        "  node  operator  size",
+        f"  {'n' * 78}",
+        "        Conv      1.5 KiB",
+    ]
+
+
+def test_where_other_names_have_no_room_each_row_is_a_list(show):
+    rows = [("a", NAMES[0], EP, "1.5 KiB"), ("b", NAMES[1], EP, "1.5 KiB")]
+
+    lines = show(80, table(("node", "value", "taken by", "size"), rows))
+
+    assert lines == [
+        "  node      a",
+        "  value     model.encoder.layers.model.encoder.layers.model.encoder.layers.block",
         "            .0.attention.outa",
-        "  operator  Conv",
         f"  taken by  {EP}",
         "  size      1.5 KiB",
         "",
-        "  node      model.encoder.layers.model.encoder.layers.model.encoder.layers.block",
+        "  node      b",
+        "  value     model.encoder.layers.model.encoder.layers.model.encoder.layers.block",
         "            .0.attention.outb",
-        "  operator  Conv",
         f"  taken by  {EP}",
         "  size      1.5 KiB",
     ]
+
+
+def test_no_part_of_a_name_is_a_row_of_a_table_without_a_header(show):
+    rows = [(f"{'p' * 69}  plain.bin", "-"), ("m.onnx", "2 bytes")]
+
+    assert show(80, table(("", ""), rows)) == [
+        f"  {'p' * 69}",
+        "        plain.bin",
+        "          -",
+        "  m.onnx  2 bytes",
+    ]
+
+
+def test_standard_error_is_wrapped_to_its_own_width():
+    leader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 40, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
+
+    subprocess.run(
+        [sys.executable, "-c", WARNING],
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        env=environment,
+        check=True,
+    )
+
+    os.close(terminal)
+    shown = os.read(leader, 4096).decode()
+    os.close(leader)
+    lengths = [*map(len, re.sub(r"\x1b\[[0-9;]*m", "", shown).split("\r\n"))]
+    assert 30 < max(lengths) <= 40
+
+
+def test_a_terminal_gets_no_blanks_at_the_end_of_a_line_of_a_page(show):
+    page = "# Title\n\nwords\n\n```sh\nls\n```\n"
+    show(40, lambda console: console.markdown(page))
+
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", sys.stdout.getvalue())
+    assert "ls" in shown
+    assert [line for line in shown.splitlines() if line != line.rstrip()] == []
 
 
 def test_prose_is_wrapped_beside_names_and_numbers(show):
@@ -131,7 +208,7 @@ def test_names_of_eps_lose_their_ending_where_that_makes_room(show):
     header = ("node", "taken by", "run by")
 
     assert show(40, table(header, rows)) == [
-        "Shortened: …ExecutionProvider",
+        "Shortened: ...ExecutionProvider",
         "  node     taken by  run by",
         "  encoder  QNN       CPU",
         "  head     QNN       QNN",

@@ -331,6 +331,27 @@ FAILING = """
 """
 
 
+def test_the_text_of_an_exception_forges_no_verdict(doctor, site):
+    code = "raise ValueError('no driver.\\nok: nothing to fix.')\n"
+    folder = site("epctx-bad", "BadExecutionProvider", code=code)
+
+    said = doctor(path=[folder])
+
+    lines = said.out.splitlines()
+    (problem,) = [line for line in lines if line.startswith("problem: ")]
+    assert problem.endswith(r"no driver.\nok: nothing to fix.")
+    assert [line for line in lines if line.startswith("ok")] == []
+
+
+def test_a_damaged_distribution_is_no_build_of_onnxruntime(doctor, tmp_path):
+    (tmp_path / "damaged-1.0.dist-info").mkdir()
+
+    said = doctor(path=[tmp_path])
+
+    assert said.code == 0
+    assert said.out.splitlines()[-1].startswith("ok: ")
+
+
 @pytest.mark.parametrize("fault", ["raise ValueError('no driver')", "return 7"])
 def test_the_label_of_an_ep_is_said_once_in_a_message(doctor, site, fault):
     body = FAILING.format(fault)

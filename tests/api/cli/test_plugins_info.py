@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 OPTIONS = """
     vendor = "Far Inc."
     options = (
@@ -151,3 +153,12 @@ def test_the_cpu_ep_is_no_plugin(process):
 
     assert said.code == 2
     assert "CPUExecutionProvider is built in" in said.err
+
+
+def test_facts_have_labels_for_people(process):
+    said = process("plugins", "info", "QNN")
+
+    facts = dict(re.findall(r"^  (\S.*?\S)  +(\S.*)$", said.out, re.MULTILINE))
+    assert facts["plugin API"] == "1"
+    assert re.fullmatch(r"<model>_\w+\.bin", facts["binaries"])
+    assert facts.keys().isdisjoint({"api version", "binary suffix", "dynamic options"})

@@ -132,12 +132,21 @@ def test_the_width_is_that_of_the_terminal_unless_columns_says_another(compiled)
 
 
 def test_where_names_have_no_room_each_row_is_a_list(compiled):
-    _, shown = on_a_terminal("inspect", compiled, width=60)
+    _, shown = on_a_terminal("inspect", compiled, width=40)
 
     (node,) = epctx.inspect_model(compiled).ep_contexts
-    lines = [line.rstrip() for line in lines_of(shown)]
-    assert f"  EPContext node  {node.name}" in lines
+    lines = lines_of(shown)
+    assert "  EPContext node" in "\n".join(lines)
     assert f"  source          {node.source}" in lines
+
+
+def test_a_name_that_has_no_room_is_on_a_line_of_its_own(compiled):
+    _, shown = on_a_terminal("inspect", compiled, width=80)
+
+    (node,) = epctx.inspect_model(compiled).ep_contexts
+    lines = lines_of(shown)
+    below = lines[lines.index(f"  {node.name}") + 1]
+    assert re.match(r" +QNN +\S+\.bin +", below)
 
 
 def test_names_of_eps_lose_their_ending_where_that_makes_room(long_names):
@@ -146,7 +155,7 @@ def test_names_of_eps_lose_their_ending_where_that_makes_room(long_names):
     )
 
     lines = lines_of(shown)
-    assert sum(line == "Shortened: …ExecutionProvider" for line in lines) == 1
+    assert sum(line == "Shortened: ...ExecutionProvider" for line in lines) == 1
     row = r"  encoder_of_the_left_camera_0 +Conv +QNN +0"
     assert any(re.match(row, line) for line in lines)
 

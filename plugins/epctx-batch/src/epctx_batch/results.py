@@ -1,6 +1,6 @@
 """Results of tasks, and of `epctx batch`: what `--json` prints.
 
-The JSON Schemas in `schemas` are made from these dataclasses (`make docs`).
+The JSON Schemas in `schemas` are made from these dataclasses (`make tables`).
 """
 
 from __future__ import annotations

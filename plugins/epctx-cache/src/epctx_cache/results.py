@@ -1,8 +1,8 @@
 """Results of `epctx cache`: what `--json` prints, and what the functions behind it
 return.
 
-The JSON Schemas in `schemas` are made from these dataclasses (`make docs`). A key whose
-field has the default None is left out where there is nothing to say.
+The JSON Schemas in `schemas` are made from these dataclasses (`make tables`). A key
+whose field has the default None is left out where there is nothing to say.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -36,8 +36,10 @@ SCHEMA = 1
 _STYLES = {"error": "bold red", "warning": "bold yellow"}
 _UNLIMITED = 100_000
 """Columns for rich, which gets lines that are laid out already."""
+_BLANK_END = re.compile(r"(?: |\x1b\[[\d;]*m)+$", re.MULTILINE)
 _LEAST_COLUMNS = 20
 """A narrower terminal breaks lines itself."""
+_USUAL_COLUMNS = 80
 
 
 class Console:
@@ -135,8 +137,8 @@ class Console:
         """Write a table of the report after an empty line; nothing without rows.
 
         Numbers are aligned to the right. On a terminal prose is wrapped where the table
-        is too wide; where its names have no room, each row is a list. Elsewhere each
-        row is one whole line.
+        is too wide; a first cell that has no room is on a line of its own; where the
+        other names have none, each row is a list. Elsewhere each row is one whole line.
 
         Args:
             header: names of the columns; no header is shown if all are empty.
@@ -155,33 +157,31 @@ class Console:
         columns = zip(*rows, strict=True)
         table = tables.Table(
             [*map(text.cell, header)],
-            [[*map(text.cell, row)] for row in rows],
+            [tuple(map(text.cell, row)) for row in rows],
             [all(isinstance(cell, int) for cell in column) for column in columns],
         )
         self._report(self._lay_out_table(table))
 
     def _lay_out_table(self, table: tables.Table) -> str:
-        width = self.width
-        if width is None or table.fits(width):
-            return self._write_lines(table)
-        if not table.has_header:
-            return _lay_out(table.wrap(width), width)
+        width = self.width or sys.maxsize
+        if table.has_header and not table.fits(width):
+            table = self._shorten(table, width)
+        rows = table.lay_out(width)
+        if table.has_header:
+            rows[0] = _style(self._out, rows[0], "bold")
+        return "".join(f"{row}\n" for row in rows)
 
+    def _shorten(self, table: tables.Table, width: int) -> tables.Table:
+        """Return a table without endings of EPs' names, or a list if that does not
+        suffice.
+        """
         short = table.without_endings()
         if not short.has_room(width):
-            return _lay_out(table.list_rows(), width)
+            return table.list_rows()
         if short != table and not self._has_short_names:
-            self.say("Shortened: …ExecutionProvider")
+            self.say("Shortened: ...ExecutionProvider")
             self._has_short_names = True
-        if short.fits(width):
-            return self._write_lines(short)
-        return _lay_out(short.wrap(width), width)
-
-    def _write_lines(self, table: tables.Table) -> str:
-        lines = list(table.lines)
-        if table.has_header:
-            lines[0] = _style(self._out, lines[0], "bold")
-        return "".join(f"{line}\n" for line in lines)
+        return short
 
     def warn(self, message: str) -> None:
         """Write a warning to standard error; nothing with `-q`."""
@@ -314,7 +314,14 @@ def _width(stream: TextIO | None) -> int | None:
     """Return the columns of a terminal, also of a dumb one; None for other streams."""
     if stream is None or not stream.isatty():
         return None
-    return max(_LEAST_COLUMNS, shutil.get_terminal_size().columns)
+    columns = 0
+    with suppress(ValueError):
+        columns = int(os.environ.get("COLUMNS", "0"))
+    # Not shutil's, which asks standard output whatever the stream is.
+    with suppress(OSError, ValueError):
+        if not columns:
+            columns = os.get_terminal_size(stream.fileno()).columns
+    return max(_LEAST_COLUMNS, columns or _USUAL_COLUMNS)
 
 
 def _wrap(lines: str, width: int | None) -> str:
@@ -327,17 +334,16 @@ def _wrap(lines: str, width: int | None) -> str:
 
 
 def _wrap_line(line: str, width: int) -> str:
-    if line.isascii() and len(line) <= width:
-        return line
-    from rich.console import Console as Layout
-    from rich.text import Text
+    from epctx_cli import tables
 
+    if tables.count_cells(line) <= width:
+        return line
     words = line.lstrip(" ")
     indent = line.removesuffix(words)
     # Lines that belong to an indented one stand below its text.
     further = f"{indent}  " if indent else ""
-    rows = Text(words, overflow="ignore").wrap(Layout(), width - len(further))
-    return indent + f"\n{further}".join(row.plain.rstrip() for row in rows)
+    rows = tables.wrap(words, width - len(further), overflow="ignore")
+    return indent + f"\n{further}".join(rows)
 
 
 def _style(stream: TextIO | None, words: str, style: str) -> str:
@@ -355,16 +361,17 @@ def _lay_out(page: RenderableType, width: int) -> str:
     from rich.theme import Theme
 
     written = io.StringIO()
-    options: dict[str, Any] = {
-        "width": width,
-        "force_terminal": True,
+    layout = Layout(
+        file=written,
+        width=width,
+        force_terminal=True,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
         # rich's own has a black background, on light terminals, too.
-        "theme": Theme({"markdown.code": "bold cyan"}),
-    }
-    if os.environ.get("NO_COLOR"):
-        options["color_system"] = None
-    Layout(file=written, **options).print(page, end="")
-    return written.getvalue()
+        theme=Theme({"markdown.code": "bold cyan"}),
+    )
+    layout.print(page, end="")
+    # rich fills each line with blanks, some of them in a style.
+    return _BLANK_END.sub(lambda end: end[0].replace(" ", ""), written.getvalue())
 
 
 def _list_facts(value: DataclassInstance) -> dict[str, Any]:

@@ -36,9 +36,9 @@ class Package(NamedTuple):
 
     Attributes:
         origin: name and version.
-        extras: its extras.
-        requirements: with and without an extra.
-        entries: its entry points for epctx.
+        extras: names of its extras.
+        requirements: requirements with and without an extra.
+        entries: entry points for epctx.
     """
 
     origin: str
@@ -116,10 +116,10 @@ class Libraries(NamedTuple):
     """Libraries of packages for epctx.
 
     Attributes:
-        core: what epctx-core requires or can use, in order of its extras; nothing if it
-            is importable, but not installed.
-        eps: what EPs require beside packages of epctx and the libraries of those.
-        others: what else packages for epctx require, without their extras.
+        core: libraries that epctx-core requires or can use, in order of its extras;
+            none if it is importable, but not installed.
+        eps: libraries of EPs, without packages of epctx and the libraries of those.
+        others: further libraries of packages for epctx, without those of extras.
     """
 
     core: list[Library]
@@ -225,11 +225,15 @@ def find_builds(name: str) -> dict[str, str]:
     this name, such as the builds of onnxruntime.
 
     Args:
-        name: of the package, with which their names begin.
+        name: name of the package, with which their names begin.
     """
-    return {
-        package.metadata["Name"]: package.version
-        for package in distributions()
-        if (package.metadata["Name"] or "").startswith(name)
-        and f"\n{name}/__init__.py," in f"\n{package.read_text('RECORD')}"
-    }
+    builds = {}
+    for found in distributions():
+        with suppress(Exception):  # see `find_packages`
+            build = found.metadata["Name"]
+            if not build.startswith(name):
+                continue
+            files = f"\n{found.read_text('RECORD')}"
+            if f"\n{name}/__init__.py," in files:
+                builds[build] = found.version
+    return builds

@@ -75,11 +75,11 @@ class EntryDetails(EntryFacts):
     Attributes:
         kind: kind of the plugin.
         state: broken if it could not be loaded.
-        reason: why not, or empty.
+        reason: reason why it could not be loaded, or empty.
         traceback: traceback of the exception that it raised, or empty.
         doc: first paragraph of its documentation.
         provides: name of the engine.
-        summary: what the command does.
+        summary: summary of the command.
     """
 
     kind: str
@@ -161,7 +161,7 @@ class DoctorFinding:
 
     Attributes:
         severity: a problem has to be fixed.
-        message: what is wrong, or worth a note.
+        message: description of the problem, or a note.
         hint: a fix, or empty.
     """
 

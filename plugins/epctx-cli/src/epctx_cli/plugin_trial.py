@@ -49,11 +49,12 @@ class Trial:
     """Result of loading one EP of a plugin.
 
     Attributes:
-        record: the record after it.
-        description: of its class, see `describe`; empty if it could not be imported.
-        traceback: of a failed import, or empty.
-        import_seconds: how long its import took, without that of numpy and onnx.
-        import_output: what its import wrote to standard output and standard error.
+        record: record of the plugin after it.
+        description: description of its class, see `describe`; empty if it could not be
+            imported.
+        traceback: traceback of a failed import, or empty.
+        import_seconds: seconds of its import, without that of numpy and onnx.
+        import_output: output of its import on standard output and standard error.
         threads: names of Python's threads that run after its import and the questions
             for its availability.
     """
@@ -75,7 +76,7 @@ def try_all(
     """Try each plugin that can be used, and each of several that provide one EP.
 
     Args:
-        records: of the plugins.
+        records: records of the plugins.
         log: called with the standard error of a plugin.
         timeout: seconds for each.
     """
@@ -118,9 +119,9 @@ def try_entry(
     """Load a plugin of another kind, and have it described.
 
     Args:
-        kind: of the plugin.
-        entry: its entry point.
-        log: called with what its import wrote to standard error.
+        kind: kind of the plugin.
+        entry: entry point of the plugin.
+        log: called with the standard error of its import.
     """
     request = {
         "group": kind.group,

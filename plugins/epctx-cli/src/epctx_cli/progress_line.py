@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from rich import progress as rich_progress
 from rich.console import Console as Terminal
 from rich.console import RenderableType
-from rich.file_proxy import FileProxy
 from rich.table import Column
 from rich.text import Text
 
@@ -103,6 +102,9 @@ class ProgressLine(Progress):
         self._lock = threading.RLock()
         self._end = threading.Event()
         self._process = os.getpid()
+        self._is_due = False
+        # What an EP printed has not ended its line yet.
+        self._is_line_open = False
 
     def __call__(
         self,
@@ -206,20 +208,21 @@ class ProgressLine(Progress):
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Draw during the block."""
-        out, err = self._share(sys.stdout), self._share(sys.stderr)
         # A daemon: an exception that skips the end must not keep the process.
         drawing = threading.Thread(target=self._draw, name="progress", daemon=True)
         drawing.start()
         try:
-            with redirect_stdout(out), redirect_stderr(err):
+            with (
+                redirect_stdout(self._share(sys.stdout)),
+                redirect_stderr(self._share(sys.stderr)),
+            ):
                 yield
         finally:
             self._end.set()
             drawing.join()
-            for stream in (out, err):
-                if isinstance(stream, _SharedStream):
-                    stream.flush()
-            self._bars.live.stop()
+            with self._lock:
+                self._is_due = False
+                self._bars.live.stop()
 
     def _draw(self) -> None:
         if self._in_lines:
@@ -227,23 +230,38 @@ class ProgressLine(Progress):
                 self._file.write(f"{self.describe()}\n")
         elif not self._end.wait(_SILENT_SECONDS):
             with self._lock:
-                self._bars.live.start(refresh=True)
+                self._is_due = True
+                self._show()
+
+    def _show(self) -> None:
+        if self._is_due and not self._is_line_open:
+            self._bars.live.start(refresh=True)
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
         """Leave the terminal to the block, which writes something else."""
         with self._lock:
-            was_shown = self._bars.live.is_started
             self._bars.live.stop()
             yield
-            if was_shown:
-                self._bars.live.start(refresh=True)
+            self._show()
+
+    def write_beside(self, stream: TextIO, words: str) -> int:
+        """Write what an EP prints; the line returns after the end of its line."""
+        # See `__call__`.
+        if os.getpid() != self._process:
+            return stream.write(words)
+        with self.hidden():
+            length = stream.write(words)
+            stream.flush()
+            if words:
+                self._is_line_open = not words.endswith("\n")
+        return length
 
     def _share(self, stream: TextIO) -> TextIO:
         """Return a stream of which the text and the line of progress do not mix."""
         if stream is None or not stream.isatty():
             return stream
-        return cast("TextIO", _SharedStream(self._bars.console, stream))
+        return cast("TextIO", _SharedStream(self, stream))
 
     def describe(self) -> str:
         """Return all that the line says, without a bar."""
@@ -349,25 +367,15 @@ class _Unbuffered:
         """Do nothing."""
 
 
-class _SharedStream(FileProxy):
-    """Stream of a terminal that has a line of progress.
+class _SharedStream:
+    """Stream of a terminal that has a line of progress."""
 
-    In a process that an EP forked it is the stream itself: rich's locks may be held
-    there for ever.
-    """
-
-    def __init__(self, console: Terminal, stream: TextIO) -> None:
-        super().__init__(console, stream)
-        self._process = os.getpid()
+    def __init__(self, progress: ProgressLine, stream: TextIO) -> None:
+        self._progress = progress
+        self._stream = stream
 
     def write(self, words: str) -> int:
-        if os.getpid() != self._process:
-            return self.rich_proxied_file.write(words)
-        super().write(words)
-        return len(words)
+        return self._progress.write_beside(self._stream, words)
 
-    def flush(self) -> None:
-        if os.getpid() == self._process:
-            super().flush()
-        else:
-            self.rich_proxied_file.flush()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

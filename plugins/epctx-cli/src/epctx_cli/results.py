@@ -1,8 +1,8 @@
 """Results of commands: what `--json` prints beside the reports of the core.
 
 The JSON Schemas in `schemas` are made from these dataclasses and those of the core
-(`make docs`). A key whose field has the default None is left out where there is nothing
-to say, unless the class makes its JSON itself, with `as_dict`.
+(`make tables`). A key whose field has the default None is left out where there is
+nothing to say, unless the class makes its JSON itself, with `as_dict`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class ErrorFacts:
     Attributes:
         code: name of its error code, see `epctx docs errors`; INTERRUPTED if the user
             ended the command.
-        message: what happened.
-        hint: what to do about it.
+        message: description of the error.
+        hint: advice to fix it.
         node: node of the model that it is about.
         ep: EP that it is about.
         path: file that it is about.
@@ -173,7 +173,7 @@ class RequiredFile:
     Attributes:
         name: its name in the model.
         bytes: its length; null if it cannot be opened.
-        problem: why it cannot be opened, or empty.
+        problem: reason why it cannot be opened, or empty.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Result of `epctx report`: what `--json` prints.
 
-The JSON Schema in `schemas` is made from these dataclasses (`make docs`).
+The JSON Schema in `schemas` is made from these dataclasses (`make tables`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -104,11 +105,16 @@ _PURPOSES = {"ort": "fast CPU kernels"}
 
 
 def _problem(message: str, hint: str = "") -> DoctorFinding:
-    return DoctorFinding(severity="problem", message=message, hint=hint)
+    return DoctorFinding(severity="problem", message=_end(message), hint=hint)
 
 
 def _note(message: str, hint: str = "") -> DoctorFinding:
-    return DoctorFinding(severity="note", message=message, hint=hint)
+    return DoctorFinding(severity="note", message=_end(message), hint=hint)
+
+
+def _end(message: str) -> str:
+    """Return a message that ends in one full stop; a reason in it may have its own."""
+    return re.sub(r"\.+$", ".", message)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -134,10 +140,10 @@ class Environment:
 
     Attributes:
         packages: packages for epctx, by name.
-        libraries: what those require.
+        libraries: libraries that those require.
         builds: versions of the installed builds of onnxruntime, by name.
         variables: variables of epctx that are set.
-        trials: of the plugins.
+        trials: a trial of each plugin.
         fault: error of a variable that kept plugins from being found.
     """
 
@@ -179,14 +185,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.table(("", ""), list(facts.items()))
         _print_tables(environment, console)
     else:
-        asked = _ask_eps(arguments, console)
+        inquiry = _ask_eps(arguments, console)
         records = default_registry.records()
-        findings = [*chain.from_iterable(check(asked) for check in CHECKS_OF_MODEL)]
-        placement = asked.placement
-        console.say(str(asked.placement), wrap=False)
+        findings = [*chain.from_iterable(check(inquiry) for check in CHECKS_OF_MODEL)]
+        placement = inquiry.placement
+        console.say(str(inquiry.placement), wrap=False)
         console.note_simulated(
             row["ep"]
-            for row in asked.placement.eps
+            for row in inquiry.placement.eps
             if row["simulated"] and row["nodes"]
         )
 
@@ -291,7 +297,8 @@ def _print_findings(findings: Sequence[DoctorFinding], console: Console) -> None
     for severity in ("problem", "note"):
         those = [finding for finding in findings if finding.severity == severity]
         for finding in those:
-            console.say(f"\n{severity}: {finding.message}")
+            # The text of an exception may have line breaks.
+            console.say(f"\n{severity}: {one_line(finding.message)}")
             if finding.hint:
                 # A command stays on one line, to be copied.
                 is_command = finding.hint.startswith(
@@ -492,8 +499,7 @@ def check_plugins(environment: Environment) -> Iterator[DoctorFinding]:
         if example.usable:
             answers = example.availability.values()
             hints = dict.fromkeys(answer.hint for answer in answers if answer.hint)
-            reason = example.reason.rstrip(".")
-            yield _note(f"{label}: {reason}.", " ".join(hints))
+            yield _note(f"{label}: {example.reason}.", " ".join(hints))
         elif is_duplicate(example) and not (
             example.undecided and example.name not in used
         ):
@@ -587,12 +593,12 @@ CHECKS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """Model, and the answer of the EPs that were asked about it.
+class Inquiry:
+    """Inquiry about a model, with the answer of the EPs.
 
     Attributes:
-        model: its path.
-        eps: the EPs that were named; empty if all that are usable were asked.
+        model: path of the model.
+        eps: EPs that were named; empty if all that are usable were asked.
         session: options for the EPs.
         placement: nodes by EP.
     """
@@ -622,7 +628,7 @@ def _require_model(arguments: argparse.Namespace) -> None:
         )
 
 
-def _ask_eps(arguments: argparse.Namespace, console: Console) -> Asked:
+def _ask_eps(arguments: argparse.Namespace, console: Console) -> Inquiry:
     """Ask the EPs for their claims, as a session would; nothing is compiled."""
     from epctx_core import explain_model
     from epctx_core.plugin import Purpose
@@ -635,7 +641,7 @@ def _ask_eps(arguments: argparse.Namespace, console: Console) -> Asked:
     with console.progress("asking the EPs") as progress:
         progress.watch(session)
         placement = explain_model(model, session, purpose=Purpose.RUN).placement
-    return Asked(model=model, eps=eps, session=session, placement=placement)
+    return Inquiry(model=model, eps=eps, session=session, placement=placement)
 
 
 def _list_usable() -> list[str]:
@@ -647,39 +653,41 @@ def _list_usable() -> list[str]:
     return sorted(simulated, key=simulated.__getitem__)
 
 
-def check_payloads(asked: Asked) -> Iterator[DoctorFinding]:
+def check_payloads(inquiry: Inquiry) -> Iterator[DoctorFinding]:
     """Yield problems for each payload that a simulated EP would get and does not read,
     as it is a vendor's own; one has the line to install the vendor's.
     """
     if not any(
         row["simulated"] and "com.microsoft::EPContext" in row["operators"]
-        for row in asked.placement.eps
+        for row in inquiry.placement.eps
     ):
         return
-    for finding in verify_model(asked.model, asked.session).findings:
+    for finding in verify_model(inquiry.model, inquiry.session).findings:
         # An EP that has no check knows no remedy.
         if finding.hint and finding.code in {"container-not-checked", "not-checked"}:
             yield _problem(finding.message, finding.hint)
 
 
-def check_placement(asked: Asked) -> Iterator[DoctorFinding]:
+def check_placement(inquiry: Inquiry) -> Iterator[DoctorFinding]:
     """Yield a problem for each EP that was named and gets no node, with its first
     reason.
     """
-    for row in asked.placement.eps if asked.eps else ():
+    for row in inquiry.placement.eps if inquiry.eps else ():
         if row["ep"] != CPU_EP and not row["nodes"]:
-            reasons = [each for each in asked.placement.left if each["ep"] == row["ep"]]
-            why = f" It says: {reasons[0]['reason'].rstrip('.')}." if reasons else ""
+            reasons = [
+                each for each in inquiry.placement.left if each["ep"] == row["ep"]
+            ]
+            why = f" It says: {reasons[0]['reason']}." if reasons else ""
             yield _problem(
-                f"{row['ep']} takes no node of {Path(asked.model).name}.{why}"
+                f"{row['ep']} takes no node of {Path(inquiry.model).name}.{why}"
             )
 
 
-def check_not_asked(asked: Asked) -> Iterator[DoctorFinding]:
+def check_not_asked(inquiry: Inquiry) -> Iterator[DoctorFinding]:
     """Yield a problem for each EP that could not be asked, as it does not load or
     several distributions provide it; none if EPs were named.
     """
-    records = () if asked.eps else default_registry.records()
+    records = () if inquiry.eps else default_registry.records()
     unusable = [r for r in records if r.undecided or r.state.value == "broken"]
     # Of several distributions the reason is one.
     explained = dict(map(default_registry.explain_unusable, unusable))

@@ -42,6 +42,15 @@ if TYPE_CHECKING:
 
 _NOT_IN_TABLE = ("name", "traceback", "availability", "options", "dynamic_options")
 """Keys of what is known of a plugin that are not shown in one line."""
+_LABELS = {
+    "api_version": "plugin API",
+    "binary_suffix": "binaries",
+    "doc": "description",
+    "finder": "found by",
+    "provides": "engine",
+    "dynamic_options": "options while a session lives",
+}
+"""Labels of keys of JSON that are not words for people."""
 _DEEPER = " " * 6
 _SEE_TRACEBACK = "\n--traceback shows the traceback."
 _TYPES = {"bool": "0 or 1", "int": "a whole number", "float": "a number", "str": "text"}
@@ -278,11 +287,13 @@ def _print_details(details: Mapping[str, Any], advice: str, console: Console) ->
     # Values of options are written as numbers.
     if facts.get("simulated") is not None:
         facts["simulated"] = "yes, on this CPU" if facts["simulated"] else "no"
+    if "binary_suffix" in facts:
+        facts["binary_suffix"] = f"<model>_{facts['binary_suffix']}.bin"
     for purpose, answer in facts.get("availability", {}).items():
         why = f"no: {answer['reason'] or 'no reason given'} {answer['hint']}".rstrip()
         facts[f"can {purpose}"] = "yes" if answer["available"] else why
     rows = [
-        (key.replace("_", " "), _show(value))
+        (_get_label(key), _show(value))
         for key, value in facts.items()
         if key not in _NOT_IN_TABLE and value not in (None, "", [])
     ]
@@ -290,7 +301,7 @@ def _print_details(details: Mapping[str, Any], advice: str, console: Console) ->
 
     for key in ("options", "dynamic_options"):
         if options := facts.get(key):
-            console.say(f"\n{key.replace('_', ' ').capitalize()}:")
+            console.say(f"\n{_get_label(key).capitalize()}:")
             console.say("\n".join(map(_describe_option, options)))
     traceback = details["traceback"]
     if traceback and console.tracebacks:
@@ -298,6 +309,10 @@ def _print_details(details: Mapping[str, Any], advice: str, console: Console) ->
     if advice:
         more = "" if console.tracebacks or not traceback else _SEE_TRACEBACK
         console.say(f"\n{advice}{more}")
+
+
+def _get_label(key: str) -> str:
+    return _LABELS.get(key, key.replace("_", " "))
 
 
 def _describe_option(option: Mapping[str, Any]) -> str:

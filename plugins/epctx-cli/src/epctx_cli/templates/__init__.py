@@ -64,12 +64,7 @@ def create_plugin(
     folder = Path(parent) / names["distribution"]
     try:
         folder.mkdir(parents=True)
-        for name, text in texts.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-            if text.startswith("#!"):
-                path.chmod(path.stat().st_mode | 0o111)
+        _write_files(folder, texts)
     except FileExistsError as error:
         raise Fail(
             f"{str(folder)!r} exists already.",
@@ -80,13 +75,26 @@ def create_plugin(
             ),
         ) from error
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise Fail(
             f"{str(folder)!r} cannot be written: {error.strerror or error}.",
             path=folder,
             hint="Choose another folder with -o.",
         ) from error
     return names, folder, sorted(texts)
+
+
+def _write_files(folder: Path, texts: dict[str, str]) -> None:
+    """Write the files of a new folder, or else remove it."""
+    try:
+        for name, text in texts.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _fill_templates(names: dict[str, str]) -> dict[str, str]:
