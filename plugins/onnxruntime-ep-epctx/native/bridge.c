@@ -23,7 +23,10 @@
 #include <unistd.h>
 
 typedef uintptr_t Word; /* an argument: a number or a pointer */
-typedef Status (*Hook)(int64_t key, Word, Word, Word, Word, Word, Word);
+
+/* Stores its status behind the last argument. Not its result: where Python is interrupted
+ * on the way in, ctypes returns what happens to be there. */
+typedef void (*Hook)(int64_t key, Word, Word, Word, Word, Word, Word api, Word status);
 
 /* The order of the table in library.py. */
 enum {
@@ -42,7 +45,11 @@ enum {
     HOOKS
 };
 
+/* A status that no hook has replaced. */
+#define UNANSWERED ((Status)(uintptr_t)1)
+
 static Hook hooks[HOOKS];
+static atomic_bool was_attached;
 static atomic_bool is_attached;
 static atomic_int calls_inside;
 
@@ -54,6 +61,8 @@ typedef struct {
     char *name;
     char *vendor;
     char *version;
+    bool has_start_hook;
+    atomic_bool has_failed; /* before onnxruntime listened: its runs say so */
 } Object;
 
 static Status make_status(Api api, int code, const char *message)
@@ -63,16 +72,18 @@ static Status make_status(Api api, int code, const char *message)
 
 static Status enter(int hook, const Object *object, Word a, Word b, Word c, Word d, Word e)
 {
-    Status status;
+    Status status = UNANSWERED;
 
     /* Counted before the flag is read, so that `epctx_detach` waits for this call. */
     atomic_fetch_add(&calls_inside, 1);
     if (atomic_load(&is_attached))
-        status = hooks[hook](object->key, a, b, c, d, e, (Word)object->api);
+        hooks[hook](object->key, a, b, c, d, e, (Word)object->api, (Word)&status);
     else
         status = make_status(object->api, CODE_FAIL,
                              "epctx: Python has ended, so its EPs cannot be used any more.");
     atomic_fetch_sub(&calls_inside, 1);
+    if (status == UNANSWERED)
+        status = make_status(object->api, CODE_FAIL, "epctx: Python was interrupted on the way into an EP.");
     return status;
 }
 
@@ -244,6 +255,14 @@ static Status ep_compile(Object *ep, const void **graphs, const void **nodes, si
     return enter(COMPILE, ep, (Word)graphs, (Word)nodes, count, (Word)kernels, (Word)context_nodes);
 }
 
+static void free_kernel(Kernel *kernel)
+{
+    free(kernel->input_bytes);
+    free(kernel->ranks);
+    free(kernel->lengths);
+    free(kernel);
+}
+
 static void ep_release_kernels(Object *ep, Kernel **kernels, size_t count)
 {
     (void)ep;
@@ -251,10 +270,7 @@ static void ep_release_kernels(Object *ep, Kernel **kernels, size_t count)
         if (!kernels[i])
             continue;
         release(&kernels[i]->object);
-        free(kernels[i]->input_bytes);
-        free(kernels[i]->ranks);
-        free(kernels[i]->lengths);
-        free(kernels[i]);
+        free_kernel(kernels[i]);
     }
 }
 
@@ -266,6 +282,8 @@ static Status ep_set_dynamic_options(Object *ep, const char *const *keys, const 
 
 static Status ep_start_run(Object *ep, const void *options)
 {
+    if (!ep->has_start_hook && !atomic_load(&ep->has_failed))
+        return NULL;
     return enter(START_RUN, ep, (Word)options, 0, 0, 0, 0);
 }
 
@@ -366,6 +384,7 @@ static bool factory_has_streams(const Object *factory)
 EXPORT void epctx_attach(const Hook *table)
 {
     memcpy(hooks, table, sizeof hooks);
+    atomic_store(&was_attached, true);
     atomic_store(&is_attached, true);
 }
 
@@ -402,7 +421,8 @@ EXPORT Object *epctx_make_factory(int64_t key, Api api, const char *name, const 
     return factory;
 }
 
-/* A slot of a hook that the EP lacks stays empty: onnxruntime then does not call. */
+/* A slot of a hook that the EP lacks stays empty: onnxruntime then does not call. That
+ * of a run's start is there for failures, and enters Python for those and a hook alone. */
 EXPORT Object *epctx_make_ep(int64_t key, Api api, const char *name, int has_dynamic_options,
                              int has_start_run, int has_end_run)
 {
@@ -418,11 +438,17 @@ EXPORT Object *epctx_make_ep(int64_t key, Api api, const char *name, int has_dyn
     ep->slots[EP_GetCompiledModelCompatibilityInfo] = ep_describe_compatibility;
     if (has_dynamic_options)
         ep->slots[EP_SetDynamicOptions] = ep_set_dynamic_options;
-    if (has_start_run)
-        ep->slots[EP_OnRunStart] = ep_start_run;
+    ep->slots[EP_OnRunStart] = ep_start_run;
+    ep->has_start_hook = has_start_run;
     if (has_end_run)
         ep->slots[EP_OnRunEnd] = ep_end_run;
     return ep;
+}
+
+/* The EP failed in a call whose failure onnxruntime passes over. */
+EXPORT void epctx_fail_runs(Object *ep)
+{
+    atomic_store(&ep->has_failed, true);
 }
 
 static void *copy(const void *data, size_t size)
@@ -451,6 +477,10 @@ EXPORT Kernel *epctx_make_kernel(int64_t key, Api api, size_t input_count, const
         kernel->ranks = copy(ranks, output_count * sizeof *ranks);
         kernel->lengths = copy(lengths, length_count * sizeof *lengths);
     }
+    if ((input_bytes && !kernel->input_bytes) || (ranks && !(kernel->ranks && kernel->lengths))) {
+        free_kernel(kernel);
+        return NULL;
+    }
     kernel->object.slots[KERNEL_CreateState] = kernel_make_state;
     kernel->object.slots[KERNEL_Compute] = kernel_run;
     kernel->object.slots[KERNEL_ReleaseState] = kernel_release_state;
@@ -475,7 +505,8 @@ static const char *start_python(void)
     int (*is_initialized)(void) = (int (*)(void))find(NULL, "Py_IsInitialized");
 
     if (!is_initialized) {
-        const char *path = getenv("EPCTX_LIBPYTHON");
+        /* Not in a program with more rights than its user. */
+        const char *path = secure_getenv("EPCTX_LIBPYTHON");
         if (!path)
             return "the host has no Python. Set EPCTX_LIBPYTHON to the libpython3 of the environment in which "
                    "epctx is installed, such as /usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0.";
@@ -488,7 +519,9 @@ static const char *start_python(void)
             return "EPCTX_LIBPYTHON names a library that is no libpython.";
     }
 
-    dladdr((void *)start_python, &self);
+    if (!dladdr((void *)start_python, &self) || strlen(self.dli_fname) > sizeof code / 2 ||
+        strpbrk(self.dli_fname, "'\"\\"))
+        return "the path of its library is too long, or has a quote.";
     /* In names of its own: PyRun_SimpleString runs in the host's __main__. */
     snprintf(code, sizeof code,
              "exec(r\"\"\"\n"
@@ -539,7 +572,9 @@ EXPORT Status CreateEpFactories(const char *registration, const ApiBase *base, c
                  base->get_version());
         return make_status(base->get_api(1), CODE_FAIL, message);
     }
-    if (!atomic_load(&is_attached) && (problem = start_python())) {
+    if (atomic_load(&was_attached) && !atomic_load(&is_attached))
+        return make_status(nobody.api, CODE_FAIL, "epctx: Python has ended, so no EP of it can be registered.");
+    if (!atomic_load(&was_attached) && (problem = start_python())) {
         snprintf(message, sizeof message, "epctx: %s", problem);
         return make_status(nobody.api, CODE_FAIL, message);
     }

@@ -1,6 +1,6 @@
 /* The part of onnxruntime's binary interface that bridge.c uses: positions in tables of
  * functions, which onnxruntime only ever extends at their ends, and members of the structs
- * that an EP fills. tests/test_abi.py compares them with onnxruntime's own headers. */
+ * that an EP fills. */
 
 #ifndef EPCTX_ONNXRUNTIME_ABI_H
 #define EPCTX_ONNXRUNTIME_ABI_H

@@ -177,9 +177,13 @@ def test_a_context_model_is_not_parted_from_its_payloads(special):
 
 
 @pytest.mark.parametrize("route", ["session", "compiler"])
-def test_a_second_compile_replaces_the_files_of_the_first(special, route):
+def test_a_second_compile_is_refused_until_the_model_of_the_first_is_gone(
+    special, route
+):
     found = special["over"][route]
 
+    assert "m_ctx.onnx" in found["refusal"]
+    assert found["kept"]
     assert found["files"] == [["m_ctx.onnx", "m_qnn.bin"]] * 2
     assert found["changed"] == ["m_ctx.onnx", "m_qnn.bin"]
     assert is_right(found)

@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _LIBRARY = Path(__file__).with_name("libonnxruntime_ep_epctx.so")
-_BUILT_IN = frozenset(
-    f"{name}ExecutionProvider" for name in ("QNN", "OpenVINO", "VitisAI")
+_BUILT_IN = (
+    "QNNExecutionProvider",
+    "OpenVINOExecutionProvider",
+    "VitisAIExecutionProvider",
 )
 """Names by which onnxruntime looks for EPs of its own first, and finds none."""
 _log = logging.getLogger("epctx.onnxruntime")
@@ -56,17 +58,9 @@ def get_ep_name() -> str:
     """Return the name of the first EP that is offered.
 
     Raises:
-        NoSuchFile: no EP is installed.
+        IndexError: no EP is installed.
     """
-    names = get_ep_names()
-    if not names:
-        from epctx_core.errors import NoSuchFile
-
-        raise NoSuchFile(
-            "no EP of epctx is installed.",
-            hint="Install one; `epctx plugins list` shows those that are there.",
-        )
-    return names[0]
+    return get_ep_names()[0]
 
 
 def register(names: Iterable[str] | None = None) -> list[str]:
@@ -81,8 +75,8 @@ def register(names: Iterable[str] | None = None) -> list[str]:
     Raises:
         InvalidArgument: no such EP is installed.
         NoSuchFile: see `get_library_path`.
-        PluginError: an EP that was named is broken, or all of them are. Otherwise
-            those that are broken are logged, and `last_error` has the reason.
+        Fail: onnxruntime's, for an EP that was named and is broken. Otherwise those
+            that are broken are logged, and `last_error` has the reason.
     """
     import onnxruntime
 
@@ -92,22 +86,25 @@ def register(names: Iterable[str] | None = None) -> list[str]:
     path = get_library_path()
     if names is None:
         loaded = load_records(list_records())
-        eps = list(dict.fromkeys(record.name for record, _ in loaded))
+        eps = [record.name for record, _ in loaded]
     else:
-        records = [default_registry.resolve(name) for name in names]
-        for record in records:
-            default_registry.load(record)
-        eps = [record.name for record in records]
+        eps = [default_registry.resolve(name).name for name in names]
     offered = []
     for ep in eps:
         if ep in _BUILT_IN:
-            _log.info(
+            _log.warning(
                 "choose %s by its devices: by its name alone onnxruntime looks for an "
                 "EP of its own, and runs the model on the CPU",
                 ep,
             )
         try:
-            if ep not in {device.ep_name for device in onnxruntime.get_ep_devices()}:
+            devices = onnxruntime.get_ep_devices()
+            ours = [
+                device.ep_name
+                for device in devices
+                if device.ep_metadata.get("library_path") == path
+            ]
+            if ep not in ours:
                 onnxruntime.register_execution_provider_library(
                     f"{REGISTRATION}{ep}", path
                 )

@@ -19,8 +19,6 @@ _OF_API = {
     "GetErrorMessage": 2,
     "RunOptionsGetRunTag": 45,
     "GetTensorMutableData": 51,
-    "GetStringTensorDataLength": 53,
-    "GetStringTensorContent": 54,
     "CastTypeInfoToTensorInfo": 55,
     "GetTensorElementType": 60,
     "GetDimensionsCount": 61,
@@ -35,6 +33,8 @@ _OF_API = {
     "ReleaseTensorTypeAndShapeInfo": 99,
     "ModelMetadataLookupCustomMetadataMap": 116,
     "ReleaseModelMetadata": 118,
+    "GetStringTensorElementLength": 127,
+    "GetStringTensorElement": 128,
     "CreateOpAttr": 211,
     "ReadOpAttr": 272,
     "GetValueInfoName": 289,
@@ -82,6 +82,7 @@ _OF_API = {
     "Node_GetSubgraphs": 366,
     "GetSessionOptionsConfigEntries": 379,
     "Graph_GetModelMetadata": 387,
+    "TensorTypeAndShape_HasShape": 390,
 }
 """Positions in OrtApi."""
 
@@ -100,6 +101,7 @@ _RESULTS: dict[str, Any] = {
     "GetErrorCode": ctypes.c_int,
     "GetErrorMessage": ctypes.c_char_p,
     "GetEpApi": ctypes.c_void_p,
+    "TensorTypeAndShape_HasShape": ctypes.c_bool,
     "GetModelEditorApi": ctypes.c_void_p,
     "CreateKeyValuePairs": None,
     "AddKeyValuePair": None,
@@ -255,8 +257,6 @@ def make_texts(texts: Iterable[str]) -> Any:
 
 def read_texts(address: Address, count: int) -> list[str]:
     """Return the texts of an array of C's."""
-    if not count:
-        return []
     found = (ctypes.c_char_p * count).from_address(address)
     return [(text or b"").decode(errors="surrogateescape") for text in found]
 

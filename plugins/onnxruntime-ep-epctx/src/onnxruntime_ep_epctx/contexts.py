@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 MANIFEST_ATTRIBUTE = "epctx_manifest"
 MANIFEST = "epctx.manifest"
 """Key of the manifest in a model's metadata."""
-_COMPATIBILITY = "ep_compatibility_info."
 
 
 def find_context_nodes(
@@ -106,14 +105,6 @@ def check_folder(
             path=path or None,
             hint="Compile its source, or compile it with epctx, which copies them.",
         )
-
-
-def read_compatibility(model: ModelProto) -> str:
-    """Return the EP's text about a context model; empty without one."""
-    for each in model.metadata_props:
-        if each.key.startswith(_COMPATIBILITY):
-            return str(each.value)
-    return ""
 
 
 def _find_manifest(
@@ -187,11 +178,13 @@ def export(
     Raises:
         EpctxError: see `ModelCompiler`.
     """
-    path = entries.get("ep.context_file_path", "")
-    # A model as bytes has no folder, and of subgraphs onnxruntime writes no EPContext
+    # Without a path, onnxruntime names the model after its source.
+    default = copy.path and f"{copy.path.removesuffix('.onnx')}_ctx.onnx"
+    path = Path(entries.get("ep.context_file_path") or default)
+    # A model from bytes has no folder, and of subgraphs onnxruntime writes no EPContext
     # nodes: a file would be nobody's.
-    embeds = entries.get("ep.context_embed_mode", "0") == "1"
-    embeds = embeds or not path or copy.is_subgraph
+    embeds = entries.get("ep.context_embed_mode") == "1"
+    embeds = embeds or not path.name or copy.is_subgraph
     compiler = ModelCompiler(
         options,
         copy.model.SerializeToString(),
@@ -201,19 +194,9 @@ def export(
         get_initializer_location_func=_leave_out,
     )
     if not embeds:
-        compiler.set_ep_context_binary_information(Path(path).parent, Path(path).name)
-    if (
-        not embeds
-        and entries.get("session.compile_only") == "1"
-        and Path(path).is_file()
-    ):
-        # Only the model itself may replace its payloads; onnxruntime replaces it next.
-        compiler.compile_to_file(path)
-        data = Path(path).read_bytes()
-    else:
-        data = compiler.compile_to_bytes()
+        compiler.set_ep_context_binary_information(path.parent, path.name)
     model = ModelProto()
-    model.ParseFromString(data)
+    model.ParseFromString(compiler.compile_to_bytes())
     return model
 
 

@@ -36,7 +36,7 @@ _FLOAT = 3
 _FLOATS = 4
 _STRING = 5
 _STRINGS = 6
-_ATTRIBUTE_TYPES = {
+ATTRIBUTE_TYPES = {
     _INT: AttributeProto.INT,
     _INTS: AttributeProto.INTS,
     _FLOAT: AttributeProto.FLOAT,
@@ -53,8 +53,7 @@ class GraphCopy:
     Attributes:
         model: its nodes are in the graph's order.
         nodes: the addresses of the nodes, in that order.
-        weights: large initializers by name, as views of onnxruntime's memory, which
-            lasts as long as the call in which the graph was read.
+        weights: large initializers by name.
         path: the model's file; empty for one from bytes.
         is_subgraph: whether the graph is a subgraph of a node.
     """
@@ -289,6 +288,8 @@ class _Reader:
     def _read_type(self, info: Address) -> Any:
         ort = self.ort
         found = TypeProto.Tensor(elem_type=ort.get_number("GetTensorElementType", info))
+        if not ort.call("TensorTypeAndShape_HasShape", info):
+            return found
         rank = ort.get_number("GetDimensionsCount", info)
         lengths = (ctypes.c_int64 * rank)()
         names = (ctypes.c_char_p * rank)()
@@ -358,7 +359,7 @@ class _Reader:
             return
 
         data = self._read_attribute_bytes(address, kind)
-        found.type = _ATTRIBUTE_TYPES[kind]
+        found.type = ATTRIBUTE_TYPES[kind]
         if kind == _STRING:
             found.s = data
         elif kind == _STRINGS:
@@ -442,7 +443,8 @@ class _Reader:
         # Of some types several elements share a byte, which no array has.
         is_array = size == math.prod(lengths) * dtype.itemsize
         if is_array and not is_copied and size > _COPIED_BYTES:
-            self.weights[name] = view_memory(start, dtype, lengths)
+            # onnxruntime frees or moves it when the graph was read.
+            self.weights[name] = view_memory(start, dtype, lengths).copy()
             tensor.data_location = TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value="memory")
         else:
@@ -453,14 +455,12 @@ class _Reader:
         self,
         address: Address,
         count: int,
-    ) -> list[bytes]:
-        ort = self.ort
-        size = ort.get_number("GetStringTensorDataLength", address)
-        data = ctypes.create_string_buffer(max(size, 1))
-        offsets = (ctypes.c_size_t * count)()
-        ort.call("GetStringTensorContent", address, data, size, offsets, count)
-        ends = [*offsets[1:], size] if count else []
-        return [data.raw[a:b] for a, b in zip(offsets, ends, strict=True)]
+    ) -> Iterator[bytes]:
+        for index in range(count):
+            size = self.ort.get_number("GetStringTensorElementLength", address, index)
+            text = ctypes.create_string_buffer(max(size, 1))
+            self.ort.call("GetStringTensorElement", address, size, index, text)
+            yield text.raw[:size]
 
 
 def view_memory(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from epctx_core import SessionOptions, default_registry
 from epctx_core.errors import (
@@ -33,7 +33,6 @@ from onnxruntime_ep_epctx.contexts import (
     find_context_nodes,
     keep_context_nodes,
     name_nodes,
-    read_compatibility,
 )
 from onnxruntime_ep_epctx.graph import (
     FusedNode,
@@ -71,18 +70,6 @@ _BOUNDARY = frozenset(
 """Element types that a partition takes and gives; others stay inside, or on the CPU."""
 
 
-class Claim(NamedTuple):
-    """Nodes that an EP takes together.
-
-    Attributes:
-        nodes: their indices in the graph.
-        drops_constants: whether constants are no inputs of the fused node.
-    """
-
-    nodes: Sequence[int]
-    drops_constants: bool
-
-
 class _FusionOptions(ctypes.Structure):
     """`OrtNodeFusionOptions`."""
 
@@ -103,7 +90,9 @@ class HostedEp:
         entries: the config entries of the session; options of the EP are among them.
 
     Attributes:
+        fail_runs: has onnxruntime ask at a run, since it passes over a failed claim.
         context_nodes: EPContext nodes of the last compile; none if none were asked for.
+        kept_text: text that onnxruntime has yet to copy.
     """
 
     def __init__(self, record: PluginRecord, entries: Mapping[str, str]) -> None:
@@ -120,11 +109,15 @@ class HostedEp:
         self._failure: BaseException | None = None
         self._claims_any = False
         self._is_load = False
+        self._info_key = f"ep_compatibility_info.{self.name}"
         self._stated_info = ""
         self._copy: GraphCopy | None = None
         self._work: Any = None
+        self.fail_runs: Callable[[], object] = bool
         self.context_nodes: Sequence[NodeProto] = ()
+        self.kept_text = b""
         self._open: list[Any] = []
+        self._compiled: list[Any] = []
 
     # -- what onnxruntime asks
     # ------------------------------------------------------------------------------
@@ -155,11 +148,14 @@ class HostedEp:
             self._check_strict(copy)
         except BaseException as error:  # noqa: BLE001 - raised in `compile`, where onnxruntime listens
             self._failure = drop_frames(error)
+            self.fail_runs()
             # Each by itself: some may be another EP's already.
             nodes = [*filter(None, ort.list_members("Graph", "Nodes", graph))]
-            claims = [Claim([i], drops_constants=False) for i in range(len(nodes))]
+            self._is_load = True
+            claims = [[i] for i in range(len(nodes))]
         for claim in claims:
-            _add_claim(ort, info, [nodes[i] for i in claim.nodes], claim)
+            taken = [nodes[i] for i in claim]
+            _add_claim(ort, info, taken, drops_constants=not self._is_load)
 
     def compile(self, ort: Onnxruntime, fused: Sequence[Address]) -> list[Kernel]:
         """Compile or load what was claimed; return a kernel for each fused node.
@@ -175,7 +171,8 @@ class HostedEp:
         if self._exports and copy is not None and not self._is_load:
             model = export(copy, self._make_options(copy), self._entries)
             self.context_nodes = name_nodes(model, nodes)
-            self._stated_info = read_compatibility(model)
+            metadata = {each.key: each.value for each in model.metadata_props}
+            self._stated_info = metadata.get(self._info_key, "")
             if self._entries.get("session.compile_only") == "1":
                 return [_make_idle_kernel(self.name, node) for node in nodes]
             self._work.close()
@@ -197,9 +194,16 @@ class HostedEp:
         return self._stated_info if self.context_nodes else ""
 
     def call_hook(self, hook: str, **arguments: Any) -> None:
-        """Call a hook that the EP has; none before it has an instance."""
-        if self._work is not None:
-            self._work.providers.instances.call(self.name, hook, **arguments)
+        """Call a hook that the EP has, of each instance that compiled or loaded
+        something: a subgraph has an instance of its own.
+
+        Raises:
+            EpctxError: the EP failed before onnxruntime listened, and got no node.
+        """
+        if self._failure is not None:
+            raise self._failure
+        for work in self._compiled:
+            work.providers.instances.call(self.name, hook, **arguments)
 
     def close(self) -> None:
         """Shut the EP's instances down."""
@@ -211,8 +215,7 @@ class HostedEp:
 
     def _read(self, ort: Onnxruntime, graph: Address) -> GraphCopy:
         # onnxruntime's Python API does not ask before it loads.
-        key = f"ep_compatibility_info.{self.name}"
-        self._stated_info = read_metadata(ort, graph, key)
+        self._stated_info = read_metadata(ort, graph, self._info_key)
         try:
             return read_graph(ort, graph)
         except UnicodeError as error:
@@ -222,10 +225,11 @@ class HostedEp:
                 hint="Export the model again with other names.",
             ) from error
 
-    def _find_claims(self, copy: GraphCopy) -> Iterator[Claim]:
+    def _find_claims(self, copy: GraphCopy) -> Iterator[Sequence[int]]:
+        """Yield the indices of nodes that the EP takes together."""
+        self._refuse_options()
         if not copy.nodes:
             return
-        self._refuse_options()
         cls = default_registry.load(default_registry.resolve(self._requested))
         compiled = find_context_nodes(copy.model, cls)
         self._is_load = bool(compiled)
@@ -233,15 +237,11 @@ class HostedEp:
             kept = keep_context_nodes(copy, compiled)
             self._work = self._assign(kept, Purpose.LOAD)
             # A weight that onnxruntime folded may be an input of the node.
-            yield from (Claim([index], drops_constants=False) for index in compiled)
+            yield from ([index] for index in compiled)
             return
 
-        if self._exports:
-            self._work = self._assign(copy, Purpose.EXPORT)
-        else:
-            # An EP may keep views of weights, and onnxruntime frees them.
-            own = {name: weight.copy() for name, weight in copy.weights.items()}
-            self._work = self._assign(replace(copy, weights=own), Purpose.RUN)
+        purpose = Purpose.EXPORT if self._exports else Purpose.RUN
+        self._work = self._assign(copy, purpose)
         graph = self._work.model.graph
         # By their outputs: epctx may have brought the nodes into another order.
         places = {
@@ -254,7 +254,7 @@ class HostedEp:
             # Those in subgraphs are claimed when onnxruntime asks about these.
             if partition.graph is graph and all(map(_can_cross, values)):
                 nodes = [places[max(node.outputs)] for node in partition.nodes]
-                yield Claim(nodes, drops_constants=True)
+                yield nodes
 
     def _takes_inside(self, enclosing: GraphCopy) -> bool:
         """Return whether the EP takes nodes inside an If, Loop or Scan: one that takes
@@ -320,6 +320,7 @@ class HostedEp:
     def _prepare(self, nodes: Sequence[FusedNode]) -> list[Kernel]:
         work = self._work
         steps = prepare_claimed(work, self._find_folder(), None, lambda: None)
+        self._compiled.append(work)
         types: Callable[[str], TensorType] = work.model.graph.types.get
         by_output = {
             output: step
@@ -339,13 +340,25 @@ class HostedEp:
         return kernels
 
     def _find_folder(self) -> ModelFolder | None:
-        """Return the folder of context binaries."""
-        path = self._entries.get("ep.context_file_path")
-        # A context model that is compiled again has its own folder.
-        own = "" if self._copy is None else self._copy.path
-        if own and (not path or (self._exports and self._is_load)):
-            path = own
-        return ModelFolder(Path(path).parent) if path else None
+        """Return the folder of context binaries.
+
+        Raises:
+            InvalidArgument: the model has none and names files.
+        """
+        option = self._entries.get("ep.context_file_path", "")
+        path = Path(self._copy.path if self._copy else "")
+        if option:
+            # A folder is written with a separator at its end.
+            named = Path(option)
+            return ModelFolder(named if option[-1] == os.sep else named.parent)
+        if path.name:
+            return ModelFolder(path.parent, path)
+        if any(node.file_name for node in self._work.model.context_nodes):
+            raise InvalidArgument(
+                "the model was given as bytes, and keeps payloads in files.",
+                hint="Set ep.context_file_path to the path that it would have.",
+            )
+        return None
 
 
 def drop_frames(error: BaseException) -> BaseException:
@@ -377,11 +390,12 @@ def _add_claim(
     ort: Onnxruntime,
     info: Address,
     nodes: Sequence[Address],
-    claim: Claim,
+    *,
+    drops_constants: bool,
 ) -> None:
     options = _FusionOptions(
         ort_version_supported=24,
-        drop_constant_initializers=claim.drops_constants,
+        drop_constant_initializers=drops_constants,
     )
     addresses = (ctypes.c_void_p * len(nodes))(*nodes)
     ort.call(

@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from onnxruntime_ep_epctx.capi import (
     read_texts,
     store_addresses,
 )
+from onnxruntime_ep_epctx.graph import ATTRIBUTE_TYPES
 from onnxruntime_ep_epctx.hosted import HostedEp, drop_frames
 
 if TYPE_CHECKING:
@@ -50,11 +52,7 @@ _LAST_CODE = 14
 """Last `OrtErrorCode` that onnxruntime's Python API has an exception of its own for; at
 a RuntimeError it makes the session again, on the CPU.
 """
-_ATTRIBUTES: dict[int, int] = {
-    AttributeProto.INT: 1,
-    AttributeProto.FLOAT: 3,
-    AttributeProto.STRING: 5,
-}
+_ATTRIBUTES = {ours: theirs for theirs, ours in ATTRIBUTE_TYPES.items()}
 """ONNX's types of attributes to `OrtOpAttrType`."""
 _DEVICES = {"CPU": 0, "GPU": 1, "NPU": 2}
 _MILLISECONDS = 5000
@@ -112,20 +110,21 @@ def _detach() -> None:
     ctypes.CDLL(str(PATH)).epctx_detach(_MILLISECONDS)
 
 
-_Function = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int64, *[ctypes.c_size_t] * 6)
+_Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_size_t] * 7)
 
 
-def _guard(hook: Callable[..., None]) -> Callable[..., int]:
-    """Return a hook that returns a status where it raised."""
+def _guard(hook: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that stores a status: 0, or that of what it raised."""
 
-    def call(key: int, *words: int) -> int:
-        *arguments, api = words
+    def call(key: int, *words: int) -> None:
+        *arguments, api, place = words
+        status = 0
         try:
             hook(find_onnxruntime(api), key, *arguments)
         except BaseException as error:  # noqa: BLE001 - nothing may leave into C
             is_run = hook in (_start_run, _end_run)
-            return _fail(api, error, in_run=is_run)
-        return 0
+            status = _fail(api, error, in_run=is_run)
+        ctypes.c_size_t.from_address(place).value = status
 
     return call
 
@@ -146,9 +145,14 @@ def _fail(api: Address, error: BaseException, *, in_run: bool = False) -> Addres
 
 def describe_error(error: BaseException) -> str:
     """Return an exception as the text of a status."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - of an EP
+        return name
     if isinstance(error, (EpctxError, StatusError)):
-        return str(error)
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+        return text
+    return f"{name}: {text}".rstrip(": ")
 
 
 # -- factories and their devices
@@ -197,7 +201,10 @@ def _select(registration: str) -> list[PluginRecord]:
 
     One that cannot be used is named, too: others are not registered in its place.
     """
+    # onnxruntime's own ending for EPs without hardware.
     asked = registration.removesuffix(".virtual").removeprefix(REGISTRATION)
+    if registration.startswith(REGISTRATION):
+        default_registry.resolve(asked)
     named = {record.key for record in default_registry.find(asked)}
     known = [record for record in _list_known() if record.key in named]
     return [record for record in known if record.usable] or known or list_records()
@@ -345,6 +352,7 @@ def _make_ep(
         "on_run_end" in hooks,
     )
     ctypes.c_void_p.from_address(made).value = address
+    hosted.fail_runs = partial(bridge.library.epctx_fail_runs, ctypes.c_void_p(address))
 
 
 def _read_entries(ort: Onnxruntime, options: Address) -> dict[str, str]:
@@ -462,13 +470,15 @@ def _run(
     _d: int,
     _e: int,
     api: Address,
-) -> int:
+    place: Address,
+) -> None:
     # Without `_guard`, whose detours would be a third of the way to a small kernel.
+    status = 0
     try:
         bridge.objects[key].run(api, context, inputs, outputs)
     except BaseException as error:  # noqa: BLE001 - nothing may leave into C
-        return _fail(api, error, in_run=True)
-    return 0
+        status = _fail(api, error, in_run=True)
+    ctypes.c_size_t.from_address(place).value = status
 
 
 def _set_dynamic_options(
@@ -511,10 +521,10 @@ def _describe_compatibility(
     made: Address,
     *_: int,
 ) -> None:
-    text = ctypes.c_char_p(bridge.objects[key].compatibility_info.encode())
+    hosted: HostedEp = bridge.objects[key]
     # onnxruntime copies it before the EP is released.
-    bridge.objects[key].kept_text = text
-    ctypes.c_char_p.from_address(made).value = text.value
+    hosted.kept_text = hosted.compatibility_info.encode()
+    ctypes.c_char_p.from_address(made).value = hosted.kept_text
 
 
 _HOOKS: tuple[Callable[..., Any], ...] = (
