@@ -166,7 +166,7 @@ clean:
 
 .venv-build/.installed: EXTRAS = tools
 
-.venv/.installed .venv-min/.installed .venv-demo/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed .venv-build/.installed: %/.installed: $(PROJECTS) Makefile .ci/minimums.py
+.venv/.installed .venv-min/.installed .venv-demo/.installed .venv-docs/.installed .venv-fuzz/.installed .venv-vendors/.installed .venv-build/.installed: %/.installed: $(PROJECTS) $(wildcard plugins/*/native/*) Makefile .ci/minimums.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "epctx needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv --clear $*
 	@echo '*' > $*/.gitignore
