@@ -16,6 +16,7 @@ projects = [
         *sorted(root.glob("plugins/*/pyproject.toml")),
     ]
 ]
+own = {project["name"] for project in projects}
 needed = {
     requirement
     for project in projects
@@ -24,9 +25,11 @@ needed = {
         **project.get("optional-dependencies", {}),
     }.items()
     for requirement in found
-    if extra != "test" and not requirement.startswith("epctx-")
+    if extra != "test"
 }
 for requirement in sorted(needed):
+    if re.split(r"[^\w.-]", requirement)[0] in own:
+        continue
     match = re.match(r"([\w.-]+)>=([\w.]+)", requirement)
     if match is None:
         message = f"{requirement!r} in a pyproject.toml has no lower bound"

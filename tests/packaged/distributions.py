@@ -14,6 +14,8 @@ import venv
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.requirements import Requirement
+
 ROOT: Final = Path(__file__).parents[2]
 CORE: Final = "epctx-core"
 SDK: Final = "epctx-sim-sdk"
@@ -86,7 +88,7 @@ def libraries() -> set[str]:
             **project.get("optional-dependencies", {}),
         }.items()
         for need in needs
-        if extra != "test" and not need.startswith("epctx-")
+        if extra != "test" and Requirement(need).name not in FOLDERS
     }
 
 

@@ -30,7 +30,7 @@ def needs_of_own(name):
         *PROJECTS[name]["dependencies"],
         *(text for found in extras(name).values() for text in found),
     ]
-    return [need for need in map(Requirement, texts) if need.name.startswith("epctx-")]
+    return [need for need in map(Requirement, texts) if need.name in FOLDERS]
 
 
 @pytest.mark.parametrize("name", PLUGINS)

@@ -109,7 +109,7 @@ def test_a_command_is_described_with_its_summary(process, parts):
 def test_a_module_is_described_by_its_own_docstring(process, parts):
     said = process("plugins", "info", "my-model_formats", path=[parts])
 
-    assert "doc           Parts of Acme.\n" in said.out
+    assert "description   Parts of Acme.\n" in said.out
 
 
 def test_a_distribution_has_all_of_its_plugins_described(process, parts):
