@@ -18,9 +18,7 @@ from epctx_core.compiling.destination import (
     report_writing,
 )
 from epctx_core.compiling.emit import (
-    NO_GRAPHS,
     ContextModel,
-    GraphsByModel,
     make_context_model,
     make_weight_filter,
 )
@@ -313,25 +311,23 @@ class Compile:
         """Write the context model and its files, all or none."""
         if self.is_written(work):
             self.publish()
-        else:
-            _log.warning(
-                "nothing was compiled of %s, so there is no context model to write.",
-                work.model.source.where,
-            )
 
     def is_written(self, work: Assigned) -> bool:
-        """Return whether there is a context model to write."""
-        return bool(work.assignment.partitions or self.existing.records or self.plain)
+        """Return whether there is a context model to write; warn if there is none."""
+        if work.assignment.partitions or self.existing.records or self.plain:
+            return True
+        _log.warning(
+            "nothing was compiled of %s, so there is no context model to write.",
+            work.model.source.where,
+        )
+        return False
 
-    def describe(
-        self, outputs: Outputs, earlier: GraphsByModel = NO_GRAPHS
-    ) -> ContextModel:
+    def describe(self, outputs: Outputs) -> ContextModel:
         """Have EPs write their payloads and describe their nodes; return the context
         model, not yet written.
 
         Args:
             outputs: the outputs for payloads.
-            earlier: graphs of the share group's models before this one.
 
         Raises:
             PluginError: an EP describes its nodes wrongly.
@@ -340,7 +336,7 @@ class Compile:
         # Its folder may have changed since the compile began.
         outputs.destination.check_model()
         self.existing.keep(outputs.open_payload)
-        self.context = make_context_model(self.work, self.existing, outputs, earlier)
+        self.context = make_context_model(self.work, self.existing, outputs)
         return self.context
 
     def publish(self) -> None:

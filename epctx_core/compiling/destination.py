@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 from unicodedata import normalize
 
 from epctx_core.context.callbacks import MemorySink
@@ -32,6 +32,12 @@ from epctx_core.publish.publication import Publication, parse_name
 if TYPE_CHECKING:
     from epctx_core.compiling.initializers import InitializerPlacement
     from epctx_core.sessions.stages import Request
+
+
+GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
+"""EP name to its partitions in each model of a share group: their names, and those of
+their graphs in the payload.
+"""
 
 
 def is_one_file(target: Path, other: str | Path | None) -> bool:
@@ -124,19 +130,6 @@ class Destination:
             folder=self.folder if needed else None,
             named_after=self.named_after
             or Path(f"{name if is_plain_name(name) else 'model'}.onnx"),
-        )
-
-    def use_names_of(
-        self, other: Destination, group_models: tuple[Path | None, ...] = ()
-    ) -> Destination:
-        """Return this destination with the names of another's binaries, and the models
-        of a share group that name them.
-        """
-        return replace(
-            self,
-            named_after=other.named_after,
-            binary_folder=other.binary_folder,
-            group_models=group_models,
         )
 
     def binary_name(self, suffix: str, name: str | None = None) -> str:
@@ -303,6 +296,7 @@ class Outputs:
             the host's write callback.
         final: False for a member of a share group: its binaries are written when the
             group ends.
+        earlier: graphs of the group's models before this one.
 
     Attributes:
         files: the names of those that were opened so far, but for the model.
@@ -315,6 +309,7 @@ class Outputs:
     embedded: bool = False
     in_files: bool = True
     final: bool = True
+    earlier: GraphsByModel = field(default_factory=dict)
     files: list[str] = field(init=False, default_factory=list)
     in_memory: dict[str, MemorySink] = field(init=False, default_factory=dict)
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.compiling.descriptions import (
     HOOK,
     Descriptions,
     check_graph_names,
-    check_written,
     name_partitions,
     strip_number,
 )
@@ -57,17 +56,9 @@ if TYPE_CHECKING:
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.plugin import EPContextNode, TensorView
     from epctx_core.sessions.assignment import GraphAssignment
-    from epctx_core.sessions.providers import ProviderSession
     from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.stage_values import Assigned
     from epctx_core.sessions.stages import ModelFacts
-
-GraphsByModel: TypeAlias = "Mapping[str, tuple[Mapping[str, str], ...]]"
-"""EP name to its partitions in each model of a share group: their names, and those of
-their graphs in the payload.
-"""
-
-NO_GRAPHS: GraphsByModel = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +107,7 @@ class ContextModel:
 
 
 def make_context_model(
-    work: Assigned, existing: PassThrough, outputs: Outputs, earlier: GraphsByModel
+    work: Assigned, existing: PassThrough, outputs: Outputs
 ) -> ContextModel:
     """Return the context model of a compile whose partitions were compiled.
 
@@ -124,7 +115,6 @@ def make_context_model(
         work: the partitions, compiled.
         existing: the EPContext nodes that the source has already.
         outputs: outputs for the payloads.
-        earlier: graphs of the share group's models before this one.
 
     Raises:
         PluginError: an EP describes its nodes wrongly.
@@ -132,7 +122,7 @@ def make_context_model(
     """
     source = work.model.source
     parts = [
-        _describe(work, choice, outputs, earlier)
+        _describe(work, choice, outputs)
         for choice in work.providers.choices.values()
         if work.assignment.of(choice.name)
     ]
@@ -359,7 +349,6 @@ def _describe(
     work: Assigned,
     choice: ProviderChoice,
     outputs: Outputs,
-    earlier: GraphsByModel,
 ) -> ProviderPart:
     """Have an EP write its payloads and describe its nodes.
 
@@ -367,17 +356,16 @@ def _describe(
         work: the partitions and the live EPs.
         choice: the EP.
         outputs: outputs for the payloads.
-        earlier: graphs of the share group's models before this one.
     """
     partitions = work.assignment.of(choice.name)
-    before = earlier.get(choice.name, ())
+    before = outputs.earlier.get(choice.name, ())
     with compute_digests_ahead(
         weight for p in partitions for weight in p.weights.values()
     ):
         # A partition's name has the digests of its weights.
         graphs = (*map(tuple, before), tuple(p.name for p in partitions))
         leave = make_weight_filter(work)
-        payloads = _make_payload_set(choice, outputs, graphs, leave)
+        payloads = make_payload_set(choice, outputs, graphs, leave)
         descriptions = Descriptions(choice, partitions, payloads)
         with (
             work.providers.instances.calling(
@@ -402,38 +390,7 @@ def make_weight_filter(work: Assigned) -> Callable[[TensorView], str | None]:
     return partial(work.stages.leave_weight, work, work.model.source)
 
 
-def write_all_payloads(
-    providers: ProviderSession, outputs: Outputs, graphs: GraphsByModel
-) -> dict[bytes, PayloadWriter]:
-    """Have EPs write the payloads of all members of a share group.
-
-    Args:
-        providers: those of the group's last member, whose EPs write; it need not have
-            partitions of them.
-        outputs: where payloads go.
-        graphs: the partitions of all members.
-
-    Returns:
-        The finished payloads, by the `ep_cache_context` of their primaries.
-
-    Raises:
-        PluginError: an EP wrote nothing.
-    """
-    written: dict[bytes, PayloadWriter] = {}
-    for ep, by_model in graphs.items():
-        choice = providers.choices[ep]
-        # They hold the weights of all members.
-        payloads = _make_payload_set(
-            choice, outputs, tuple(map(tuple, by_model)), lambda _: None
-        )
-        providers.instances.call(ep, HOOK, writer=payloads.handle)
-        check_written(choice, payloads)
-        for writer in payloads.writers.values():
-            written[writer.get_cache_value()] = writer
-    return written
-
-
-def _make_payload_set(
+def make_payload_set(
     choice: ProviderChoice,
     outputs: Outputs,
     graphs: tuple[tuple[str, ...], ...],

@@ -22,8 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.compiling.compile import Compile
-from epctx_core.compiling.destination import Destination, Outputs, report_writing
-from epctx_core.compiling.emit import ContextModel, GraphsByModel, write_all_payloads
+from epctx_core.compiling.descriptions import HOOK, check_written
+from epctx_core.compiling.destination import (
+    Destination,
+    GraphsByModel,
+    Outputs,
+    report_writing,
+)
+from epctx_core.compiling.emit import ContextModel, make_payload_set
 from epctx_core.compiling.report import OutputFile
 from epctx_core.context.manifest import MANIFEST, dump_manifest, read_manifest
 from epctx_core.context.metadata import set_metadata
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
     from epctx_core.context.payload_writer import PayloadWriter
     from epctx_core.graph.extraction import GraphPartition
     from epctx_core.graph.mapping import ExtentDigests
-    from epctx_core.sessions.providers import WorkspaceOf
+    from epctx_core.sessions.providers import ProviderSession, WorkspaceOf
     from epctx_core.sessions.routing import ProviderChoice
     from epctx_core.sessions.stage_values import Assigned, Opened
 
@@ -170,10 +176,12 @@ class Group:
             if self.is_over:
                 # As this member's folder is spelled: its files are compared by path.
                 paths = [folder / name for name in self.models]
-                destination = last.destination.use_names_of(
-                    named, (*paths, *(m.destination.path for m in members))
+                destination = _use_names_of(
+                    named,
+                    last.destination,
+                    (*paths, *(m.destination.path for m in members)),
                 )
-                payloads = write_all_payloads(
+                payloads = _write_payloads(
                     last.work.providers, Outputs(destination, publication), graphs
                 )
                 for member, context, _ in models:
@@ -351,14 +359,64 @@ def _describe(
         graphs: see `GraphsByModel`; gets those of this member.
     """
     work = member.work
-    outputs = Outputs(member.destination.use_names_of(named), publication, final=False)
-    context = member.describe(outputs, graphs)
+    outputs = Outputs(
+        _use_names_of(named, member.destination),
+        publication,
+        final=False,
+        earlier=graphs,
+    )
+    context = member.describe(outputs)
     work.stages.check_compiled(work.assignment, context.to_read, work.providers)
     for ep in work.providers.choices:
         names = {p.name: p.graph_name for p in work.assignment.of(ep)}
         if names:
             graphs[ep] = (*graphs.get(ep, ()), names)
     return member, context, outputs
+
+
+def _use_names_of(
+    named: Destination, destination: Destination, models: tuple[Path | None, ...] = ()
+) -> Destination:
+    """Return a destination with the names of another's binaries, and the models of the
+    group that name them.
+    """
+    return replace(
+        destination,
+        named_after=named.named_after,
+        binary_folder=named.binary_folder,
+        group_models=models,
+    )
+
+
+def _write_payloads(
+    providers: ProviderSession, outputs: Outputs, graphs: GraphsByModel
+) -> dict[bytes, PayloadWriter]:
+    """Have EPs write the payloads of all members.
+
+    Args:
+        providers: those of the last member, whose EPs write; it need not have
+            partitions of them.
+        outputs: where payloads go.
+        graphs: the partitions of all members.
+
+    Returns:
+        The finished payloads, by the `ep_cache_context` of their primaries.
+
+    Raises:
+        PluginError: an EP wrote nothing.
+    """
+    written: dict[bytes, PayloadWriter] = {}
+    for ep, by_model in graphs.items():
+        choice = providers.choices[ep]
+        # They hold the weights of all members.
+        payloads = make_payload_set(
+            choice, outputs, tuple(map(tuple, by_model)), lambda _: None
+        )
+        providers.instances.call(ep, HOOK, writer=payloads.handle)
+        check_written(choice, payloads)
+        for writer in payloads.writers.values():
+            written[writer.get_cache_value()] = writer
+    return written
 
 
 def _complete(
@@ -372,7 +430,7 @@ def _complete(
     Args:
         proto: its context model; one without pending payloads stays as it is.
         to_read: see `ContextModel`.
-        payloads: all of the group; see `write_all_payloads`.
+        payloads: all of the group; see `_write_payloads`.
         reader: the member whose EPs read.
     """
     manifest = read_manifest(proto)

@@ -311,7 +311,7 @@ def test_a_binary_that_another_model_needs_is_kept(tmp_path):
 
 
 def test_a_last_session_of_which_no_ep_takes_anything_ends_the_group_without_a_model_of_its_own(
-    tmp_path,
+    tmp_path, caplog
 ):
     out = compiled(QNN, tmp_path, "a", stop=False)
     nothing = saved(chain(["Atanh", "Acosh"]), tmp_path / "n.onnx")
@@ -321,6 +321,9 @@ def test_a_last_session_of_which_no_ep_takes_anything_ends_the_group_without_a_m
     epctx.InferenceSession(nothing, sharing(QNN, stop=True, **entries)).close()
 
     assert sorted(snapshot(out)) == ["a_ctx.onnx", "a_qnn.bin"]
+    assert [m for m in caplog.messages if "no context model to write" in m] == [
+        "nothing was compiled of n.onnx, so there is no context model to write."
+    ] * 2
     assert run(out / "a_ctx.onnx", 1, options(QNN)).shape == (1, 128)
 
 
