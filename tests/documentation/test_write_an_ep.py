@@ -4,6 +4,7 @@ EPs keep the contract.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -77,6 +78,7 @@ def test_every_block_of_the_pages_is_of_a_kind_that_is_run_here():
         "npuc",
         "npuc_epctx.py",
         "fixed.py",
+        "in_onnxruntime.py",
     }
 
 
@@ -84,7 +86,12 @@ def test_the_eps_of_the_pages_pass_mypy_strict_as_they_are_pasted(folder, tmp_pa
     names = [name for name in files(*PAGES) if name.endswith(".py")]
 
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, *names],
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path),
+            # onnxruntime has no types.
+            *("--disable-error-code", "import-untyped"),
+            *names,
+        ],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -587,19 +594,24 @@ def test_a_context_model_of_the_vendors_own_tool_is_routed_by_the_second_group(
     assert sources["AcmeExecutionProvider"] == ("AcmeExecutionProvider", "ACME")
 
 
-def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
+@pytest.fixture
+def environment(folder, tmp_path):
+    """The variables of a process in which the package of the pages is installed."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    group = "epctx.execution_providers"
-    entries = {group: project["entry-points"][group]}
-    install_distribution(folder, "epctx-acme", entries, version="0.1.0")
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    install_distribution(
+        tmp_path, "epctx-acme", project["entry-points"], version="0.1.0"
+    )
+    path = [str(folder), str(tmp_path), os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
+
+def test_the_commands_work_once_the_package_is_there(folder, environment):
     after = commands("ep-package.md")
     outcomes = {
         command: subprocess.run(
             [sys.executable, "-m", "epctx_core", *shlex.split(command)[1:]],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=120,
@@ -610,3 +622,25 @@ def test_the_commands_work_once_the_package_is_there(folder, tmp_path):
 
     assert len(outcomes) == 4
     assert {c: d.stderr for c, d in outcomes.items() if d.returncode != 0} == {}
+
+
+def test_the_ep_runs_inside_onnxruntime_once_the_package_is_there(folder, environment):
+    run = (
+        f"{files('ep-package.md')['in_onnxruntime.py']}\n"
+        f"x = {X.tolist()}\n"
+        "import numpy\n"
+        "print(session.run(None, {'x': numpy.float32(x)})[0].tolist())\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", run],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), Y, rtol=1e-6)
