@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-OURS = ("epctx", "_epctx", "__editable__")
+OURS = ("epctx", "_epctx", "onnxruntime_ep_epctx", "__editable__")
 
 
 @dataclass(frozen=True, kw_only=True)

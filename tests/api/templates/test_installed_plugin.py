@@ -23,14 +23,20 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory, wheel):
-    """A clean environment with the core, its command line, the kit and the container of
-    blobs, in which a plugin was begun, and is installed too.
+    """A clean environment with the core, its command line, the kit, the container of
+    blobs and the bridge to onnxruntime, in which a plugin was begun, and is installed
+    too.
     """
     made = clean_environment(tmp_path_factory.mktemp("clean") / "venv")
     core = built_wheel(ROOT, tmp_path_factory.mktemp("core"))
     further = (
         built_wheel(ROOT / "plugins" / name, tmp_path_factory.mktemp("further"))
-        for name in ("epctx-blobs", "epctx-conformance", "epctx-isolation")
+        for name in (
+            "epctx-blobs",
+            "epctx-conformance",
+            "epctx-isolation",
+            "onnxruntime-ep-epctx",
+        )
     )
     made.install(core, wheel, *further)
     made.run("epctx", "plugins", "new", "acme", "-o", made.folder / "work")
@@ -171,6 +177,31 @@ def test_it_compiles_a_network_that_then_runs_as_the_network_does(environment, n
         environment.run("epctx", "inspect", "out/resnet_ctx.onnx", "--json")
     )
     assert {node["source"] for node in made["ep_contexts"]} == {"AcmeExecutionProvider"}
+
+
+IN_ONNXRUNTIME = """
+import sys
+import numpy, onnxruntime, onnxruntime_ep_epctx
+
+onnxruntime_ep_epctx.register()
+acme = [d for d in onnxruntime.get_ep_devices() if d.ep_name.startswith("Acme")]
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices(acme, {"epctx_strict": "1"})
+session = onnxruntime.InferenceSession(sys.argv[1], options)
+with numpy.load("in.npz") as inputs:
+    numpy.savez("out.npz", *session.run(None, dict(inputs)))
+"""
+
+
+def test_it_runs_a_network_inside_an_unmodified_onnxruntime(environment, network):
+    resnet = network("resnet")
+    np.savez(environment.folder / "in.npz", **resnet.inputs)
+
+    environment.run("python", "-c", IN_ONNXRUNTIME, resnet.path)
+
+    with np.load(environment.folder / "out.npz") as results:
+        for found, expected in zip(results.values(), resnet.reference, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_uninstalled_it_is_gone(environment):
