@@ -462,10 +462,8 @@ def test_a_library_that_an_extra_of_the_core_brings_is_not_remarked_on(
     assert not any("epctx-kit" in message for message, _ in found(said, "note"))
 
 
-def test_a_pip_of_another_environment_with_plugins_that_are_here_too_is_no_finding(
-    doctor, site, tmp_path
-):
-    folder = site("epctx-acme", "AcmeExecutionProvider")
+def make_other_environment(tmp_path):
+    """Return the pip of an environment that has the plugin epctx-acme."""
     other = tmp_path / "other"
     info = other / "lib" / "python3.12" / "site-packages" / "epctx_acme-1.0.dist-info"
     info.mkdir(parents=True)
@@ -474,6 +472,14 @@ def test_a_pip_of_another_environment_with_plugins_that_are_here_too_is_no_findi
     pip.parent.mkdir()
     pip.write_text("#!/bin/sh\n")
     pip.chmod(0o755)
+    return pip
+
+
+def test_a_pip_of_another_environment_with_plugins_that_are_here_too_is_no_finding(
+    doctor, site, tmp_path
+):
+    folder = site("epctx-acme", "AcmeExecutionProvider")
+    pip = make_other_environment(tmp_path)
 
     said = doctor(
         "--json",
@@ -487,14 +493,7 @@ def test_a_pip_of_another_environment_with_plugins_that_are_here_too_is_no_findi
 def test_a_pip_of_another_environment_that_has_a_plugin_is_the_problem(
     doctor, tmp_path
 ):
-    other = tmp_path / "other"
-    info = other / "lib" / "python3.12" / "site-packages" / "epctx_acme-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "entry_points.txt").write_text("[epctx.execution_providers]\nA = a:A\n")
-    pip = other / "bin" / "pip"
-    pip.parent.mkdir()
-    pip.write_text("#!/bin/sh\n")
-    pip.chmod(0o755)
+    pip = make_other_environment(tmp_path)
 
     said = doctor("--json", PATH=f"{pip.parent}{os.pathsep}{os.environ['PATH']}")
 
