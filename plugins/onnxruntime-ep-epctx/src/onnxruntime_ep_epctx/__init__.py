@@ -89,6 +89,11 @@ def register(names: Iterable[str] | None = None) -> list[str]:
         eps = [record.name for record, _ in loaded]
     else:
         eps = [default_registry.resolve(name).name for name in names]
+    registered = {
+        device.ep_name
+        for device in onnxruntime.get_ep_devices()
+        if device.ep_metadata.get("library_path") == path
+    }
     offered = []
     for ep in eps:
         if ep in _BUILT_IN:
@@ -98,16 +103,11 @@ def register(names: Iterable[str] | None = None) -> list[str]:
                 ep,
             )
         try:
-            devices = onnxruntime.get_ep_devices()
-            ours = [
-                device.ep_name
-                for device in devices
-                if device.ep_metadata.get("library_path") == path
-            ]
-            if ep not in ours:
+            if ep not in registered:
                 onnxruntime.register_execution_provider_library(
                     f"{REGISTRATION}{ep}", path
                 )
+                registered.add(ep)
         except Exception as error:
             if names is not None:
                 raise

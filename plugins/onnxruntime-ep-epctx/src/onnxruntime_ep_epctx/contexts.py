@@ -45,13 +45,17 @@ def find_context_nodes(
     return [
         index
         for index, node in enumerate(model.graph.node)
-        if (node.op_type, node.domain) == ("EPContext", "com.microsoft")
+        if _is_context_node(node)
         and any(
             each.name == "source"
             and cls.accepts_source(each.s.decode("utf-8", "replace"))
             for each in node.attribute
         )
     ]
+
+
+def _is_context_node(node: NodeProto) -> bool:
+    return (node.op_type, node.domain) == ("EPContext", "com.microsoft")
 
 
 def name_nodes(
@@ -142,7 +146,7 @@ def keep_context_nodes(
     graph = copy.model.graph
     if indices is None:
         nodes = enumerate(graph.node)
-        indices = [index for index, node in nodes if node.op_type == "EPContext"]
+        indices = [index for index, node in nodes if _is_context_node(node)]
     kept = GraphProto(name=graph.name)
     model = ModelProto(ir_version=copy.model.ir_version, graph=kept)
     model.opset_import.extend(copy.model.opset_import)

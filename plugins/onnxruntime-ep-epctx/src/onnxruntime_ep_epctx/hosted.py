@@ -189,6 +189,11 @@ class HostedEp:
         return self._entries.get("ep.context_enable") == "1"
 
     @property
+    def _purpose(self) -> Purpose:
+        """Purpose of an instance that compiles."""
+        return Purpose.EXPORT if self._exports else Purpose.RUN
+
+    @property
     def compatibility_info(self) -> str:
         """Text about what was compiled, for later validation."""
         return self._stated_info if self.context_nodes else ""
@@ -240,8 +245,7 @@ class HostedEp:
             yield from ([index] for index in compiled)
             return
 
-        purpose = Purpose.EXPORT if self._exports else Purpose.RUN
-        self._work = self._assign(copy, purpose)
+        self._work = self._assign(copy, self._purpose)
         graph = self._work.model.graph
         # By their outputs: epctx may have brought the nodes into another order.
         places = {
@@ -260,8 +264,7 @@ class HostedEp:
         """Return whether the EP takes nodes inside an If, Loop or Scan: one that takes
         it whole refuses them by their parent, which a subgraph alone does not show.
         """
-        purpose = Purpose.EXPORT if self._exports else Purpose.RUN
-        work = self._assign(enclosing, purpose)
+        work = self._assign(enclosing, self._purpose)
         main = work.model.graph
         taken = any(each.graph is not main for each in work.assignment.claimed)
         self._open.pop().close()

@@ -115,6 +115,7 @@ _Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, *[ctypes.c_size_t] * 7)
 
 def _guard(hook: Callable[..., None]) -> Callable[..., None]:
     """Return a hook that stores a status: 0, or that of what it raised."""
+    in_run = hook in (_start_run, _end_run)
 
     def call(key: int, *words: int) -> None:
         *arguments, api, place = words
@@ -122,8 +123,7 @@ def _guard(hook: Callable[..., None]) -> Callable[..., None]:
         try:
             hook(find_onnxruntime(api), key, *arguments)
         except BaseException as error:  # noqa: BLE001 - nothing may leave into C
-            is_run = hook in (_start_run, _end_run)
-            status = _fail(api, error, in_run=is_run)
+            status = _fail(api, error, in_run=in_run)
         ctypes.c_size_t.from_address(place).value = status
 
     return call
@@ -446,16 +446,15 @@ def _make_node(ort: Onnxruntime, node: NodeProto) -> Address:
 
 def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
     kind = attribute.type
+    length = 1
     if kind == AttributeProto.STRING:
         data = attribute.s
         length = len(data)
     elif kind == AttributeProto.INT:
         data = struct.pack("q", attribute.i)
-        length = 1
     else:
         # An EP has no others.
         data = struct.pack("f", attribute.f)
-        length = 1
     made: Address = ort.get(
         "CreateOpAttr", attribute.name.encode(), data, length, _ATTRIBUTES[kind]
     )
