@@ -10,6 +10,7 @@
 # make lint    ruff, mypy and import-linter only
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS, FUZZ_TARGET (files, nodes, container, records) and FUZZ_CORPUS change time, what is read, and folder
+# make bridge  the tests of onnxruntime-ep-epctx with its C half under AddressSanitizer and UndefinedBehaviorSanitizer
 # make bench   every benchmarks/bench_*.py, and the plots of docs/benchmarks-loads.md
 # make differential  what onnxruntime does and what epctx does, compared with the tables of docs/differences-*.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
@@ -47,7 +48,7 @@ TESTERS := 'hypothesis>=6.100' 'ml_dtypes' 'psutil' 'pytest>=9.0' 'pytest-timeou
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test bytecode test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
+.PHONY: install demo test bytecode bridge test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
 
 install: .venv/.installed
 
@@ -111,6 +112,9 @@ stress: .venv/.viewers
 
 fuzz: .venv-fuzz/.installed
 	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS) $(FUZZ_TARGET)
+
+bridge: .venv/.installed
+	.venv/bin/python plugins/onnxruntime-ep-epctx/tests/sanitized.py -n $(JOBS) --dist loadfile
 
 bench: .venv/.plots
 	@set -e; for script in benchmarks/bench_*.py; do \
