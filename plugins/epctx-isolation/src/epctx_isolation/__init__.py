@@ -11,13 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_isolation.functions import IsolatedFunctions
     from epctx_isolation.reading import try_reading
     from epctx_isolation.session import call, load, share
 
-__all__ = ["call", "load", "share", "try_reading"]
+__all__ = ["IsolatedFunctions", "call", "load", "share", "try_reading"]
 
 _HOME = dict.fromkeys(("call", "load", "share"), "epctx_isolation.session") | {
-    "try_reading": "epctx_isolation.reading"
+    "IsolatedFunctions": "epctx_isolation.functions",
+    "try_reading": "epctx_isolation.reading",
 }
 
 

@@ -40,6 +40,13 @@ def call(
         raise
 
 
+def call_function(
+    _service: Service, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Any:
+    """Call a function; return its result field by field."""
+    return encode_fields(function(*arguments))
+
+
 def load(service: Service, request: Request) -> Any:
     """Load a model; return the session's number, and what a host is told of it."""
     session = InferenceSession(

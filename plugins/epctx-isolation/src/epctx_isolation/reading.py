@@ -6,9 +6,8 @@ process, keep it busy for ever, or fill its memory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epctx_core import InferenceSession, Registry, SessionOptions, inspect_model
 from epctx_core.errors import EpctxError, InternalError
@@ -20,13 +19,7 @@ from epctx_core.plugin import (
     ExecutionProvider,
     hookimpl,
 )
-from epctx_isolation.children import begin
-from epctx_isolation.limits import Limits
-from epctx_isolation.orders import keep_objects
-from epctx_isolation.process import Call, ChildProcess
-
-if TYPE_CHECKING:
-    from epctx_isolation.service import Service
+from epctx_isolation.functions import IsolatedFunctions
 
 
 def try_reading(
@@ -39,24 +32,16 @@ def try_reading(
     """Have a child load a model without its EPs, see
     `epctx_core.plugin.ProcessIsolation`.
     """
-    if not hasattr(os, "preadv"):
-        # There are no children on this system.
+    if not IsolatedFunctions.are_available():
         return True, ""
-    registry = Registry(entry_points=False)
     options = _leave_out_eps(session)
-    objects = keep_objects(options, registry)
-    limits = Limits(seconds=seconds, between=seconds, max_bytes=max_bytes)
-    child = ChildProcess(limits)
-    try:
-        begin(child, registry)
-        call = Call(function=read, arguments=(model, options), objects=objects)
-        return bool(child.do(call)), ""
-    except InternalError:
-        raise
-    except EpctxError as error:
-        return False, child.describe_end() if child.is_over else error.message
-    finally:
-        child.close()
+    with IsolatedFunctions(seconds=seconds, max_bytes=max_bytes) as functions:
+        try:
+            return functions.call(read, model, options, result=bool), ""
+        except InternalError:
+            raise
+        except EpctxError as error:
+            return False, functions.describe_end() or error.message
 
 
 def _leave_out_eps(session: SessionOptions) -> SessionOptions:
@@ -76,7 +61,7 @@ def _leave_out_eps(session: SessionOptions) -> SessionOptions:
     return options
 
 
-def read(_service: Service, model: str | bytes, options: SessionOptions) -> bool:
+def read(model: str | bytes, options: SessionOptions) -> bool:
     """Load a model as far as no EP of it is needed, in the process that may end by it;
     return whether it is not refused, which the host finds, too.
     """
