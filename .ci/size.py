@@ -29,7 +29,7 @@ LIMITS = {
     ("epctx_cli",): 24_500,
     ("epctx_conformance",): 22_000,
     ("epctx_onnxruntime",): 30_000,
-    ("epctx_kernels", "epctx_blobs", "epctx_openvino_container"): 6_000,
+    ("epctx_kernels", "epctx_blobs", "epctx_native_formats"): 8_500,
     ("epctx_isolation",): 10_500,
     ("epctx_cache",): 11_000,
     ("epctx_files",): 11_500,

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-_UNDER_ONNXRUNTIME = ("epctx-blobs", "epctx-kernels")
+_UNDER_ONNXRUNTIME = ("epctx-blobs", "epctx-kernels", "epctx-native-formats")
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-blobs": (),
     "epctx-batch": ("epctx-cache", "epctx-isolation"),
@@ -37,9 +37,9 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         "epctx-isolation",
     ),
     "epctx-onnxruntime[qnn]": (*_UNDER_ONNXRUNTIME, "epctx-isolation"),
-    "epctx-onnxruntime[openvino]": (*_UNDER_ONNXRUNTIME, "epctx-openvino-container"),
-    "epctx-openvino": ("epctx-openvino-container",),
-    "epctx-openvino-container": (),
+    "epctx-onnxruntime[openvino]": _UNDER_ONNXRUNTIME,
+    "epctx-openvino": ("epctx-native-formats",),
+    "epctx-native-formats": (),
     "onnxruntime-ep-epctx": (),
     "epctx-report": (
         "epctx-cli",

@@ -66,7 +66,16 @@ def test_a_package_comes_from_the_index_where_the_core_is_from_no_folder(
     ("requirement", "projects"),
     [
         ("epctx-cache", ["epctx-cache"]),
-        ("epctx-core[ort]", ["epctx-blobs", "epctx-kernels", "epctx-onnxruntime[cpu]"]),
+        (
+            "epctx-core[ort]",
+            [
+                "epctx-blobs",
+                "epctx-kernels",
+                "epctx-native-formats",
+                "epctx-native-formats",
+                "epctx-onnxruntime[cpu]",
+            ],
+        ),
         ("epctx-core[cli]", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
         ("epctx-cli==0.1.0", ["epctx-isolation", "epctx-conformance", "epctx-cli"]),
     ],
@@ -86,6 +95,7 @@ def test_extras_and_a_path_with_a_space_are_quoted(core_from, tmp_path):
         tmp_path / "a clone",
         "epctx-blobs",
         "epctx-kernels",
+        "epctx-native-formats",
         "epctx-isolation",
         "epctx-onnxruntime",
     )
@@ -94,6 +104,7 @@ def test_extras_and_a_path_with_a_space_are_quoted(core_from, tmp_path):
     assert install_command("epctx-onnxruntime[qnn]") == (
         f"pip install '{repository}/plugins/epctx-blobs' "
         f"'{repository}/plugins/epctx-kernels' "
+        f"'{repository}/plugins/epctx-native-formats' "
         f"'{repository}/plugins/epctx-isolation' "
         f"'{repository}/plugins/epctx-onnxruntime[qnn]'"
     )

@@ -254,8 +254,8 @@ DENSE = {
     "epctx_cache": 3.75,
     "epctx_files": 4.27,
     "epctx_isolation": 3.90,
+    "epctx_native_formats": 3.80,
     "epctx_onnxruntime": 3.72,
-    "epctx_openvino_container": 4.71,
     "epctx_report": 4.40,
 }
 """Packages with more than 3.7 expressions in a line of code, and their number today. A

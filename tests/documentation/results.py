@@ -21,6 +21,7 @@ from epctx_conformance.report import ConformanceReport
 from epctx_files.bundle import FilesReport
 from epctx_files.difference import DiffReport
 from epctx_files.sealing import SealReport
+from epctx_native_formats import commands as native
 from epctx_report import results as report
 
 from epctx_core import (
@@ -38,7 +39,12 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "compile": (CompileReport, cli.CompileResult),
             "share": (ShareReport, cli.ShareResult),
             "run": (cli.RunResult,),
-            "inspect": (ModelInfo, cli.InspectResult, ModelFacts | None),
+            "inspect": (
+                ModelInfo,
+                cli.InspectResult,
+                ModelFacts | None,
+                native.PayloadsResult | None,
+            ),
             "verify": (VerifyReport, cli.VerifyResult),
             "explain": (Explanation, cli.ExplainResult),
             "compare": (cli.CompareResult,),
@@ -58,6 +64,10 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "externalize": (FilesReport,),
             "diff": (DiffReport,),
             "seal": (SealReport,),
+        },
+        "epctx-native-formats": {
+            "inspect binary": (native.BinaryResult,),
+            "wrap": (FilesReport,),
         },
         "epctx-cache": {
             "cache ls": (cache.ListResult,),

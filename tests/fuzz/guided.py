@@ -31,7 +31,7 @@ PACKAGES = (
     "epctx_sim_vitisai",
     "epctx_files",
     "epctx_cache",
-    "epctx_openvino_container",
+    "epctx_native_formats",
 )
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "api"), str(TESTS)]

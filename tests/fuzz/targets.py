@@ -24,8 +24,9 @@ from end_to_end.sim_eps import QNN, with_eps
 from end_to_end.small_models import chain, finished, saved
 from epctx_cache import key as keys
 from epctx_cache import shared, store
-from epctx_openvino_container import bson, decode_table, encode_head
-from epctx_openvino_container import container as layout
+from epctx_native_formats import bson
+from epctx_native_formats import openvino as layout
+from epctx_native_formats.openvino import decode_table, encode_head
 from fuzz.cases import MANIFEST, Change, Seed, changed
 from fuzz.mutations import NUMBERS, TEXTS, any_bytes, fields_of_a_model, json_text
 from fuzz.seals import sealed_again

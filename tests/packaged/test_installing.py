@@ -192,7 +192,7 @@ def test_a_package_that_is_removed_is_named_where_it_is_missed_and_the_rest_work
 def test_the_removal_of_every_package_is_checked():
     # Nobody misses epctx-openvino where the simulated EP of its name is installed, and
     # the container of its binaries only with OpenVINO or onnxruntime's EP for it.
-    of_openvino = {"epctx-openvino", "epctx-openvino-container"}
+    of_openvino = {"epctx-openvino", "epctx-native-formats"}
     # Nothing here asks for it: it is for programs that use onnxruntime.
     of_hosts = {"onnxruntime-ep-epctx"}
     assert {COMMANDS, *USES} == set(FOLDERS) - {CORE} - of_openvino - of_hosts

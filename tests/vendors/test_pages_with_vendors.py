@@ -7,7 +7,9 @@ from documentation.page_files import write_page_files
 from documentation.test_pages_run import run_in_process
 
 
-@pytest.mark.parametrize("page", ["keep-onnxruntime.md", "real-hardware.md"])
+@pytest.mark.parametrize(
+    "page", ["keep-onnxruntime.md", "native-binaries.md", "real-hardware.md"]
+)
 def test_blocks_for_qnn_run_as_they_are_pasted(page, tmp_path):
     written = tmp_path / "written"
     written.mkdir()

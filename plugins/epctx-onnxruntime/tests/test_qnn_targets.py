@@ -292,8 +292,12 @@ def test_a_verification_names_the_socs_of_a_payload_without_a_device():
     assert "simulator" in finding.hint
 
 
-def test_a_payload_of_one_soc_is_not_looked_into():
-    assert look_into(b"\0\0\0\2", multi=0) is None
+def test_a_payload_of_one_soc_is_read_by_qualcomms_library_alone():
+    (finding,) = look_into(b"\0\0\0\2", multi=0)
+
+    # Where the library is there, it refuses four bytes.
+    assert finding.code.startswith("container-")
+    assert "libQnnSystem" in finding.message
 
 
 def test_a_payload_that_was_just_compiled_is_not_refused_for_its_format():

@@ -12,9 +12,9 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from epctx_native_formats.openvino import Table, decode_table, encode_head
 from epctx_openvino import OpenVINOExecutionProvider
 from epctx_openvino.container import Blob, Container, write_container
-from epctx_openvino_container import Table, decode_table, encode_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx_models import FLOAT, single, two_partitions

@@ -11,6 +11,7 @@ GROUPS = {
     "host_plugins": "epctx.host_plugins",
     "model_formats": "epctx.model_formats",
     "isolations": "epctx.isolation",
+    "native_formats": "epctx.native_formats",
 }
 CODE = '''
 """Parts of Acme.
@@ -43,6 +44,7 @@ TARGETS = {
     "host_plugins": "acme_parts:missing",
     "model_formats": "acme_parts",
     "isolations": "acme_absent",
+    "native_formats": "acme_absent",
 }
 
 

@@ -169,7 +169,7 @@ _GROUPS = {
     "look at models": (
         Command(
             "inspect",
-            "show what is in a model, plain or compiled; load nothing",
+            "show what is in a model or a vendor's binary; load nothing",
             "epctx_cli.commands.inspect:add_inspect_arguments",
         ),
         Command(
@@ -203,6 +203,11 @@ _GROUPS = {
             "seal",
             "give digests to a context model that another tool wrote",
             "epctx_files.commands:add_seal_arguments",
+        ),
+        Command(
+            "wrap",
+            "write a context model that loads a vendor's binary, such as QNN's .bin",
+            "epctx_native_formats.commands:add_wrap_arguments",
         ),
         Command(
             "convert",

@@ -44,6 +44,7 @@ KINDS = (
     Kind("host plugin", "host_plugins", "epctx.host_plugins"),
     Kind("model format", "model_formats", "epctx.model_formats"),
     Kind("isolation", "isolations", "epctx.isolation"),
+    Kind("native format", "native_formats", "epctx.native_formats"),
 )
 """The kinds beside EPs, in the order of `epctx plugins list`."""
 

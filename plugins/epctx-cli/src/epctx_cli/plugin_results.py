@@ -57,6 +57,7 @@ class PluginsListResult:
         host_plugins: installed host plugins.
         model_formats: installed model formats.
         isolations: installed packages that run EPs out of process.
+        native_formats: installed readers of vendors' binaries.
     """
 
     plugins: Sequence[PluginRecord]
@@ -66,6 +67,7 @@ class PluginsListResult:
     host_plugins: list[EntryFacts]
     model_formats: list[EntryFacts]
     isolations: list[EntryFacts]
+    native_formats: list[EntryFacts]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from epctx_openvino_container import (
+from epctx_native_formats.openvino import (
     ALIGNMENT,
     TABLE_VERSION,
     decode_table,

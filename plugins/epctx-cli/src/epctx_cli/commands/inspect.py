@@ -50,7 +50,9 @@ _MOST_ROWS = 20
 
 def add_inspect_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx inspect`."""
-    parser.add_argument("model", metavar="MODEL", help="the model to inspect")
+    parser.add_argument(
+        "model", metavar="MODEL", help="the model, or the vendor's binary, to inspect"
+    )
     add_common(parser)
     parser.set_defaults(run=run_inspect)
 
@@ -60,6 +62,9 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
     from epctx_cli.model_facts import read_facts
     from epctx_core import inspect_model
 
+    native = _find_native_formats()
+    if native is not None and native.inspect_binary(arguments.model, console):
+        return ExitCode.DONE
     facts = None
     with console.progress("reading the model"):
         info = inspect_model(arguments.model)
@@ -67,16 +72,33 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
             facts = read_facts(info.path)
     files = _list_files(info)
     _print_inspect(arguments.model, info, files, console)
+    parts: list[Any] = []
     if facts is not None:
         _print_facts(facts, console)
+        parts.append(facts)
+    if native is not None and info.ep_contexts:
+        parts.append(native.inspect_payloads(info, console))
     _warn(info, files, console)
     result = InspectResult(
         model=arguments.model,
         sealed_by=_find_sealer(info),
         files=files,
     )
-    console.result(info, result, {} if facts is None else facts)
+    console.result(info, result, *parts)
     return ExitCode.DONE
+
+
+def _find_native_formats() -> Any:
+    """Return the module that reads vendors' binaries, None if its package is not
+    installed.
+    """
+    from epctx_core.errors import PackageMissing
+    from epctx_core.ext import import_installed
+
+    try:
+        return import_installed("epctx_native_formats.commands", needed_by="inspect")
+    except PackageMissing:
+        return None
 
 
 def _find_sealer(info: ModelInfo) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from epctx_openvino_container import decode_table, is_container
+from epctx_native_formats.openvino import decode_table, is_container
 
 from epctx_core.errors import InvalidArgument
 from epctx_core.ext import parse_json, read_small_file

@@ -11,7 +11,7 @@ import mmap
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epctx_openvino_container import (
+from epctx_native_formats.openvino import (
     Table,
     align,
     decode_table,

@@ -8,7 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from epctx_core.errors import InvalidArgument, InvalidGraph
+from epctx_native_formats import BinaryReader
+from epctx_native_formats.archives import list_targets
+
+from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import (
     Compatibility,
     Finding,
@@ -23,7 +26,7 @@ from epctx_onnxruntime.providers.base import OnnxRuntimeProvider
 from epctx_onnxruntime.providers.library import PluginLibrary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from epctx_core.plugin import (
         CompiledPartition,
@@ -278,7 +281,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     def _advise(self, content: Path | bytes) -> str:
         """Return what to do about a payload of several SoCs that does not load."""
         try:
-            socs = _join(targets.list_targets(content))
+            socs = _join(list_targets(content))
         except ValueError as error:
             return (
                 f"Its payload is for several SoCs, but {error}: fetch the context "
@@ -304,7 +307,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         if description.get(targets.MULTI):
             # A later onnxruntime-qnn may write another format.
             with suppress(ValueError):
-                listed = ", ".join(targets.list_targets(program.binary.content))
+                listed = ", ".join(list_targets(program.binary.content))
                 return {**description, targets.TARGETS: listed}
         return description
 
@@ -415,14 +418,21 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         nodes: Sequence[ContextNode],
         reader: ContextReader,
     ) -> Sequence[Finding] | None:
-        """Name the SoCs of payloads of several, out of their lists of entries; None
-        where there is no such payload. The rest is read by Qualcomm's code alone.
+        """Have Qualcomm's library describe each payload, in another process, and
+        compare the nodes with the graphs; of payloads of several SoCs, name these. None
+        where nothing here can read them.
         """
-        primaries = [node for node in nodes if node.main_context]
         # What was just compiled is right, in whatever format.
-        if context.purpose is Purpose.EXPORT or not any(map(_is_multi, primaries)):
+        if context.purpose is Purpose.EXPORT:
             return None
-        return [_describe_payload(node, reader) for node in primaries]
+        findings: list[Finding] = []
+        with BinaryReader() as binaries:
+            for node in nodes:
+                if node.main_context and _is_multi(node):
+                    findings.append(_describe_payload(node, reader))
+                elif not _is_multi(node):
+                    findings += _check_graph(node, reader, binaries)
+        return findings
 
     @classmethod
     def accepts_source(cls, source: str) -> bool:
@@ -470,19 +480,12 @@ def _join(names: Sequence[str]) -> str:
 
 
 def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
-    """Return what is known of a primary's payload without Qualcomm's code."""
+    """Return what is known of the payload of several SoCs, which Qualcomm's library
+    does not describe.
+    """
     payload = reader.payload(node)
-    severity = Severity.INFO
-    code = "container-not-checked"
-    if not _is_multi(node):
-        return Finding(
-            severity,
-            code,
-            f"{payload.name!r} is for one SoC, and only Qualcomm's code reads it.",
-            node=node.name,
-        )
     try:
-        socs = targets.list_targets(payload.view)
+        socs = list_targets(payload.view)
     except ValueError as error:
         return Finding(
             Severity.ERROR,
@@ -492,14 +495,57 @@ def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
             hint="Fetch the context binary again, or compile the model again.",
         )
     return Finding(
-        severity,
-        code,
+        Severity.INFO,
+        "container-not-checked",
         f"{payload.name!r} is for the SoCs {_join(socs)}; no more than its list of "
         "entries was read.",
         node=node.name,
         hint="Load it on a device with one of them; Qualcomm's simulator loads none "
         "of several SoCs.",
     )
+
+
+def _check_graph(
+    node: ContextNode, reader: ContextReader, binaries: BinaryReader
+) -> Iterator[Finding]:
+    """Yield what is wrong with a node's payload, and how it differs from its graph."""
+    payload = reader.payload(node)
+    refused, name = "container-refused", node.name
+    try:
+        binary = binaries.describe(payload.view, payload.name)
+    except NotImplementedByProvider as error:
+        code = "container-not-checked"
+        hint = error.hint or ""
+        yield Finding(Severity.INFO, code, error.message, node=name, hint=hint)
+        return
+    except InvalidGraph as error:
+        hint = error.hint or ""
+        yield Finding(Severity.ERROR, refused, error.message, node=name, hint=hint)
+        return
+    if binary is None or not binary.graphs:
+        message = f"{payload.name!r} is not a context binary of QNN."
+        yield Finding(Severity.ERROR, refused, message, node=name)
+        return
+
+    # Qualcomm's EP takes the only graph, whatever its name.
+    graphs = {graph.name: graph for graph in binary.graphs}
+    graph = graphs.get(node.partition_name) or graphs.get(node.name)
+    if graph is None and len(graphs) == 1:
+        graph = binary.graphs[0]
+    if graph is None:
+        listed = ", ".join(map(repr, graphs))
+        message = f"{payload.name!r} has no graph {node.partition_name!r} but {listed}."
+        yield Finding(Severity.ERROR, refused, message, node=name)
+        return
+    for mismatch in graph.find_mismatches(node.inputs, node.outputs):
+        yield Finding(
+            Severity.ERROR,
+            refused,
+            f"the node is not that of the graph {graph.name!r} in {payload.name!r}: "
+            f"{mismatch}.",
+            node=name,
+            hint="`epctx inspect` prints the graphs; compile or wrap them again.",
+        )
 
 
 def _is_npu(device: onnxruntime.OrtEpDevice) -> bool:

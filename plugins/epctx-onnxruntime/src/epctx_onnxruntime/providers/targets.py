@@ -1,18 +1,8 @@
-"""SoCs that Qualcomm's EP compiles for, as options, compatibility texts and payloads
-list them.
-
-onnxruntime-qnn compiles one context model for several SoCs. Its payload is then a zip
-archive with an entry `htp.cache.<SoC>.<number>` for each of them. The checksums in it
-are wrong, so nothing here reads more than its list of entries.
-"""
+"""SoCs that Qualcomm's EP compiles for, in options and compatibility texts."""
 
 from __future__ import annotations
 
-import io
 import re
-import struct
-import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidArgument
@@ -43,9 +33,6 @@ chips.
 NO_TARGET = "none: for whatever loads it"
 _MOST_SOCS = 64
 """SoCs of one model, of which the EP is asked about each."""
-_LONGEST_LIST = 4 << 20
-"""Bytes of a payload's list of entries that are read at most."""
-_CACHE = re.compile(r"htp\.cache\.([A-Za-z0-9_-]{1,32})\.[0-9]+")
 
 
 def check_targets(ep: str, options: Mapping[str, Any]) -> None:
@@ -139,75 +126,3 @@ def split_compatibility_info(info: str) -> Sequence[str]:
         for number in range(*lengths)
     )
     return list(dict.fromkeys(texts))
-
-
-def list_targets(content: Path | bytes | memoryview) -> Sequence[str]:
-    """Return the names of the SoCs in a payload of several, such as `sm8750`, sorted.
-
-    Raises:
-        ValueError: its list of entries cannot be read, or names no SoC or too many; the
-            text says which.
-    """
-    try:
-        with (
-            content.open("rb")
-            if isinstance(content, Path)
-            else _PayloadFile(memoryview(content)) as file,
-            zipfile.ZipFile(file) as archive,
-        ):
-            entries = archive.infolist()
-    except (
-        zipfile.BadZipFile,
-        NotImplementedError,
-        OverflowError,
-        OSError,
-        ValueError,
-        struct.error,
-    ) as error:
-        raise ValueError(f"its list of entries cannot be read ({error})") from error
-    if any(entry.header_offset < 0 for entry in entries):
-        raise ValueError("its list of entries names some before its beginning")
-    names = (_CACHE.fullmatch(entry.filename) for entry in entries)
-    targets = {match[1] for match in names if match}
-    if not 0 < len(targets) <= _MOST_SOCS:
-        raise ValueError(
-            f"its list of entries names {len(targets)} SoCs, not 1 to {_MOST_SOCS}"
-        )
-    return sorted(targets)
-
-
-class _PayloadFile(io.BytesIO):
-    """Payload of any size as a file for `zipfile`: nothing is copied but what is
-    read, and no more than a list of entries may be long.
-    """
-
-    def __init__(self, view: memoryview) -> None:
-        super().__init__()
-        self._view = view
-        self._at = 0
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to an offset, and return it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._view.nbytes}
-        if (at := start[whence] + offset) < 0:
-            raise OSError(f"there is no offset {at}")
-        self._at = at
-        return at
-
-    def tell(self) -> int:
-        """Return the offset."""
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read so many bytes, by default all that follow.
-
-        Raises:
-            ValueError: they are more than a list of entries may have.
-        """
-        rest = max(self._view.nbytes - self._at, 0)
-        count = rest if size is None or size < 0 else min(size, rest)
-        if count > _LONGEST_LIST:
-            raise ValueError(f"it has {count:,} bytes, of {_LONGEST_LIST:,} at most")
-        chunk = bytes(self._view[self._at : self._at + count])
-        self._at += count
-        return chunk

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from bson_bytes import document, element, int32, text
 from bson_bytes import nested as blob
-from epctx_openvino_container import (
+from epctx_native_formats.openvino import (
     ALIGNMENT,
     TABLE_VERSION,
     align,
@@ -250,7 +250,7 @@ def test_another_version_is_named_and_not_called_damaged(version, named):
 
     assert f"has {named} of OpenVINO's container" in caught.value.message
     assert "damaged" not in caught.value.message
-    assert "Upgrade epctx-openvino-container" in caught.value.hint
+    assert "Upgrade epctx-native-formats" in caught.value.hint
 
 
 NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
@@ -294,7 +294,7 @@ def test_changed_bytes_are_refused_or_blobs_stay_within_the_file(data):
 
 def test_the_codec_needs_neither_openvino_nor_onnxruntime_nor_onnx():
     program = (
-        "import sys, epctx_openvino_container as codec\n"
+        "import sys, epctx_native_formats.openvino as codec\n"
         "codec.encode_head(codec.lay_out({}, {'a': {'size': 1}}))\n"
         "print({'onnx', 'numpy', 'onnxruntime', 'openvino', 'bson'} & set(sys.modules))"
     )

@@ -1,14 +1,20 @@
-"""The header and the table of a container: where each blob lies, and who wrote it."""
+"""OVEP_BIN, the container of onnxruntime's OpenVINO EP: a header, a table in BSON, and
+blobs at multiples of 64 KiB. Neither `openvino` nor `onnxruntime` is needed.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epctx_core.errors import InvalidGraph
-from epctx_openvino_container.bson import decode, encode
+from epctx_native_formats.binaries import NativeBinary
+from epctx_native_formats.bson import decode, encode
+
+if TYPE_CHECKING:
+    from epctx_native_formats.binaries import BinaryReader
 
 ALIGNMENT = 1 << 16
 """Blobs begin at multiples of it, and so does what would follow the container."""
@@ -105,6 +111,27 @@ def is_container(content: memoryview) -> bool:
     return bytes(content[: len(_MAGIC)]) == _MAGIC
 
 
+def matches(head: bytes) -> bool:
+    """Return whether a binary begins as a container does."""
+    return is_container(memoryview(head))
+
+
+def read(content: memoryview, name: str, _reader: BinaryReader) -> NativeBinary:
+    """Return the description of a container; see `NativeFormat.read`. What is in its
+    blobs is known to OpenVINO alone.
+    """
+    table = decode_table(content, name)
+    return NativeBinary(
+        format="openvino",
+        title="container of onnxruntime's OpenVINO EP",
+        bytes=len(content),
+        source="OpenVINOExecutionProvider",
+        sdk=str(table.fields.get("producer", "")),
+        facts={"version of the table": str(table.fields["version"])},
+        parts={blob: entry["size"] for blob, entry in table.entries.items()},
+    )
+
+
 def decode_table(content: memoryview, name: str) -> Table:
     """Return the table of a container, read whole; blobs are not touched.
 
@@ -185,7 +212,7 @@ def _make_version_error(name: str, found: str, read: str) -> InvalidGraph:
     return InvalidGraph(
         f"the payload {name} has version {found} of OpenVINO's container, and versions "
         f"{read} are read.",
-        hint="Upgrade epctx-openvino-container, or compile the model again.",
+        hint="Upgrade epctx-native-formats, or compile the model again.",
     )
 
 

@@ -1,0 +1,336 @@
+"""Descriptions of vendors' binaries, and the readers that make them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from epctx_core.errors import (
+    EpctxError,
+    InvalidGraph,
+    NoSuchFile,
+    NotImplementedByProvider,
+    PluginError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self, TypeVar
+
+    from epctx_isolation import IsolatedFunctions
+
+    from epctx_core.plugin import TensorType, ValueInfo
+
+    T = TypeVar("T")
+
+PathInput: TypeAlias = "str | os.PathLike[str]"
+GROUP = "epctx.native_formats"
+"""Entry points of formats: by the format's name a module with the functions of
+`NativeFormat`.
+"""
+HEAD = 4096
+"""Bytes at the beginning by which a format is recognised."""
+SECONDS = 60.0
+MAX_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """Quantisation of a tensor: `real = scale * (quantised - zero_point)`.
+
+    Attributes:
+        scales: one, or one for each index of the axis.
+        zero_points: as many.
+        axis: None for one scale of the whole tensor.
+        bits: of a value, where they are fewer than its type's.
+    """
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int | None = None
+    bits: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeTensor:
+    """Input or output of a graph.
+
+    Attributes:
+        name: as the vendor's runtime knows it.
+        type: in the vendor's words, such as `UFIXED_POINT_8`.
+        element_type: ONNX's, such as `UINT8`; empty where ONNX has none.
+        shape: its lengths.
+        quantization: of its values; None for those that are not quantised.
+        note: what else limits its use, such as a quantisation that ONNX lacks.
+    """
+
+    name: str
+    type: str
+    element_type: str
+    shape: tuple[int, ...]
+    quantization: Quantization | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}[{','.join(map(str, self.shape))}]"
+
+    def fits(self, given: TensorType) -> bool:
+        """Return whether a value of a type can be given to the tensor; what the type
+        leaves open fits. Vendors' formats have no scalars but tensors of one element.
+        """
+        from epctx_core.plugin.protos import ELEMENT_TYPES
+
+        names = {number: name.upper() for number, name in ELEMENT_TYPES.items()}
+        element_type = names.get(given.elem_type or 0, "")
+        if self.element_type not in ("", element_type) and given.elem_type is not None:
+            return False
+        lengths = given.shape
+        if lengths is None or (lengths == () and self.shape in {(), (1,)}):
+            return True
+        return len(lengths) == len(self.shape) and all(
+            not isinstance(length, int) or length == own
+            for length, own in zip(lengths, self.shape, strict=True)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeGraph:
+    """Graph of a binary.
+
+    Attributes:
+        name: by which the vendor's runtime finds it.
+        inputs: in their order.
+        outputs: in their order.
+    """
+
+    name: str
+    inputs: tuple[NativeTensor, ...]
+    outputs: tuple[NativeTensor, ...]
+
+    def find_mismatches(
+        self, inputs: Sequence[ValueInfo], outputs: Sequence[ValueInfo]
+    ) -> Iterator[str]:
+        """Yield how the values of an EPContext node differ from those of the graph, to
+        which they belong by name, or by position where the names are others.
+
+        Args:
+            inputs: of the node.
+            outputs: of the node.
+        """
+        for label, values, tensors in (
+            ("input", inputs, self.inputs),
+            ("output", outputs, self.outputs),
+        ):
+            by_name = {tensor.name: tensor for tensor in tensors}
+            if len(values) != len(tensors):
+                yield (
+                    f"it has {len(values)} {label}s and the graph {len(tensors)}: "
+                    f"{', '.join(by_name)}"
+                )
+                continue
+            has_names = {value.name for value in values} == by_name.keys()
+            for value, at_position in zip(values, tensors, strict=True):
+                tensor = by_name[value.name] if has_names else at_position
+                if not tensor.fits(value.type):
+                    yield (
+                        f"its {label} {value.name!r} is {value.type}, and the graph's "
+                        f"{tensor.name!r} is {tensor}"
+                    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeBinary:
+    """Description of a vendor's binary.
+
+    Attributes:
+        format: name of the format.
+        title: the format in words.
+        bytes: its size.
+        source: `source` of EPContext nodes that have such a payload; empty for what no
+            EP loads.
+        sdk: version of the SDK that made it; empty if unknown.
+        target: the device it is for; empty if unknown.
+        facts: what else is known, by label.
+        graphs: empty where they are not known.
+        parts: names and sizes of the files or blobs inside.
+    """
+
+    format: str
+    title: str
+    bytes: int
+    source: str = ""
+    sdk: str = ""
+    target: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    graphs: tuple[NativeGraph, ...] = ()
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+
+class NativeFormat(Protocol):
+    """Reader of a format: a module with these functions."""
+
+    def matches(self, head: bytes) -> bool:
+        """Return whether a binary begins as those of the format do.
+
+        Args:
+            head: its first 4,096 bytes, or all of it.
+        """
+
+    def read(
+        self, content: memoryview, name: str, reader: BinaryReader
+    ) -> NativeBinary:
+        """Return the description of a binary.
+
+        Args:
+            content: the binary.
+            name: what errors call it.
+            reader: calls a vendor's library, which must not run in this process.
+
+        Raises:
+            EpctxError: it is damaged, of a version that is not read, or the vendor's
+                library is not installed.
+        """
+
+
+class BinaryReader:
+    """Reads binaries; vendors' libraries run in a process of their own, which serves
+    many and is started anew after one that ended it.
+
+    Examples:
+        >>> with BinaryReader() as reader:
+        ...     reader.describe("model_qnn.bin").sdk
+        'v2.51.0.260929181845'
+    """
+
+    def __init__(self) -> None:
+        self._functions: IsolatedFunctions | None = None
+
+    def describe(
+        self, binary: PathInput | memoryview, name: str = ""
+    ) -> NativeBinary | None:
+        """Return the description of a binary; None if it is of no known format.
+
+        Args:
+            binary: its path, or its bytes.
+            name: what errors call it; by default the path.
+
+        Raises:
+            NoSuchFile: there is no such file.
+            InvalidGraph: the binary is damaged, or of a version that is not read.
+            PackageMissing, NotImplementedByProvider: what reads it is not installed.
+            PluginError: the format's reader is broken.
+        """
+        if isinstance(binary, memoryview):
+            return self._describe(binary, name or "the binary")
+        path = Path(binary)
+        if not path.is_file():
+            raise NoSuchFile(f"there is no file {path}.", path=path)
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return None
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                view = memoryview(content)
+                try:
+                    return self._describe(view, name or str(path))
+                finally:
+                    view.release()
+
+    def _describe(self, content: memoryview, name: str) -> NativeBinary | None:
+        head = bytes(content[:HEAD])
+        for label, native_format in list_formats():
+            try:
+                if native_format.matches(head):
+                    return native_format.read(content, name, self)
+            except EpctxError:
+                raise
+            except Exception as error:
+                raise PluginError(
+                    f"the reader {label!r} of binaries failed over {name}: {error!r}.",
+                    hint=f"Report it with the binary to the package of {GROUP}.",
+                ) from error
+        return None
+
+    def call(
+        self, function: Callable[..., Any], *arguments: Any, name: str, result: type[T]
+    ) -> T:
+        """Call a function in the other process; return its result.
+
+        Args:
+            function: the function, which another process can import.
+            arguments: its arguments.
+            name: what errors call the binary.
+            result: the class of its result, a frozen dataclass.
+
+        Raises:
+            InvalidGraph: the process did not survive it.
+            EpctxError: the function raised it.
+        """
+        functions = self._functions = self._functions or _make_process()
+        try:
+            return functions.call(function, *arguments, result=result)
+        except EpctxError as error:
+            if end := functions.describe_end():
+                raise InvalidGraph(
+                    f"{name} cannot be read: the process of the vendor's library is "
+                    f"gone; {end}",
+                    hint="The binary is damaged, or meant to harm: fetch it again.",
+                ) from error
+            raise
+
+    def close(self) -> None:
+        """End the other process."""
+        if self._functions is not None:
+            self._functions.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _make_process() -> IsolatedFunctions:
+    try:
+        from epctx_isolation import IsolatedFunctions
+    except ModuleNotFoundError as error:
+        raise NotImplementedByProvider(
+            "a vendor's library runs in another process only, and epctx-isolation, "
+            "which starts it, is not installed.",
+            hint="pip install epctx-isolation",
+        ) from error
+    return IsolatedFunctions(seconds=SECONDS, max_bytes=MAX_BYTES)
+
+
+def list_formats() -> Sequence[tuple[str, NativeFormat]]:
+    """Return the installed formats by name.
+
+    Raises:
+        PluginError: one cannot be imported.
+    """
+    formats = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            formats.append((entry.name, entry.load()))
+        except Exception as error:
+            raise PluginError(
+                f"the reader {entry.name!r} of binaries cannot be imported: {error!r}.",
+                hint=f"Reinstall or remove the package with {entry.value}.",
+            ) from error
+    return formats
+
+
+def describe_binary(binary: PathInput | memoryview) -> NativeBinary | None:
+    """Return the description of one binary; see `BinaryReader.describe`."""
+    with BinaryReader() as reader:
+        return reader.describe(binary)

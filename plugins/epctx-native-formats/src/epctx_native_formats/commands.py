@@ -1,0 +1,231 @@
+"""`epctx wrap`, and what `epctx inspect` says of vendors' binaries."""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epctx_cli.command import (
+    CommandParser,
+    Console,
+    ExitCode,
+    add_common,
+    byte_size,
+    counted,
+)
+
+from epctx_core.errors import EpctxError, InvalidArgument, one_line
+from epctx_native_formats.binaries import HEAD, BinaryReader, NativeBinary, list_formats
+
+if TYPE_CHECKING:
+    from epctx_core import ModelInfo
+    from epctx_native_formats.binaries import NativeTensor
+
+_MOST_PARTS = 20
+"""Blobs or files inside a binary that are listed without `-v`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryResult:
+    """Result of `epctx inspect` of a vendor's binary.
+
+    Attributes:
+        model: the binary as it was named.
+        binary: its description.
+    """
+
+    model: str
+    binary: NativeBinary
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadsResult:
+    """Part of the result of `epctx inspect` of a context model, where
+    epctx-native-formats is installed.
+
+    Attributes:
+        binaries: descriptions of the payloads that are binaries of vendors, by the name
+            of the file, or of the node in which one is embedded.
+        not_read: reasons why others were not described, by the same names.
+    """
+
+    binaries: dict[str, NativeBinary]
+    not_read: dict[str, str]
+
+
+def inspect_binary(name: str, console: Console) -> bool:
+    """Print what is in a vendor's binary; return whether it is one."""
+    path = Path(name)
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if not any(each.matches(head) for _, each in list_formats()):
+        return False
+    with BinaryReader() as reader, console.progress("reading the binary"):
+        binary = reader.describe(path)
+    if binary is None:
+        return False
+    _print_binary(name, binary, console)
+    console.result(BinaryResult(model=name, binary=binary))
+    return True
+
+
+def inspect_payloads(info: ModelInfo, console: Console) -> PayloadsResult:
+    """Print what is in the payloads of a context model that are vendors' binaries."""
+    binaries: dict[str, NativeBinary] = {}
+    not_read = {}
+    with BinaryReader() as reader:
+        for name, content in _list_payloads(info):
+            try:
+                binary = reader.describe(content, name)
+            except EpctxError as error:
+                not_read[name] = f"{one_line(error.message)} {error.hint or ''}".strip()
+            else:
+                if binary is not None:
+                    binaries[name] = binary
+            finally:
+                content.release()
+    for name, binary in binaries.items():
+        console.say()
+        _print_binary(name, binary, console)
+    for name, reason in not_read.items():
+        console.say(f"\nThe payload {name} was not looked into: {reason}")
+    return PayloadsResult(binaries=binaries, not_read=not_read)
+
+
+def _list_payloads(info: ModelInfo) -> Iterator[tuple[str, memoryview]]:
+    """Yield the payloads that can be opened; what is wrong with others is said of the
+    nodes.
+    """
+    if info.path is None:
+        return
+    embedded = {}
+    for node in info.ep_contexts:
+        if not node.main_context or node.problem:
+            continue
+        if node.payload_file is None:
+            embedded[node.name] = node
+            continue
+        # `problem` says what names that leave the folder are.
+        with (info.path.parent / node.payload_file).open("rb") as file:
+            if os.fstat(file.fileno()).st_size:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                yield node.payload_file, memoryview(content)
+    if embedded:
+        import onnx
+
+        model = onnx.load_model(info.path, load_external_data=False)
+        for proto in model.graph.node:
+            if proto.name in embedded:
+                caches = (a.s for a in proto.attribute if a.name == "ep_cache_context")
+                yield proto.name, memoryview(next(caches, b""))
+
+
+def _print_binary(name: str, binary: NativeBinary, console: Console) -> None:
+    maker = f", made by {binary.sdk}" if binary.sdk else ""
+    target = f", for {binary.target}" if binary.target else ""
+    words = f"{name}: {binary.title}, {byte_size(binary.bytes)}{maker}{target}"
+    console.say(one_line(words))
+    console.table(("", ""), [*binary.facts.items()])
+    for graph in binary.graphs:
+        rows = [
+            (kind, tensor.name, str(tensor), _describe_quantization(tensor))
+            for kind, tensors in (("input", graph.inputs), ("output", graph.outputs))
+            for tensor in tensors
+        ]
+        columns = ("", "name", "type", "quantisation")
+        console.table(columns, rows, title=f"Graph {graph.name}:")
+
+    shown = None if console.verbose else _MOST_PARTS
+    parts = [(part, byte_size(size)) for part, size in binary.parts.items()]
+    console.table(("inside", "size"), parts[:shown])
+    if left := len(parts) - len(parts[:shown]):
+        console.say(f"  and {counted(left, 'more part')}; see -v")
+
+
+def _describe_quantization(tensor: NativeTensor) -> str:
+    given = tensor.quantization
+    if given is None:
+        return tensor.note
+    bits = f", {given.bits} bits" if given.bits else ""
+    if given.axis is not None:
+        return f"{len(given.scales)} scales along axis {given.axis}{bits}"
+    return f"scale {given.scales[0]:.6g}, zero point {given.zero_points[0]}{bits}"
+
+
+def add_wrap_arguments(parser: CommandParser) -> None:
+    """Declare the options of `epctx wrap`."""
+    parser.add_argument(
+        "binary", metavar="NATIVE", help="a vendor's binary, such as a .bin of QNN"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        required=True,
+        help="the model to write; the binary goes into its folder",
+    )
+    parser.add_argument(
+        "--graph",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a graph that gets an EPContext node; may be repeated (default: the only "
+        "one)",
+    )
+    parser.add_argument(
+        "--rename",
+        action="append",
+        default=[],
+        metavar="TENSOR=NAME",
+        help="the name of an input or output in the model; may be repeated",
+    )
+    parser.add_flag(
+        "--float",
+        "make quantised inputs and outputs float32, by QuantizeLinear and "
+        "DequantizeLinear nodes",
+    )
+    parser.add_flag("--embed", "put the binary into the model")
+    add_common(parser)
+    parser.set_defaults(run=run_wrap)
+
+
+def run_wrap(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Write the model, and list the files."""
+    from epctx_native_formats.wrapping import wrap_binary
+
+    with console.progress("wrapping"):
+        report = wrap_binary(
+            arguments.binary,
+            arguments.output,
+            graphs=arguments.graph,
+            rename=_parse_names(arguments.rename),
+            as_float=arguments.float,
+            embed=arguments.embed,
+        )
+    console.say(f"wrote {report.model}")
+    console.table(
+        ("file", "size", "how"),
+        [(file.name, byte_size(file.bytes), file.how) for file in report.files],
+    )
+    console.result(report.as_dict())
+    return ExitCode.DONE
+
+
+def _parse_names(texts: list[str]) -> Mapping[str, str]:
+    names = {}
+    for text in texts:
+        tensor, _, name = text.partition("=")
+        if not tensor or not name:
+            raise InvalidArgument(
+                f"--rename {text!r:.200} is not TENSOR=NAME.",
+                hint="Write the tensor's name in the binary, =, and the new name.",
+            )
+        names[tensor] = name
+    return names
