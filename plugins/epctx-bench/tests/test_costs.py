@@ -8,10 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from epctx_bench.page_cache import count_cached_pages, drop_files, read_files
-from epctx_bench.process_costs import CostMeter, read_peak
+from epctx_bench import child
+from epctx_bench.children import Request
+from epctx_bench.page_cache import count_read_bytes, drop_files, read_files
+from epctx_bench.process_costs import measure_costs, read_peak
 
 SIZE = 64 << 20
+SMALL = 1 << 20
 WORK = """
 import time
 memory = bytearray(64 << 20)
@@ -22,16 +25,35 @@ while time.process_time() < end:
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
-def test_dropped_files_leave_the_page_cache_or_the_reason_is_said(tmp_path):
+def test_dropped_files_are_read_from_the_disk_again(tmp_path):
     path = tmp_path / "file"
-    path.write_bytes(b"x" * (1 << 20))
+    path.write_bytes(b"x" * SMALL)
+    assert drop_files([path]) == ""
+    before = count_read_bytes()
     read_files([path])
-    assert count_cached_pages(path)
+    cold = count_read_bytes() - before
+    read_files([path])
 
-    reason = drop_files([path])
+    # A file system in memory reads nothing.
+    assert cold in {0, SMALL}
+    assert count_read_bytes() == before + cold
 
-    assert (count_cached_pages(path) == 0) is (reason == "")
-    assert not reason or "file stayed in the page cache" in reason
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
+def test_a_file_that_cannot_be_dropped_is_named(tmp_path):
+    assert "none could not be dropped" in drop_files([tmp_path / "none"])
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_load_that_reads_nothing_from_a_disk_says_so(monkeypatch, stays):
+    counts = iter([7, 7 if stays else 8])
+    monkeypatch.setattr(child, "count_read_bytes", lambda: next(counts))
+    monkeypatch.setattr(child, "_prepare", lambda _: list)
+
+    kept = child.load_model(Request(task="load", engine="epctx"))["kept"]
+
+    assert kept.startswith("nothing was read from a disk" if stays else "")
+    assert bool(kept) == stays
 
 
 def test_a_system_that_cannot_drop_files_says_so(tmp_path, monkeypatch):
@@ -41,12 +63,12 @@ def test_a_system_that_cannot_drop_files_says_so(tmp_path, monkeypatch):
 
 
 def test_costs_include_those_of_a_child_process():
-    with CostMeter() as meter:
+    with measure_costs() as costs:
         subprocess.run([sys.executable, "-c", WORK], check=True)
 
-    assert meter.costs.seconds >= 0.3
-    assert meter.costs.cpu_seconds >= 0.3
-    assert meter.costs.peak_bytes >= read_peak() + SIZE
+    assert costs["seconds"] >= 0.3
+    assert costs["cpu_seconds"] >= 0.3
+    assert costs["peak_bytes"] >= read_peak() + SIZE
 
 
 def test_the_peak_stays_after_memory_was_freed():

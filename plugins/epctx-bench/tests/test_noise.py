@@ -10,8 +10,6 @@ import psutil
 import pytest
 from epctx_bench.noise import LIMIT, Load, Watcher, assess_load
 
-from epctx_core.errors import InvalidArgument
-
 SECONDS = 1.0
 PROCESSORS = psutil.cpu_count() or 1
 IDLE = Load(run=3.0, waited=0.01, own=3.0, others=0.05, stolen=0.0, elapsed=3.0)
@@ -115,16 +113,6 @@ def test_a_period_without_any_load_is_not_noise():
     assert not assess_load(
         Load(run=0, waited=0, own=0, others=0, stolen=0, elapsed=0)
     ).busy
-
-
-def test_noise_is_not_known_before_the_watcher_has_finished():
-    with (
-        Watcher() as watcher,
-        pytest.raises(InvalidArgument, match="has finished"),
-    ):
-        _ = watcher.noise
-
-    assert 0 <= watcher.noise.share <= 1
 
 
 def test_a_watcher_passes_on_what_was_raised_and_ends_its_thread():

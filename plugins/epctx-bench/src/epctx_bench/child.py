@@ -27,8 +27,8 @@ from epctx_bench.from_start import (
     take_output,
 )
 from epctx_bench.inputs import has_open_batch, make_inputs
-from epctx_bench.page_cache import drop_files
-from epctx_bench.process_costs import CostMeter, read_peak
+from epctx_bench.page_cache import count_read_bytes, drop_files
+from epctx_bench.process_costs import list_processes, measure_costs, read_peak
 from epctx_bench.settings import BenchSettings
 from epctx_core.errors import EpctxError
 
@@ -130,7 +130,7 @@ def compile_model(request: Request) -> dict[str, Any]:
         import onnxruntime
 
         native = make_vendor_options(request, compiles=True)
-        with CostMeter() as meter:
+        with measure_costs() as costs:
             onnxruntime.ModelCompiler(native, request.model).compile_to_file(
                 request.output
             )
@@ -140,14 +140,14 @@ def compile_model(request: Request) -> dict[str, Any]:
         from epctx_core import ModelCompiler
 
         options = make_options(request)
-        with CostMeter() as meter:
+        with measure_costs() as costs:
             report = ModelCompiler(options, request.model).compile_to_file(
                 request.output
             )
         compiled, assignments = report.compiled, dict(report.assignments)
         names = [file.path for file in report.outputs]
     return {
-        **meter.costs._asdict(),
+        **costs,
         "bytes_written": sum((folder / name).stat().st_size for name in names),
         "compiled": compiled,
         "assignments": assignments,
@@ -159,10 +159,17 @@ def load_model(request: Request) -> dict[str, Any]:
     """Load the model, after its files were dropped from the page cache."""
     prepare = _prepare(request)
     kept = drop_files(map(Path, request.dropped))
+    read = count_read_bytes()
 
     start = time.perf_counter()
     session = prepare()
     seconds = time.perf_counter() - start
+
+    if not kept and count_read_bytes() == read:
+        kept = (
+            "nothing was read from a disk: the file system lies in memory, or another "
+            "process uses the files, which then stay in the page cache"
+        )
 
     del session
     return {"seconds": seconds, "kept": kept}
@@ -264,9 +271,7 @@ def _thin_out(times: Sequence[float]) -> list[float]:
 
 def _read_peaks() -> int:
     """Return the peak memory of this process and its children."""
-    import psutil
-
-    children = psutil.Process().children(recursive=True)
+    children = list_processes()[1:]
     return read_peak() + sum(read_peak(child.pid) for child in children)
 
 

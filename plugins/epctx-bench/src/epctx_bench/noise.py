@@ -14,7 +14,6 @@ Without `schedstat`, the load of others counts where all processors are in use.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
@@ -23,7 +22,11 @@ from typing import Self
 
 import psutil
 
-from epctx_core.errors import InvalidArgument
+from epctx_bench.process_costs import (
+    call_often,
+    count_processor_time,
+    list_processes,
+)
 
 LIMIT = 0.05
 """Share of waiting from which a machine is too busy.
@@ -92,46 +95,27 @@ class Watcher:
     Args:
         proc: folder of the process file system; where it has no `schedstat`, the load
             of all processors is what counts.
+
+    Attributes:
+        noise: the verdict, once the context manager has been left.
     """
+
+    noise: Noise
 
     def __init__(self, *, proc: str | os.PathLike[str] = "/proc") -> None:
         self._proc = Path(proc)
         self._threads: dict[Path, tuple[int, int]] = {}
-        self._finished = threading.Event()
-        self._looking = threading.Thread(target=self._look_often, daemon=True)
-        self._noise: Noise | None = None
-
-    @property
-    def noise(self) -> Noise:
-        """The verdict, once the context manager has been left.
-
-        Raises:
-            InvalidArgument: it has not.
-        """
-        if self._noise is None:
-            raise InvalidArgument(
-                "the noise is not known before its watcher has finished.",
-                hint="Ask for it after the `with` block.",
-            )
-        return self._noise
+        self._looking = call_often(lambda: self._look(list_processes()), _PAUSE)
 
     def __enter__(self) -> Self:
         self._begin = self._count()
-        self._looking.start()
+        self._looking.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._finished.set()
-        self._looking.join()
-        end = self._count()
-
-        counts = zip(astuple(end), astuple(self._begin), strict=True)
-        changes = [max(now - then, 0.0) for now, then in counts]
-        self._noise = assess_load(Load(*changes))
-
-    def _look_often(self) -> None:
-        while not self._finished.wait(_PAUSE):
-            self._look(_list_processes())
+        self._looking.__exit__(None, None, None)
+        counts = zip(astuple(self._count()), astuple(self._begin), strict=True)
+        self.noise = assess_load(Load(*(max(now - then, 0.0) for now, then in counts)))
 
     def _look(self, processes: list[psutil.Process]) -> None:
         """Note the nanoseconds that each thread has run and waited.
@@ -150,14 +134,9 @@ class Watcher:
 
     def _count(self) -> Load:
         """Return the counters now."""
-        processes = _list_processes()
+        processes = list_processes()
         self._look(processes)
-        own = 0.0
-        for process in processes:
-            with suppress(psutil.Error):
-                # User, system, and those of children that ended.
-                own += sum(process.cpu_times()[:4])
-
+        own = count_processor_time(processes)
         machine = psutil.cpu_times()
         # Others are part of these: Linux counts guests' time as the user's, Windows
         # that of interrupts as the system's.
@@ -196,11 +175,3 @@ def assess_load(load: Load) -> Noise:
     return Noise(
         busy=share > LIMIT, reason=f"The machine {verdict}: {reason}.", share=share
     )
-
-
-def _list_processes() -> list[psutil.Process]:
-    """Return this process, those that it started, and those that they did."""
-    this = psutil.Process()
-    with suppress(psutil.Error):
-        return [this, *this.children(recursive=True)]
-    return [this]

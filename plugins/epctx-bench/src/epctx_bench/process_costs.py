@@ -5,30 +5,15 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
 
 import psutil
 
 _KIBI = 1024
 _INTERVAL = 0.05
 """Seconds between two looks at child processes."""
-
-
-class Costs(NamedTuple):
-    """Costs of some work.
-
-    Attributes:
-        seconds: wall time.
-        cpu_seconds: processor time of the process and its children.
-        peak_bytes: peak memory of the process since its start, and the peaks of the
-            children that lived meanwhile.
-    """
-
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
 
 
 def read_peak(pid: int | str = "self") -> int:
@@ -46,53 +31,81 @@ def read_peak(pid: int | str = "self") -> int:
     return 0
 
 
-class CostMeter:
-    """Measures the costs of a `with` block; `costs` has them afterwards.
+@contextmanager
+def measure_costs() -> Iterator[dict[str, float]]:
+    """Yield a dictionary that has the costs of a `with` block afterwards.
 
-    A thread looks at child processes, because the peak of an ended one is not known.
+    `seconds` is its wall time, `cpu_seconds` the processor time of this process and its
+    children, and `peak_bytes` the peak memory of this process since its start and the
+    peaks of the children that lived meanwhile. A thread looks at these, because the
+    peak of an ended one is not known.
     """
+    peaks: dict[int, int] = {}
 
-    def __init__(self) -> None:
-        self._peaks: dict[int, int] = {}
-        self._done = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self.costs = Costs(0.0, 0.0, 0)
+    def look() -> None:
+        for child in list_processes()[1:]:
+            peaks[child.pid] = max(read_peak(child.pid), peaks.get(child.pid, 0))
 
-    def __enter__(self) -> Self:
-        self._watcher.start()
-        self._cpu = _count_cpu()
-        self._start = time.perf_counter()
-        return self
+    costs: dict[str, float] = {}
+    with call_often(look, _INTERVAL):
+        cpu = _count_cpu()
+        start = time.perf_counter()
+        yield costs
 
-    def __exit__(self, *_: object) -> None:
-        seconds = time.perf_counter() - self._start
+        costs["seconds"] = time.perf_counter() - start
         # A child that nobody waited for is in the first count alone.
-        cpu = max(_count_cpu() - self._cpu, 0.0)
-        self._done.set()
-        self._watcher.join()
-        self._look()
-        peak = read_peak() + sum(self._peaks.values())
-        self.costs = Costs(seconds, cpu, peak)
+        costs["cpu_seconds"] = max(_count_cpu() - cpu, 0.0)
+    look()
+    costs["peak_bytes"] = read_peak() + sum(peaks.values())
 
-    def _watch(self) -> None:
-        while not self._done.wait(_INTERVAL):
-            self._look()
 
-    def _look(self) -> None:
-        for child in psutil.Process().children(recursive=True):
-            peak = read_peak(child.pid)
-            before = self._peaks.get(child.pid, 0)
-            self._peaks[child.pid] = max(peak, before)
+@contextmanager
+def call_often(work: Callable[[], object], pause: float) -> Iterator[None]:
+    """Call a function in a thread until a `with` block ends.
+
+    Args:
+        work: the function.
+        pause: seconds between two calls.
+    """
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(pause):
+            work()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def list_processes() -> list[psutil.Process]:
+    """Return this process, those that it started, and those that they did."""
+    this = psutil.Process()
+    with suppress(psutil.Error):
+        return [this, *this.children(recursive=True)]
+    return [this]
+
+
+def count_processor_time(processes: Iterable[psutil.Process]) -> float:
+    """Return the seconds that processes computed, and those of their children that
+    ended and were waited for.
+    """
+    seconds = 0.0
+    for process in processes:
+        with suppress(psutil.Error):
+            # User, system, and those of children that ended.
+            seconds += sum(process.cpu_times()[:4])
+    return seconds
 
 
 def _count_cpu() -> float:
-    """Return the processor time that this process and those that it started have had;
-    of those that ended, if they were waited for.
+    """Return the processor time of this process and those that it started, in finer
+    steps than the system has for others.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = time.process_time() + ended.ru_utime + ended.ru_stime
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            # User, system, and those of children that ended.
-            seconds += sum(child.cpu_times()[:4])
-    return seconds
+    own = time.process_time() + ended.ru_utime + ended.ru_stime
+    return own + count_processor_time(list_processes()[1:])
