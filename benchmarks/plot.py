@@ -12,6 +12,7 @@ It needs matplotlib: `pip install --group bench-plots`, as `make bench` does.
 
 from __future__ import annotations
 
+import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.columns import shorten
-from epctx_bench.ratio import Ratio, estimate_ratio, summarize
+from epctx_bench.ratio import Ratio, estimate_ratio
 from epctx_bench.saved import load_report
 from epctx_bench.units import format_seconds
 
@@ -127,7 +128,7 @@ def describe_measurement(
 def draw_first_results(axes: Axes, pairs: Sequence[Pair]) -> None:
     """Draw a line for each model, from one time to the other."""
     for index, pair in enumerate(pairs):
-        ours, peer = (summarize(each).p50 for each in (pair.ours, pair.peer))
+        ours, peer = (statistics.median(each) for each in (pair.ours, pair.peer))
         axes.plot([ours, peer], [index, index], color="#999999", zorder=1)
         for samples, color in ((pair.ours, OURS), (pair.peer, PEER)):
             draw_samples(axes, samples, color, (index, True))
@@ -160,7 +161,7 @@ def draw_load_times(axes: Axes, pairs: Sequence[Pair]) -> None:
         (OURS, [pair.ours for pair in ordered]),
         (PEER, [pair.peer for pair in ordered]),
     ):
-        medians = [summarize(samples).p50 for samples in lists]
+        medians = [statistics.median(samples) for samples in lists]
         axes.plot(nodes, medians, color=color)
         for count, samples in zip(nodes, lists, strict=True):
             draw_samples(axes, samples, color, (count, False))
@@ -185,7 +186,7 @@ def draw_samples(
         at: the other coordinate, and True if times are horizontal.
     """
     place, horizontal = at
-    median = summarize(samples).p50
+    median = statistics.median(samples)
     ends = [[median - min(samples)], [max(samples) - median]]
     x, y = (median, place) if horizontal else (place, median)
     axes.errorbar(

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from epctx_bench.ratio import describe_ratio, estimate_ratio, summarize
+from epctx_bench.ratio import describe_ratio, estimate_ratio
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,43 +14,6 @@ factors = st.floats(1e-3, 1e3)
 
 # A busy machine is no reason for a failure.
 unhurried = settings(deadline=None, max_examples=50)
-
-
-@unhurried
-@given(st.lists(seconds, min_size=1, max_size=50), factors)
-def test_a_summary_scales_with_its_samples(samples, factor):
-    once, scaled = (
-        summarize(values) for values in (samples, [factor * each for each in samples])
-    )
-
-    for name in ("minimum", "mean", "p50", "p90", "p99"):
-        assert getattr(scaled, name) == pytest.approx(factor * getattr(once, name))
-    assert scaled.standard_deviation == pytest.approx(
-        factor * once.standard_deviation, abs=1e-9 * factor * once.mean
-    )
-
-
-@unhurried
-@given(st.lists(seconds, min_size=1, max_size=50), st.randoms())
-def test_a_summary_is_ordered_and_does_not_depend_on_the_order_of_samples(
-    samples, random
-):
-    summary = summarize(samples)
-    shuffled = random.sample(samples, len(samples))
-
-    assert summary.count == len(samples)
-    assert summary.minimum == min(samples)
-    assert summary.minimum <= summary.p50 <= summary.p90 <= summary.p99 <= max(samples)
-    assert summarize(shuffled).mean == pytest.approx(summary.mean)
-
-
-def test_a_summary_of_known_samples_is_right():
-    summary = summarize([1.0, 2.0, 3.0, 4.0])
-
-    assert (summary.mean, summary.p50) == (2.5, 2.5)
-    assert summary.standard_deviation == pytest.approx(math.sqrt(5 / 3))
-    assert summary.p90 == pytest.approx(3.7)
-    assert summarize([2.0]).standard_deviation == 0
 
 
 @unhurried
@@ -187,8 +150,6 @@ def test_an_interval_beyond_all_numbers_is_described():
 
 @pytest.mark.parametrize("samples", [[], [1.0, 0.0], [-1.0], [math.nan], [math.inf]])
 def test_samples_that_are_not_times_are_refused(samples):
-    with pytest.raises(InvalidArgument):
-        summarize(samples)
     with pytest.raises(InvalidArgument):
         estimate_ratio(samples, [1.0] * len(samples))
 

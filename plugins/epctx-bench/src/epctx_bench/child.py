@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -35,10 +35,6 @@ from epctx_core.errors import EpctxError
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
 
-_MOST_TIMES = 2000
-"""Most times of single runs that a result has for one number of threads and batch
-size; of more, every n-th in order of length.
-"""
 _WARM_UP_SHARE = 0.25
 """Time of warming up, as a part of that of the steady runs."""
 _FEWEST_RUNS = 3
@@ -135,7 +131,6 @@ def compile_model(request: Request) -> dict[str, Any]:
                 request.output
             )
         compiled, assignments = True, {}
-        names = sorted(path.name for path in folder.iterdir())
     else:
         from epctx_core import ModelCompiler
 
@@ -145,13 +140,14 @@ def compile_model(request: Request) -> dict[str, Any]:
                 request.output
             )
         compiled, assignments = report.compiled, dict(report.assignments)
-        names = [file.path for file in report.outputs]
+    # The folder was made for what is compiled.
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     return {
         **costs,
-        "bytes_written": sum((folder / name).stat().st_size for name in names),
+        "bytes_written": sum(sizes.values()),
         "compiled": compiled,
         "assignments": assignments,
-        "files": names,
+        "files": list(sizes),
     }
 
 
@@ -200,7 +196,7 @@ def use_model(request: Request) -> dict[str, Any]:
                 {
                     "threads": threads,
                     "batch": batch if open_batch else None,
-                    "times": _thin_out(times),
+                    "times": times,
                     "throughput": len(times) * batch / seconds,
                 }
             )
@@ -237,12 +233,14 @@ def _run_steadily(
         session.run(None, feeds)
 
     ready = threading.Barrier(threads)
+    fewest = settings.runs or _FEWEST_RUNS
+    shortest = 0.0 if settings.runs else settings.run_seconds
 
     def work(_: int) -> list[float]:
         ready.wait()
-        deadline = time.perf_counter() + settings.run_seconds
+        deadline = time.perf_counter() + shortest
         own: list[float] = []
-        while _goes_on(len(own), deadline, settings.runs):
+        while len(own) < fewest or time.perf_counter() < deadline:
             begun = time.perf_counter()
             session.run(None, feeds)
             own.append(time.perf_counter() - begun)
@@ -253,20 +251,6 @@ def _run_steadily(
         times = [each for own in pool.map(work, range(threads)) for each in own]
         seconds = time.perf_counter() - start
     return times, seconds
-
-
-def _goes_on(done: int, deadline: float, runs: int | None) -> bool:
-    """Return whether a thread runs once more."""
-    if runs is not None:
-        return done < runs
-    return done < _FEWEST_RUNS or time.perf_counter() < deadline
-
-
-def _thin_out(times: Sequence[float]) -> list[float]:
-    """Return at most `_MOST_TIMES` times, at even distances in order of length."""
-    ordered = sorted(times)
-    step = -(-len(ordered) // _MOST_TIMES)
-    return ordered[step // 2 :: step]
 
 
 def _read_peaks() -> int:

@@ -4,6 +4,7 @@ rows that result.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -11,10 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from epctx_bench.children import Request, Task, ask_child
-from epctx_bench.columns import ONNXRUNTIME, VENDOR, Column, Row, is_cpu
+from epctx_bench.columns import (
+    ONNXRUNTIME,
+    VENDOR,
+    Column,
+    ColumnReport,
+    Row,
+    is_cpu,
+)
 from epctx_bench.page_cache import read_files
-from epctx_bench.ratio import find_median, summarize
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
@@ -45,7 +54,6 @@ class ColumnMeasurement:
     Attributes:
         error: the reason for which it was given up; None as long as it goes on.
         notes: sentences about how it was measured.
-        simulated: names of its EPs that are simulated, if they took a node.
     """
 
     def __init__(
@@ -58,7 +66,7 @@ class ColumnMeasurement:
         self.column = column
         self.error: str | None = None
         self.notes: list[str] = []
-        self.simulated: list[str] = []
+        self._simulated: list[str] = []
         self._uses_eps = True
         self._settings = settings
         self._folder = folder
@@ -91,7 +99,7 @@ class ColumnMeasurement:
                 self._rehearse_compile()
             result = self._ask("use", runs=1)
             self._modules["use"] = result["modules"]
-            self.simulated = result["simulated"] if self._uses_eps else []
+            self._simulated = result["simulated"] if self._uses_eps else []
 
     def _rehearse_compile(self) -> None:
         self._folder.mkdir()
@@ -106,7 +114,7 @@ class ColumnMeasurement:
 
         assignments = result["assignments"]
         left = sum(n for ep, n in assignments.items() if is_cpu(ep))
-        total = sum(result["assignments"].values())
+        total = sum(assignments.values())
         if left:
             self.notes.append(f"{left} of {total} nodes are left to the CPU EP")
 
@@ -161,10 +169,28 @@ class ColumnMeasurement:
             )
         )
 
-    def make_rows(self) -> dict[str, Row]:
-        """Return the rows of all turns; none after an error."""
-        if self.error is not None or not self._turns:
-            return {}
+    def report(
+        self, options: Mapping[str, Mapping[str, str]], peer: str | None
+    ) -> ColumnReport:
+        """Return what was measured.
+
+        Args:
+            options: the options as they may be shown.
+            peer: name of the column of onnxruntime for the same model, which may be
+                this one; None without one.
+        """
+        return ColumnReport(
+            column=self.column,
+            options=options,
+            peer=None if peer == self.column.name else peer,
+            rows={} if self.error else self._make_rows(),
+            error=self.error,
+            notes=list(dict.fromkeys([*self.notes, *self._list_notes()])),
+            simulated=self._simulated,
+        )
+
+    def _make_rows(self) -> dict[str, Row]:
+        """Return the rows of all turns."""
         turns = self._turns
         rows = {}
         for name, task, key, facts in _ROWS:
@@ -184,17 +210,13 @@ class ColumnMeasurement:
         )
         return rows
 
-    def list_notes(self) -> list[str]:
-        """Return all notes, each once."""
-        notes = [*self.notes]
+    def _list_notes(self) -> Iterator[str]:
+        """Yield what the processes of each turn noticed."""
         for turn in self._turns:
             if max(self._settings.batch_sizes) > 1 and not turn["use"]["open_batch"]:
-                notes.append(
-                    "batch sizes have no effect: the model fixes its first dimension"
-                )
+                yield "batch sizes have no effect: the model fixes its first dimension"
             if turn["load"]["kept"]:
-                notes.append(f"load_cold: {turn['load']['kept']}")
-        return list(dict.fromkeys(notes))
+                yield f"load_cold: {turn['load']['kept']}"
 
 
 def _make_row(
@@ -211,7 +233,8 @@ def _make_row(
         unit="s",
         samples=[result[key] for result in results],
         facts={
-            fact: find_median([result[fact] for result in results]) for fact in facts
+            fact: statistics.median(result[fact] for result in results)
+            for fact in facts
         },
     )
 
@@ -222,16 +245,14 @@ def _make_run_row(results: Sequence[Mapping[str, Any]]) -> Row:
     Args:
         results: its part of each turn's result.
     """
-    summary = summarize([time for result in results for time in result["times"]])
+    times = [time for result in results for time in result["times"]]
     facts = {
-        "p50": summary.p50,
-        "p90": summary.p90,
-        "p99": summary.p99,
-        "throughput": find_median([result["throughput"] for result in results]),
+        **{f"p{part}": float(np.percentile(times, part)) for part in (50, 90, 99)},
+        "throughput": statistics.median(result["throughput"] for result in results),
         "threads": results[0]["threads"],
     }
     if results[0]["batch"] is not None:
         facts["batch"] = results[0]["batch"]
 
-    medians = [find_median(result["times"]) for result in results]
+    medians = [statistics.median(result["times"]) for result in results]
     return Row(unit="s", samples=medians, facts=facts)

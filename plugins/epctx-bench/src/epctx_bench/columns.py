@@ -106,7 +106,6 @@ class ColumnReport:
 
     Attributes:
         column: what was measured.
-        name: its name, unique in the report.
         options: its EPs' options; secret values are left out.
         peer: name of the column of onnxruntime for the same model, or None.
         rows: rows by name, see `epctx docs benchmarking`; empty after an error.
@@ -116,13 +115,17 @@ class ColumnReport:
     """
 
     column: Column
-    name: str
     options: Mapping[str, Mapping[str, str]]
     peer: str | None = None
     rows: Mapping[str, Row] = field(default_factory=dict)
     error: str | None = None
     notes: Sequence[str] = ()
     simulated: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the report."""
+        return self.column.name
 
     def as_dict(self) -> dict[str, Any]:
         """Return the column as JSON."""

@@ -47,7 +47,6 @@ from scipy import stats
 from epctx_bench.ratio import (
     TRIMMED,
     Values,
-    find_median,
     pair_logarithms,
     raise_from_logarithm,
 )
@@ -452,7 +451,7 @@ def _estimate_shift(
         return change, change, change, float(change <= 0)
 
     # The variance of equal values that are not 0 would be an error of rounding.
-    origin = find_median(then if spreads[0] < spreads[1] else today)
+    origin = np.median(then if spreads[0] < spreads[1] else today)
     test = stats.ttest_ind(today - origin, then - origin, equal_var=False, trim=TRIMMED)
     low, high = test.confidence_interval(1 - 2 * alpha)
     pvalue = stats.t.sf(test.statistic, test.df)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from epctx_bench.noise import Watcher
 from epctx_bench.report import BenchReport
 from epctx_bench.settings import BenchSettings
 from epctx_core import get_available_providers, inspect_model
-from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+from epctx_core.errors import Fail, InvalidArgument
 
 ModelPath: TypeAlias = "str | os.PathLike[str]"
 Progress: TypeAlias = "Callable[[str, int, int], None]"
@@ -132,11 +133,7 @@ def _list_paths(models: ModelPath | Sequence[ModelPath]) -> list[Path]:
         raise InvalidArgument(
             "there is no model to measure.", hint="Give at least one."
         )
-    paths = list(dict.fromkeys(map(Path, given)))
-    for path in paths:
-        if not path.is_file():
-            raise NoSuchFile(f"there is no model {str(path)!r}.", path=path)
-    return paths
+    return list(dict.fromkeys(map(Path, given)))
 
 
 def _plan_model(
@@ -211,13 +208,11 @@ def _take_turns(
     """Rehearse all columns, then measure each once in every turn."""
     start = time.monotonic()
     total = len(measurements) * (settings.turns + 1)
-    done = 0
+    parts = itertools.count(1)
 
     def advance() -> None:
-        nonlocal done
-        done += 1
         if progress is not None:
-            progress(measurements[0].column.model.stem, done, total)
+            progress(measurements[0].column.model.stem, next(parts), total)
 
     for measurement in measurements:
         measurement.rehearse()
@@ -241,37 +236,20 @@ def _take_turns(
 def _report_columns(
     measurements: Sequence[ColumnMeasurement],
     described: Mapping[str, Mapping[str, Any]],
-) -> list[ColumnReport]:
-    """Return the reports of a model's columns."""
+) -> Iterator[ColumnReport]:
+    """Yield the reports of a model's columns."""
     peer = next(
         (m.column.name for m in measurements if m.column.engine == ONNXRUNTIME), None
     )
-    return [
-        ColumnReport(
-            column=measurement.column,
-            name=measurement.column.name,
-            options=_conceal_options(measurement.column, described),
-            peer=None if measurement.column.name == peer else peer,
-            rows=measurement.make_rows(),
-            error=measurement.error,
-            notes=measurement.list_notes(),
-            simulated=measurement.simulated,
-        )
-        for measurement in measurements
-    ]
-
-
-def _conceal_options(
-    column: Column, described: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, str]]:
-    """Return the options without the values of secret ones."""
-    shown: dict[str, dict[str, str]] = {}
-    for ep, values in column.options.items():
-        shown[ep] = {**values}
-        for key in values:
-            if _is_secret(ep, key, described):
-                shown[ep][key] = "[secret]"
-    return shown
+    for measurement in measurements:
+        shown = {
+            ep: {
+                key: "[secret]" if _is_secret(ep, key, described) else value
+                for key, value in values.items()
+            }
+            for ep, values in measurement.column.options.items()
+        }
+        yield measurement.report(shown, peer)
 
 
 def _refuse_secret_scan(

@@ -1,4 +1,4 @@
-"""Summaries of measured times, and the ratio of two columns measured in turns.
+"""Ratio of the times of two columns that were measured in turns.
 
 Times are compared on logarithms: "twice as long" and "half as long" are then the same
 distance, and the ratio of one column to another is exactly the reciprocal of the
@@ -36,34 +36,6 @@ more than "8 ± 7": the interval is symmetric in the logarithm only.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Summary of samples, in their unit.
-
-    Attributes:
-        count: number of samples.
-        minimum: the smallest sample.
-        mean: their arithmetic mean.
-        standard_deviation: of the sample (n - 1); 0 for a single one.
-        p50: the median.
-        p90: the 90th percentile, interpolated linearly.
-        p99: the 99th percentile, interpolated linearly.
-    """
-
-    count: int
-    minimum: float
-    mean: float
-    standard_deviation: float
-    p50: float
-    p90: float
-    p99: float
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation relative to the mean."""
-        return self.standard_deviation / self.mean
-
-
-@dataclass(frozen=True, kw_only=True)
 class Ratio:
     """Ratio of our times to a peer's: below 1, ours are shorter.
 
@@ -90,31 +62,6 @@ class Ratio:
         )
 
 
-def summarize(samples: Samples) -> Summary:
-    """Return the summary of one or more samples.
-
-    Raises:
-        InvalidArgument: there are none, or one is not a positive finite number.
-    """
-    values = check_samples(samples)
-    p90, p99 = np.quantile(values, [0.9, 0.99])
-
-    return Summary(
-        count=len(values),
-        minimum=float(values.min()),
-        mean=float(values.mean()),
-        standard_deviation=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
-        p50=find_median(values),
-        p90=float(p90),
-        p99=float(p99),
-    )
-
-
-def find_median(numbers: Sequence[float] | Values) -> float:
-    """Return the median of one or more numbers, which may be 0 as counts are."""
-    return float(np.median(numbers))
-
-
 def check_samples(samples: Samples) -> Values:
     """Return one or more samples as an array.
 
@@ -124,7 +71,7 @@ def check_samples(samples: Samples) -> Values:
     values = np.asarray(samples, dtype=float)
     if values.ndim != 1 or not len(values):
         raise InvalidArgument(
-            "there are no samples to summarise or compare.",
+            "there are no samples to compare.",
             hint="Measure at least one turn.",
         )
 

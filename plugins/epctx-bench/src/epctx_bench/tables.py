@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_bench.ratio import summarize
 from epctx_bench.units import format_bytes, format_number, format_seconds
 from epctx_core.errors import one_line
 
@@ -122,12 +122,12 @@ def format_samples(row: Row) -> str:
     has none.
     """
     form = format_bytes if row.unit == "bytes" else format_seconds
-    summary = summarize(row.samples)
-
-    middle = form(summary.p50)
-    if summary.count == 1:
+    middle = form(statistics.median(row.samples))
+    if len(row.samples) == 1:
         return middle
-    return f"{middle} ±{summary.spread:.0%}"
+
+    spread = statistics.stdev(row.samples) / statistics.mean(row.samples)
+    return f"{middle} ±{spread:.0%}"
 
 
 def _escape(cells: Sequence[str]) -> list[str]:
