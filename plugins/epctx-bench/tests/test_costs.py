@@ -50,10 +50,10 @@ def test_a_load_that_reads_nothing_from_a_disk_says_so(monkeypatch, stays):
     monkeypatch.setattr(child, "count_read_bytes", lambda: next(counts))
     monkeypatch.setattr(child, "_prepare", lambda _: list)
 
-    kept = child.load_model(Request(task="load", engine="epctx"))["kept"]
+    notes = child.load_model(Request(task="load", engine="epctx"))["notes"]
 
-    assert kept.startswith("nothing was read from a disk" if stays else "")
-    assert bool(kept) == stays
+    assert len(notes) == stays
+    assert all("load_cold: nothing was read from a disk" in note for note in notes)
 
 
 def test_a_system_that_cannot_drop_files_says_so(tmp_path, monkeypatch):

@@ -75,7 +75,7 @@ def answer(monkeypatch, clock):
     monkeypatch.setattr(sys, "argv", ["-c", str(STARTED), "onnxruntime"])
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asdict(request))))
     from_start.main()
-    return json.loads(said.getvalue())
+    return json.loads(said.getvalue())["rows"]["first_result_from_start"]
 
 
 def test_imports_load_and_first_run_count_and_inputs_do_not(answer):

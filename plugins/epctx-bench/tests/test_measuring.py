@@ -12,7 +12,7 @@ import onnx
 import pytest
 from epctx_bench import BenchSettings, bench, child, judge, load_report, read_schema
 from epctx_bench.children import Request
-from epctx_bench.columns import scan_columns
+from epctx_bench.columns import Column, scan_columns
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
@@ -117,7 +117,9 @@ def test_the_throughput_counts_each_result_of_a_batch(tmp_path, monkeypatch):
         )
     )
 
-    found = {run["batch"]: run["throughput"] for run in used["runs"]}
+    rows = used["rows"]
+    runs = [row for name, row in rows.items() if name.startswith("run")]
+    found = {run["batch"]: run["throughput"] for run in runs}
     assert found == {1: 10, 4: 40}
 
 
@@ -232,7 +234,7 @@ def test_no_turn_begins_after_the_time_limit(limited):
 
 def test_each_combination_of_option_values_is_a_column(folder):
     columns = scan_columns(
-        folder / "open.onnx",
+        Column(model=folder / "open.onnx"),
         ["QNN", ("VitisAI", "QNN")],
         {"QNN": {"a": ["1", "2"], "b": "3"}, "VitisAI": {"c": ["4", "5"]}},
     )

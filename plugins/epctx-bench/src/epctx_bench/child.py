@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import statistics
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epctx_bench.children import Request
-from epctx_bench.columns import VENDOR
+from epctx_bench.columns import VENDOR, is_cpu
 from epctx_bench.from_start import (
     fix_dimensions,
     make_options,
@@ -33,6 +34,7 @@ from epctx_bench.settings import BenchSettings
 from epctx_core.errors import EpctxError
 
 if TYPE_CHECKING:
+    from epctx_core import CompileReport
     from epctx_core.plugin import ExecutionProvider
 
 _WARM_UP_SHARE = 0.25
@@ -121,7 +123,8 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
 def compile_model(request: Request) -> dict[str, Any]:
     """Compile the model; return the costs and what was written."""
     import_modules(request.modules)
-    folder = Path(request.output).parent
+    notes: list[str] = []
+    uses_eps = True
     if request.engine == VENDOR:
         import onnxruntime
 
@@ -130,7 +133,6 @@ def compile_model(request: Request) -> dict[str, Any]:
             onnxruntime.ModelCompiler(native, request.model).compile_to_file(
                 request.output
             )
-        compiled, assignments = True, {}
     else:
         from epctx_core import ModelCompiler
 
@@ -139,16 +141,30 @@ def compile_model(request: Request) -> dict[str, Any]:
             report = ModelCompiler(options, request.model).compile_to_file(
                 request.output
             )
-        compiled, assignments = report.compiled, dict(report.assignments)
+        notes = _describe_claims(report)
+        uses_eps = report.compiled
+
     # The folder was made for what is compiled.
-    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-    return {
-        **costs,
-        "bytes_written": sum(sizes.values()),
-        "compiled": compiled,
-        "assignments": assignments,
-        "files": list(sizes),
+    sizes = {
+        path.name: path.stat().st_size for path in Path(request.output).parent.iterdir()
     }
+    costs["bytes_written"] = sum(sizes.values())
+    return {
+        "rows": {"compile": costs},
+        "files": list(sizes),
+        "notes": notes,
+        "uses_eps": uses_eps,
+    }
+
+
+def _describe_claims(report: CompileReport) -> list[str]:
+    """Return a note where the CPU EP has nodes."""
+    if not report.compiled:
+        return ["no EP took a node: the CPU EP runs the whole model"]
+
+    left = sum(count for ep, count in report.assignments.items() if is_cpu(ep))
+    total = sum(report.assignments.values())
+    return [f"{left} of {total} nodes are left to the CPU EP"] if left else []
 
 
 def load_model(request: Request) -> dict[str, Any]:
@@ -166,9 +182,10 @@ def load_model(request: Request) -> dict[str, Any]:
             "nothing was read from a disk: the file system lies in memory, or another "
             "process uses the files, which then stay in the page cache"
         )
+    notes = [f"load_cold: {kept}"] if kept else []
 
     del session
-    return {"seconds": seconds, "kept": kept}
+    return {"rows": {"load_cold": {"seconds": seconds}}, "notes": notes}
 
 
 def use_model(request: Request) -> dict[str, Any]:
@@ -185,30 +202,31 @@ def use_model(request: Request) -> dict[str, Any]:
     session.run(None, feeds)
     first_run = time.perf_counter() - start
 
+    rows: dict[str, dict[str, Any]] = {
+        "load_warm": {"seconds": load_seconds},
+        "first_result": {"seconds": load_seconds + first_run},
+    }
     open_batch = has_open_batch(arguments)
-    runs = []
-    peak = 0
     for batch in settings.batch_sizes if open_batch else (1,):
         feeds = make_inputs(arguments, seed=settings.seed, batch=batch)
         for threads in settings.threads:
+            run: dict[str, Any] = {"threads": threads}
+            if open_batch:
+                run["batch"] = batch
+            # The first of them has a short name, whatever its numbers are.
+            name = "_".join(f"{key}_{value}" for key, value in run.items())
+            rows[f"run_{name}" if "run" in rows else "run"] = run
+
             times, seconds = _run_steadily(session, feeds, threads, settings)
-            runs.append(
-                {
-                    "threads": threads,
-                    "batch": batch if open_batch else None,
-                    "times": times,
-                    "throughput": len(times) * batch / seconds,
-                }
-            )
-            peak = peak or _read_peaks()
-    return {
-        "load": load_seconds,
-        "first_result": load_seconds + first_run,
-        "runs": runs,
-        "peak_bytes": peak,
-        "open_batch": open_batch,
-        "simulated": _list_simulated(session),
-    }
+            run["seconds"] = statistics.median(times)
+            run["throughput"] = len(times) * batch / seconds
+            run["times"] = times
+            rows.setdefault("memory", {"bytes": _read_peaks()})
+
+    notes = []
+    if not open_batch and max(settings.batch_sizes) > 1:
+        notes = ["batch sizes have no effect: the model fixes its first dimension"]
+    return {"rows": rows, "notes": notes, "simulated": _list_simulated(session)}
 
 
 def _prepare(request: Request) -> Callable[[], Any]:

@@ -21,7 +21,6 @@ from epctx_bench.columns import (
     Column,
     ColumnReport,
     Row,
-    is_cpu,
 )
 from epctx_bench.page_cache import read_files
 from epctx_core.errors import EpctxError
@@ -30,17 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from epctx_bench.settings import BenchSettings
-
-_ROWS: tuple[tuple[str, Task, str, tuple[str, ...]], ...] = (
-    ("compile", "compile", "seconds", ("cpu_seconds", "peak_bytes", "bytes_written")),
-    ("load_cold", "load", "seconds", ()),
-    ("load_warm", "use", "load", ()),
-    ("first_result", "use", "first_result", ()),
-    ("first_result_from_start", "start", "seconds", ("cpu_seconds",)),
-)
-"""Rows, with the task and the key of its result that give their samples, and the keys
-of further numbers; a task that the column does not have gives no row.
-"""
 
 
 class ColumnMeasurement:
@@ -67,13 +55,12 @@ class ColumnMeasurement:
         self.error: str | None = None
         self.notes: list[str] = []
         self._simulated: list[str] = []
-        self._uses_eps = True
         self._settings = settings
         self._folder = folder
         self._model = column.model
         self._files = column.files
         self._modules: dict[Task, list[str]] = {}
-        self._turns: list[dict[Task, dict[str, Any]]] = []
+        self._turns: list[dict[str, dict[str, Any]]] = []
 
     @contextmanager
     def _give_up_on_error(self) -> Iterator[None]:
@@ -95,47 +82,36 @@ class ColumnMeasurement:
             return
 
         with self._give_up_on_error():
+            uses_eps = True
             if self.column.compiles:
-                self._rehearse_compile()
+                self._folder.mkdir()
+                compiled = self._compile_into(self._folder)
+                self._modules["compile"] = compiled["modules"]
+                self._model = self._name_output(self._folder)
+                self._files = tuple(self._folder / name for name in compiled["files"])
+                uses_eps = compiled["uses_eps"]
             result = self._ask("use", runs=1)
             self._modules["use"] = result["modules"]
-            self._simulated = result["simulated"] if self._uses_eps else []
-
-    def _rehearse_compile(self) -> None:
-        self._folder.mkdir()
-        result = self._compile_into(self._folder)
-        self._modules["compile"] = result["modules"]
-        self._model = self._name_output(self._folder)
-        self._uses_eps = result["compiled"]
-        self._files = tuple(self._folder / name for name in result["files"])
-        if not result["compiled"]:
-            self.notes.append("no EP took a node: the CPU EP runs the whole model")
-            return
-
-        assignments = result["assignments"]
-        left = sum(n for ep, n in assignments.items() if is_cpu(ep))
-        total = sum(assignments.values())
-        if left:
-            self.notes.append(f"{left} of {total} nodes are left to the CPU EP")
+            self._simulated = result["simulated"] if uses_eps else []
 
     def measure_turn(self) -> None:
         """Measure the column once; nothing after an error."""
         if self.error is not None:
             return
         with self._give_up_on_error():
-            turn: dict[Task, dict[str, Any]] = {}
+            rows: dict[str, dict[str, Any]] = {}
             if self.column.compiles:
                 with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                    turn["compile"] = self._compile_into(Path(folder))
-            turn["load"] = self._ask("load")
+                    rows |= self._compile_into(Path(folder))["rows"]
+            rows |= self._ask("load")["rows"]
             # A cold load maps files and reads some of their pages only.
             read_files(self._files)
-            turn["use"] = self._ask("use")
+            rows |= self._ask("use")["rows"]
             # Options of a vendor's session in onnxruntime are made by epctx, whose
             # imports would count.
             if self.column.engine != VENDOR:
-                turn["start"] = self._ask("start")
-            self._turns.append(turn)
+                rows |= self._ask("start")["rows"]
+            self._turns.append(rows)
 
     def _name_output(self, folder: Path) -> Path:
         return folder / f"{self.column.model.stem}_ctx.onnx"
@@ -156,7 +132,7 @@ class ColumnMeasurement:
         if column.compiles and not compiles:
             # The compiled model has these lengths already.
             changes["free_dimensions"] = {}
-        return ask_child(
+        answer = ask_child(
             Request(
                 task=task,
                 engine=column.engine,
@@ -168,6 +144,8 @@ class ColumnMeasurement:
                 dropped=[str(path) for path in self._files],
             )
         )
+        self.notes += answer.get("notes", ())
+        return answer
 
     def report(
         self, options: Mapping[str, Mapping[str, str]], peer: str | None
@@ -185,74 +163,39 @@ class ColumnMeasurement:
             peer=None if peer == self.column.name else peer,
             rows={} if self.error else self._make_rows(),
             error=self.error,
-            notes=list(dict.fromkeys([*self.notes, *self._list_notes()])),
+            notes=list(dict.fromkeys(self.notes)),
             simulated=self._simulated,
         )
 
     def _make_rows(self) -> dict[str, Row]:
-        """Return the rows of all turns."""
-        turns = self._turns
-        rows = {}
-        for name, task, key, facts in _ROWS:
-            results = [turn[task] for turn in turns if task in turn]
-            if results:
-                rows[name] = _make_row(results, key, facts)
-        used = [turn["use"] for turn in turns]
-        for runs in zip(*(each["runs"] for each in used), strict=True):
-            name = "run"
-            if name in rows:
-                name += f"_threads_{runs[0]['threads']}"
-                if runs[0]["batch"] is not None:
-                    name += f"_batch_{runs[0]['batch']}"
-            rows[name] = _make_run_row(runs)
-        rows["memory"] = Row(
-            unit="bytes", samples=[each["peak_bytes"] for each in used]
+        """Return the rows of all turns: runs behind other times, memory last."""
+        names = sorted(
+            self._turns[0] if self._turns else (),
+            key=lambda name: (name == "memory", name.startswith("run")),
         )
-        return rows
-
-    def _list_notes(self) -> Iterator[str]:
-        """Yield what the processes of each turn noticed."""
-        for turn in self._turns:
-            if max(self._settings.batch_sizes) > 1 and not turn["use"]["open_batch"]:
-                yield "batch sizes have no effect: the model fixes its first dimension"
-            if turn["load"]["kept"]:
-                yield f"load_cold: {turn['load']['kept']}"
+        return {name: _make_row([turn[name] for turn in self._turns]) for name in names}
 
 
-def _make_row(
-    results: Sequence[Mapping[str, Any]], key: str, facts: Sequence[str]
-) -> Row:
-    """Return the row of one task.
+def _make_row(results: Sequence[Mapping[str, Any]]) -> Row:
+    """Return a row.
 
     Args:
-        results: the result of each turn.
-        key: name of the samples.
-        facts: names of further numbers.
+        results: its numbers of each turn: the sample, `seconds` or `bytes`, facts, and
+            for steady runs their `times`.
     """
-    return Row(
-        unit="s",
-        samples=[result[key] for result in results],
-        facts={
-            fact: statistics.median(result[fact] for result in results)
-            for fact in facts
-        },
-    )
-
-
-def _make_run_row(results: Sequence[Mapping[str, Any]]) -> Row:
-    """Return the row of one number of threads and one batch size.
-
-    Args:
-        results: its part of each turn's result.
-    """
-    times = [time for result in results for time in result["times"]]
+    sample = "seconds" if "seconds" in results[0] else "bytes"
     facts = {
-        **{f"p{part}": float(np.percentile(times, part)) for part in (50, 90, 99)},
-        "throughput": statistics.median(result["throughput"] for result in results),
-        "threads": results[0]["threads"],
+        # Of an even number of turns too, it is what one of them measured.
+        fact: statistics.median_low(result[fact] for result in results)
+        for fact in results[0]
+        if fact not in {sample, "times"}
     }
-    if results[0]["batch"] is not None:
-        facts["batch"] = results[0]["batch"]
-
-    medians = [statistics.median(result["times"]) for result in results]
-    return Row(unit="s", samples=medians, facts=facts)
+    times = [time for result in results for time in result.get("times", ())]
+    if times:
+        for part in (50, 90, 99):
+            facts[f"p{part}"] = float(np.percentile(times, part))
+    return Row(
+        unit="s" if sample == "seconds" else "bytes",
+        samples=[result[sample] for result in results],
+        facts=facts,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -155,11 +155,11 @@ def is_cpu(ep: str) -> bool:
     return shorten(ep).casefold() == shorten(CPU_EP).casefold()
 
 
-def scan_columns(model: Path, eps: Eps, options: Scan | None) -> list[Column]:
-    """Return epctx's columns of a plain model, a column for each value of a scan.
+def scan_columns(base: Column, eps: Eps, options: Scan | None) -> list[Column]:
+    """Return epctx's columns of a model, a column for each value of a scan.
 
     Args:
-        model: path of the model.
+        base: column of the model, without EPs.
         eps: EPs, in the order of the columns.
         options: option values; each belongs to every column that has its EP.
 
@@ -175,10 +175,10 @@ def scan_columns(model: Path, eps: Eps, options: Scan | None) -> list[Column]:
             f"there are options of {unknown[0]}, which no column has.",
             hint=f"Add {unknown[0]} to the EPs, or leave its options out.",
         )
-    return [column for mix in mixes for column in _scan_mix(model, mix, options or {})]
+    return [column for mix in mixes for column in _scan_mix(base, mix, options or {})]
 
 
-def _scan_mix(model: Path, eps: tuple[str, ...], options: Scan) -> Iterator[Column]:
+def _scan_mix(base: Column, eps: tuple[str, ...], options: Scan) -> Iterator[Column]:
     """Yield a column for each combination of values."""
     values = {}
     for ep in eps:
@@ -189,12 +189,12 @@ def _scan_mix(model: Path, eps: tuple[str, ...], options: Scan) -> Iterator[Colu
         chosen: dict[str, dict[str, str]] = {ep: {} for ep in eps}
         for (ep, key), value in zip(values, combination, strict=True):
             chosen[ep][key] = value
-        yield Column(
-            model=model,
+        yield replace(
+            base,
             eps=eps,
             options=chosen,
             scanned=scanned,
-            compiles=not all(is_cpu(ep) for ep in eps),
+            compiles=base.compiles and not all(map(is_cpu, eps)),
         )
 
 

@@ -78,23 +78,26 @@ def bench(
     _require_byte_code()
     settings = settings or BenchSettings()
     paths = _list_paths(models)
-    plans = [_plan_model(path, eps, provider_options, settings) for path in paths]
+    # Models of one stem are labelled by their paths.
+    stems = Counter(path.stem for path in paths)
+    labels = [path.stem if stems[path.stem] == 1 else str(path) for path in paths]
+    plans = [
+        _plan_model(path, label, eps, provider_options, settings)
+        for path, label in zip(paths, labels, strict=True)
+    ]
     planned = [column for plan in plans for column in plan]
     described = _describe_eps(planned, settings)
     _refuse_secret_scan(planned, described)
-    # Models of one stem are labelled by their paths.
-    stems = Counter(path.stem for path in paths)
     share = settings.time_limit / len(paths)
 
     columns: list[ColumnReport] = []
     # One verdict for all models: whoever disturbed one turn can disturb the next.
     with Watcher() as watcher:
-        for path, plan in zip(paths, plans, strict=True):
-            label = path.stem if stems[path.stem] == 1 else str(path)
+        for plan in plans:
             with tempfile.TemporaryDirectory(prefix="epctx-bench-") as folder:
                 measurements = [
                     ColumnMeasurement(
-                        replace(column, label=label),
+                        column,
                         settings=settings,
                         folder=Path(folder, str(index)),
                     )
@@ -137,20 +140,23 @@ def _list_paths(models: ModelPath | Sequence[ModelPath]) -> list[Path]:
 
 
 def _plan_model(
-    path: Path, eps: Eps, options: Scan | None, settings: BenchSettings
+    path: Path, label: str, eps: Eps, options: Scan | None, settings: BenchSettings
 ) -> list[Column]:
     """Return the columns of a model."""
     described = inspect_model(path)
+    base = Column(
+        model=path,
+        label=label,
+        files=(path, *(path.parent / name for name in described.required_files)),
+        compiles=not described.ep_contexts,
+    )
     if described.ep_contexts:
-        columns = scan_columns(path, eps, options) or [Column(model=path)]
-        columns = [replace(column, compiles=False) for column in columns]
-    else:
-        columns = scan_columns(path, eps or _list_installed_eps(), options)
-        if settings.onnxruntime and find_spec("onnxruntime") is not None:
-            columns.append(Column(model=path, engine=ONNXRUNTIME, compiles=False))
+        return scan_columns(base, eps, options) or [base]
 
-    files = (path, *(path.parent / name for name in described.required_files))
-    return [replace(column, files=files) for column in columns]
+    columns = scan_columns(base, eps or _list_installed_eps(), options)
+    if settings.onnxruntime and find_spec("onnxruntime") is not None:
+        columns.append(replace(base, engine=ONNXRUNTIME, compiles=False))
+    return columns
 
 
 def _list_installed_eps() -> list[str]:
