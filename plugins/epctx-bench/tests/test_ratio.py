@@ -55,16 +55,13 @@ def test_the_ratio_of_swapped_columns_is_the_inverse(measured):
 
 @unhurried
 @given(pairs)
-def test_an_interval_contains_its_estimate_and_grows_with_confidence(measured):
+def test_an_interval_contains_its_estimate(measured):
     ours, peers = zip(*measured, strict=True)
-    narrow = estimate_ratio(ours, peers, 0.8)
-    wide = estimate_ratio(ours, peers, 0.99)
+    ratio = estimate_ratio(ours, peers)
 
     slack = 1 + 1e-9
-    assert narrow.low <= narrow.estimate * slack
-    assert narrow.estimate <= narrow.high * slack
-    assert wide.low <= narrow.low * slack
-    assert narrow.high <= wide.high * slack
+    assert ratio.low <= ratio.estimate * slack
+    assert ratio.estimate <= ratio.high * slack
 
 
 @unhurried
@@ -139,7 +136,7 @@ def test_little_knowledge_is_not_described_as_equality():
 
 
 def test_an_interval_beyond_all_numbers_is_described():
-    ratio = estimate_ratio([1.0, 1.0], [1.0, 1e-6], 0.99)
+    ratio = estimate_ratio([1.0, 1.0], [1.0, 1e-60])
 
     assert ratio.high == math.inf
     assert describe_ratio(ratio) == (
@@ -157,9 +154,3 @@ def test_samples_that_are_not_times_are_refused(samples):
 def test_samples_that_are_not_pairs_are_refused():
     with pytest.raises(InvalidArgument, match="2 samples cannot be paired with 1"):
         estimate_ratio([1.0, 2.0], [1.0])
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
-def test_a_confidence_that_is_not_a_probability_is_refused(confidence):
-    with pytest.raises(InvalidArgument, match="confidence"):
-        estimate_ratio([1.0], [1.0], confidence)

@@ -378,16 +378,16 @@ def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
     if failures:
         return " and ".join(failures)
 
-    then = saved.columns[column].get("options", {})
-    today = now.columns[column].get("options", {})
+    then = saved.columns[column].get("options") or {}
+    today = now.columns[column].get("options") or {}
     for ep in {**then, **today}:
         before = then.get(ep) or {}
         after = today.get(ep) or {}
         if before != after:
             return f"its options of {ep} differ"
 
-    then = saved.report.get("settings", {})
-    today = now.report.get("settings", {})
+    then = saved.report.get("settings") or {}
+    today = now.report.get("settings") or {}
     for key, meaning in SETTINGS.items():
         before = then.get(key) or {}
         after = today.get(key) or {}

@@ -26,6 +26,9 @@ TRIMMED = 0.2
 among the fewest pairs that are worth measuring has no effect.
 """
 
+CONFIDENCE = 0.95
+"""Probability with which an interval contains the true ratio."""
+
 WIDEST_EQUALITY = 1.2
 """Ratio beyond which an interval around 1 no longer means "as fast as"."""
 
@@ -86,8 +89,8 @@ def check_samples(samples: Samples) -> Values:
     return values
 
 
-def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> Ratio:
-    """Return the ratio of our times to a peer's, with its confidence interval.
+def estimate_ratio(ours: Samples, peers: Samples) -> Ratio:
+    """Return the ratio of our times to a peer's, with its interval of 95 %.
 
     Sample i of both was taken in turn i, so what slows the machine down for a while
     is in both and cancels. The estimate is the 20 % trimmed mean of the logarithms of
@@ -106,16 +109,11 @@ def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> R
     Args:
         ours: our samples, one for each turn.
         peers: the peer's samples of the same turns.
-        confidence: probability with which the interval contains the true ratio.
 
     Raises:
-        InvalidArgument: the numbers of samples differ or are 0, a sample is not a
-            positive finite number, or the confidence is not between 0 and 1.
+        InvalidArgument: the numbers of samples differ or are 0, or a sample is not a
+            positive finite number.
     """
-    if not 0 < confidence < 1:
-        raise InvalidArgument(
-            f"the confidence is {confidence}, expected a number between 0 and 1."
-        )
     # Its import takes a second or two, and a report without comparisons needs none.
     from scipy import stats
 
@@ -125,7 +123,7 @@ def estimate_ratio(ours: Samples, peers: Samples, confidence: float = 0.95) -> R
     low, high = -math.inf, math.inf
     if len(logarithms) > 1:
         low, high = stats.mstats.trimmed_mean_ci(
-            logarithms, limits=(TRIMMED, TRIMMED), alpha=1 - confidence
+            logarithms, limits=(TRIMMED, TRIMMED), alpha=1 - CONFIDENCE
         )
     return Ratio(
         estimate=raise_from_logarithm(center),
@@ -178,41 +176,27 @@ def describe_ratio(
         a statement of how little is known where it contains 1 and is wide.
     """
     faster = ratio.inverse
+    shown, word = (ratio, "slower") if ratio.estimate > 1 else (faster, "faster")
     if ratio.pairs == 1:
-        shown, word = _orient(ratio)
         return (
             f"{ours} about {_round(shown.estimate)} times {word} than {peer} "
             "(one pair only)"
         )
 
+    margin = (shown.high - shown.low) / 2
     if not ratio.low <= 1 <= ratio.high:
-        shown, word = _orient(ratio)
-        margin = (shown.high - shown.low) / 2
+        amount = f"{_round(shown.estimate, margin)} ± {_round(margin, margin)}"
         if margin > WIDEST_MARGIN * shown.estimate:
-            ends = f"{_round(shown.low)} to {_round(shown.high)}"
-            return f"{ours} {ends} times {word} than {peer}"
+            amount = f"{_round(shown.low)} to {_round(shown.high)}"
+        return f"{ours} {amount} times {word} than {peer}"
 
-        return (
-            f"{ours} {_round(shown.estimate, margin)} ± {_round(margin, margin)} "
-            f"times {word} than {peer}"
-        )
-
-    if faster.high <= WIDEST_EQUALITY and ratio.high <= WIDEST_EQUALITY:
-        margin = (faster.high - faster.low) / 2
-        low, high = (_round(end, margin) for end in (faster.low, faster.high))
-        ends = f"{low} to {high}"
+    if max(faster.high, ratio.high) <= WIDEST_EQUALITY:
+        ends = f"{_round(faster.low, margin)} to {_round(faster.high, margin)}"
         return f"{ours} as fast as {peer} ({ends})"
     return (
         f"{ours} between {_round(ratio.high)} times slower and "
         f"{_round(faster.high)} times faster than {peer}: measure more turns"
     )
-
-
-def _orient(ratio: Ratio) -> tuple[Ratio, str]:
-    """Return a ratio as a number above 1, with its word."""
-    if ratio.estimate > 1:
-        return ratio, "slower"
-    return ratio.inverse, "faster"
 
 
 def _round(value: float, margin: float | None = None) -> str:
