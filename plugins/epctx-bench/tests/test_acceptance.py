@@ -99,7 +99,7 @@ def peer(chain):
 
 def judge_row(saved, now):
     """Return the row of two reports; one that is too noisy says why."""
-    [row] = judge(saved, now, alpha=0.01).rows
+    [row] = judge(saved, now).rows
     if row.verdict is Verdict.TOO_NOISY:
         busy = any(each["noise"]["busy"] for each in (saved, now))
         assert busy or row.high >= 1.1

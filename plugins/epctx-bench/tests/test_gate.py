@@ -299,9 +299,7 @@ def test_a_judgement_is_sentences_and_json():
     [
         ({"fail_above": -0.1}, "fail_above is -0.1"),
         ({"fail_above": math.nan}, "fail_above is nan"),
-        ({"alpha": 0.0}, "alpha is 0.0"),
         ({"fail_above": 0.0}, "fail_above is 0.0"),
-        ({"alpha": 0.5}, "alpha is 0.5"),
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments, named):

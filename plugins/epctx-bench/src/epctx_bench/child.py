@@ -71,10 +71,14 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def describe_eps(request: Request) -> dict[str, Any]:
-    """Return the plugin of each EP, and which of its options are secret."""
+    """Return the plugins of EPs, which of their options are secret, and which EPs are
+    onnxruntime's.
+    """
     from epctx_core import default_registry
 
-    described = {}
+    distributions: list[str] = []
+    secret: list[tuple[str, str]] = []
+    native: list[str] = []
     for ep, _ in request.eps:
         try:
             record = default_registry.resolve(ep)
@@ -82,12 +86,12 @@ def describe_eps(request: Request) -> dict[str, Any]:
         except EpctxError:
             # The column itself reports the fault.
             continue
-        described[ep] = {
-            "distribution": record.distribution,
-            "secret": [option.name for option in cls.options if option.secret],
-            "is_native": _is_native(cls),
-        }
-    return {"eps": described}
+        if record.distribution:
+            distributions.append(record.distribution)
+        secret += [(ep, option.name) for option in cls.options if option.secret]
+        if _is_native(cls):
+            native.append(ep)
+    return {"distributions": distributions, "secret": secret, "native": native}
 
 
 def _is_native(cls: type[ExecutionProvider]) -> bool:

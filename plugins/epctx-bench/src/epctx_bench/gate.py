@@ -67,8 +67,8 @@ creates its session.
 FAIL_ABOVE = 0.05
 """Relative slowdown that a significant one has to exceed to fail, by default."""
 
-LARGEST_ALPHA = 0.5
-"""Level from which an interval of 1 - 2 `alpha` would be empty."""
+ALPHA = 0.01
+"""Probability of a false failure, for all rows together."""
 
 RESOLUTION = 1e-9
 """Relative spread below which samples are all the same."""
@@ -136,7 +136,7 @@ class Judgement:
     """
 
     fail_above: float
-    alpha: float
+    alpha: float = ALPHA
     rows: tuple[JudgedRow, ...]
     notes: tuple[str, ...]
 
@@ -248,9 +248,7 @@ class _Side:
             ) from error
 
 
-def judge(
-    saved: Report, now: Report, *, fail_above: float = FAIL_ABOVE, alpha: float = 0.01
-) -> Judgement:
+def judge(saved: Report, now: Report, *, fail_above: float = FAIL_ABOVE) -> Judgement:
     """Return whether a report is slower than a saved one.
 
     Columns and rows that only one of them has are named in the notes and do not fail.
@@ -259,22 +257,19 @@ def judge(
         saved: the earlier report.
         now: the report to judge.
         fail_above: relative slowdown that a significant one has to exceed to fail.
-        alpha: probability of a false failure, for all rows together.
 
     Raises:
         InvalidArgument: a report is not of schema 1 or has samples that are not
-            positive finite numbers, or an argument is out of range.
+            positive finite numbers, or the threshold is out of range.
     """
     if not 0 < fail_above < math.inf:
         raise InvalidArgument(
             f"fail_above is {fail_above}, expected a relative slowdown such as 0.05."
         )
-    if not 0 < alpha < LARGEST_ALPHA:
-        raise InvalidArgument(f"alpha is {alpha}, expected a probability such as 0.01.")
 
     sides = (_Side(saved, "saved report"), _Side(now, "new report"))
     notes: list[str] = []
-    compared = list(_compare(*sides, alpha, notes))
+    compared = list(_compare(*sides, notes))
     noise = _describe_noise(sides)
 
     slower = correct_pvalues([row.pvalue for row in compared])
@@ -282,12 +277,8 @@ def judge(
     rows = []
     for row, pvalue, opposite in zip(compared, slower, faster, strict=True):
         corrected = replace(row, pvalue=pvalue, reason=noise)
-        rows.append(
-            corrected if noise else _decide(corrected, opposite, fail_above, alpha)
-        )
-    return Judgement(
-        rows=tuple(rows), notes=tuple(notes), fail_above=fail_above, alpha=alpha
-    )
+        rows.append(corrected if noise else _decide(corrected, opposite, fail_above))
+    return Judgement(rows=tuple(rows), notes=tuple(notes), fail_above=fail_above)
 
 
 def parse_threshold(text: str) -> float:
@@ -334,9 +325,7 @@ def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
     return [float(pvalue) for pvalue in corrected]
 
 
-def _compare(
-    saved: _Side, now: _Side, alpha: float, notes: list[str]
-) -> Iterator[JudgedRow]:
+def _compare(saved: _Side, now: _Side, notes: list[str]) -> Iterator[JudgedRow]:
     """Yield each row that can be compared, before a verdict; note the others."""
     for name in dict.fromkeys((*now.columns, *saved.columns)):
         sides = [side for side in (saved, now) if name in side.columns]
@@ -364,7 +353,7 @@ def _compare(
             if reason:
                 notes.append(f"{name}, {row}: {reason}; it was not judged.")
             else:
-                yield _compare_row(name, row, sides, alpha)
+                yield _compare_row(name, row, sides)
 
 
 def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
@@ -416,12 +405,10 @@ def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
     return ""
 
 
-def _compare_row(
-    column: str, row: str, sides: Sequence[_Side], alpha: float
-) -> JudgedRow:
+def _compare_row(column: str, row: str, sides: Sequence[_Side]) -> JudgedRow:
     """Return the comparison of a row, before corrections and a verdict."""
     then, today = (side.logarithms(column, row) for side in sides)
-    change, low, high, pvalue = _estimate_shift(then, today, alpha)
+    change, low, high, pvalue = _estimate_shift(then, today)
     return JudgedRow(
         column=column,
         row=row,
@@ -435,9 +422,7 @@ def _compare_row(
     )
 
 
-def _estimate_shift(
-    then: Values, today: Values, alpha: float
-) -> tuple[float, float, float, float]:
+def _estimate_shift(then: Values, today: Values) -> tuple[float, float, float, float]:
     """Return the change and the ends of its interval on logarithms, and the p-value of
     a slowdown.
     """
@@ -453,27 +438,24 @@ def _estimate_shift(
     # The variance of equal values that are not 0 would be an error of rounding.
     origin = np.median(then if spreads[0] < spreads[1] else today)
     test = stats.ttest_ind(today - origin, then - origin, equal_var=False, trim=TRIMMED)
-    low, high = test.confidence_interval(1 - 2 * alpha)
+    low, high = test.confidence_interval(1 - 2 * ALPHA)
     pvalue = stats.t.sf(test.statistic, test.df)
     return change, float(low), float(high), float(pvalue)
 
 
-def _decide(
-    row: JudgedRow, opposite: float, fail_above: float, alpha: float
-) -> JudgedRow:
+def _decide(row: JudgedRow, opposite: float, fail_above: float) -> JudgedRow:
     """Return a row with its verdict.
 
     Args:
         row: the row, with the corrected p-value of a slowdown.
         opposite: corrected p-value of a speed-up.
         fail_above: the threshold.
-        alpha: the level.
     """
-    if row.pvalue < alpha and row.change > 1 + fail_above:
+    if row.pvalue < ALPHA and row.change > 1 + fail_above:
         return replace(row, verdict=Verdict.SLOWER)
 
     # The interval of a single sample has no end, and its p-value says nothing.
-    is_faster = opposite < alpha and row.high < 1
+    is_faster = opposite < ALPHA and row.high < 1
     if is_faster and row.change < 1 / (1 + fail_above):
         return replace(row, verdict=Verdict.FASTER)
 

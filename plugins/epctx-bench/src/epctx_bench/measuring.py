@@ -107,11 +107,7 @@ def bench(
                 columns += _report_columns(measurements, described)
 
     return BenchReport(
-        machine=describe_machine(
-            facts["distribution"]
-            for facts in described.values()
-            if facts["distribution"]
-        ),
+        machine=describe_machine(described["distributions"]),
         settings=settings.as_dict(),
         noise=watcher.noise,
         columns=columns,
@@ -171,8 +167,8 @@ def _list_installed_eps() -> list[str]:
 
 def _describe_eps(
     columns: Sequence[Column], settings: BenchSettings
-) -> Mapping[str, Mapping[str, Any]]:
-    """Return the plugin and the secret options of each EP.
+) -> dict[str, list[Any]]:
+    """Return the plugins of the EPs, their secret options, and the EPs of onnxruntime.
 
     A process of its own loads the plugins, which may crash it.
     """
@@ -184,13 +180,12 @@ def _describe_eps(
         settings=settings,
     )
     if not request.eps:
-        return {}
-    described: Mapping[str, Mapping[str, Any]] = ask_child(request)["eps"]
-    return described
+        return {"distributions": [], "secret": [], "native": []}
+    return ask_child(request)
 
 
 def _add_vendors(
-    columns: Sequence[Column], described: Mapping[str, Mapping[str, Any]]
+    columns: Sequence[Column], described: Mapping[str, Sequence[Any]]
 ) -> Iterator[Column]:
     """Yield the columns, each with onnxruntime's own session behind it where its EP is
     a vendor's in onnxruntime.
@@ -200,7 +195,7 @@ def _add_vendors(
         if (
             column.compiles
             and len(column.eps) == 1
-            and described.get(column.eps[0], {}).get("is_native")
+            and column.eps[0] in described["native"]
         ):
             yield replace(column, engine=VENDOR)
 
@@ -241,7 +236,7 @@ def _take_turns(
 
 def _report_columns(
     measurements: Sequence[ColumnMeasurement],
-    described: Mapping[str, Mapping[str, Any]],
+    described: Mapping[str, Sequence[Any]],
 ) -> Iterator[ColumnReport]:
     """Yield the reports of a model's columns."""
     peer = next(
@@ -259,7 +254,7 @@ def _report_columns(
 
 
 def _refuse_secret_scan(
-    columns: Sequence[Column], described: Mapping[str, Mapping[str, Any]]
+    columns: Sequence[Column], described: Mapping[str, Sequence[Any]]
 ) -> None:
     """Raise InvalidArgument for several values of a secret option: names of columns,
     which are printed and stored, have the values.
@@ -274,7 +269,6 @@ def _refuse_secret_scan(
                 )
 
 
-def _is_secret(ep: str, key: str, described: Mapping[str, Mapping[str, Any]]) -> bool:
+def _is_secret(ep: str, key: str, described: Mapping[str, Sequence[Any]]) -> bool:
     # An option may be given as `ep.<ep name>.<key>`.
-    name = key.rpartition(".")[2]
-    return name in described.get(ep, {}).get("secret", ())
+    return [ep, key.rpartition(".")[2]] in described["secret"]
