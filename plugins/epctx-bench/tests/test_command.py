@@ -61,9 +61,10 @@ def test_markdown_has_a_line_for_each_row(report):
 
     lines = table.to_markdown().splitlines()
 
-    assert lines[:2] == ["|  | QNN | onnxruntime |", "| --- | ---: | ---: |"]
-    assert lines[2].startswith("| compile | ")
-    assert len(lines) == 2 + len(table.rows)
+    assert lines[:2] == [f"### {table.title}", ""]
+    assert lines[2:4] == ["|  | QNN | onnxruntime |", "| --- | ---: | ---: |"]
+    assert lines[4].startswith("| compile | ")
+    assert len(lines) == 4 + len(table.rows)
 
 
 def test_a_start_with_imports_is_beside_the_first_result_without_them(report):

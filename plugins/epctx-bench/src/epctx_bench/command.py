@@ -259,20 +259,12 @@ def _print_judgement(judgement: Judgement, console: Console) -> None:
 
 
 def _print_report(report: BenchReport, console: Console) -> None:
-    from epctx_bench.sentences import LEGEND, describe_machine
-
-    for line in describe_machine(report.machine):
-        console.say(line)
-    for title, table, sentences in report.sections():
-        console.table(table.header, table.rows, title=title)
-        if sentences:
+    for block in report.blocks():
+        if isinstance(block, str):
+            console.say(block)
+        else:
+            console.table(block.header, block.rows, title=block.title)
             console.say()
-        for sentence in sentences:
-            console.say(sentence)
-
-    console.say(f"\n{LEGEND}")
-    if report.noise.busy:
-        console.say(one_line(report.noise.reason))
     console.note_simulated(name for c in report.columns for name in c.simulated)
     for column in report.columns:
         if column.error is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epctx_bench.saved import SCHEMA, save_report
 from epctx_bench.sentences import LEGEND, describe_columns, describe_machine
-from epctx_bench.tables import Table, make_table, make_title
+from epctx_bench.tables import Table, make_table
 from epctx_core.errors import one_line
 
 if TYPE_CHECKING:
@@ -61,39 +61,35 @@ class BenchReport:
         """Return the tables and sentences in Markdown."""
         return "\n\n".join(
             block if isinstance(block, str) else block.to_markdown()
-            for block in self._list_blocks()
+            for block in (*self.blocks(), *self._list_warnings())
         )
 
     def _repr_html_(self) -> str:
         """Return the tables and sentences as a notebook shows them."""
         return "\n".join(
-            f"<p>{html.escape(block.lstrip('# '))}</p>"
+            f"<p>{html.escape(block)}</p>"
             if isinstance(block, str)
             else block.to_html()
-            for block in self._list_blocks()
+            for block in (*self.blocks(), *self._list_warnings())
         )
 
-    def sections(self) -> Iterator[tuple[str, Table, list[str]]]:
-        """Yield title, table and sentences of each model."""
-        for model, group in groupby(self.columns, lambda each: str(each.column.model)):
+    def blocks(self) -> Iterator[str | Table]:
+        """Yield sentences and tables in order, without EPs that are simulated and
+        columns that failed.
+        """
+        yield from describe_machine(self.machine)
+        for _, group in groupby(self.columns, lambda each: each.column.model):
             columns = list(group)
-            yield (
-                make_title(model, columns),
-                make_table(columns),
-                [one_line(each) for each in describe_columns(columns, self.noise)],
-            )
-
-    def _list_blocks(self) -> Iterator[str | Table]:
-        """Yield paragraphs and tables in order."""
-        yield ". ".join([*describe_machine(self.machine), LEGEND])
-        for title, table, sentences in self.sections():
-            yield f"### {title}"
+            table = make_table(columns)
             if table.rows:
                 yield table
-            yield from sentences
+            yield from map(one_line, describe_columns(columns, self.noise))
 
+        yield LEGEND
         if self.noise.busy:
             yield one_line(self.noise.reason)
+
+    def _list_warnings(self) -> Iterator[str]:
         simulated = sorted({ep for each in self.columns for ep in each.simulated})
         if simulated:
             yield (

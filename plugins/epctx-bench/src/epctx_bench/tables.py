@@ -28,10 +28,13 @@ _FACTS = (
     ("cpu_seconds", "  CPU time", format_seconds),
     ("peak_bytes", "  peak memory", format_bytes),
     ("bytes_written", "  written", format_bytes),
+    ("p90", "  90 % within", format_seconds),
+    ("p99", "  99 % within", format_seconds),
+    ("throughput", "  results a second", format_number),
 )
+"""Facts below the samples of a row, with their labels and forms."""
 Key: TypeAlias = "tuple[str, str]"
 """Name of a row, and label of one of its lines."""
-_RUN = "run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +42,27 @@ class Table:
     """Table of one model.
 
     Attributes:
+        title: the line above it.
         header: the headings of the columns; that of the labels is empty.
         rows: a label and a cell for each column.
     """
 
+    title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown."""
+        """Return the table in Markdown, below a heading."""
         numbers = ["---:"] * (len(self.header) - 1)
-        lines = []
+        lines = [f"### {self.title}", ""]
         for cells in (self.header, ["---", *numbers], *self.rows):
             joined = " | ".join(_escape(cells))
             lines.append(f"| {joined} |")
         return "\n".join(lines)
 
     def to_html(self) -> str:
-        """Return the table in HTML; its cells are escaped."""
-        lines = ["<table>"]
+        """Return the table in HTML, below its title; its texts are escaped."""
+        lines = [f"<p>{html.escape(self.title)}</p>", "<table>"]
         for tag, cells in [("th", self.header), *(("td", row) for row in self.rows)]:
             line = ""
             for cell in cells:
@@ -66,23 +71,18 @@ class Table:
         return "\n".join([*lines, "</table>"])
 
 
-def make_title(model: str, columns: Sequence[ColumnReport]) -> str:
-    """Return the title of a model's tables."""
-    turns = max(
-        (len(row.samples) for column in columns for row in column.rows.values()),
-        default=0,
-    )
-    word = "turn" if turns == 1 else "turns"
-    return f"{one_line(model)}, {turns:,} {word}"
-
-
 def make_table(columns: Sequence[ColumnReport]) -> Table:
     """Return the table of one model's columns; those with an error are left out."""
     shown = [column for column in columns if column.rows]
     cells = [_make_cells(column) for column in shown]
     # The column with most lines gives the order: that of onnxruntime has no compile.
     keys = dict.fromkeys(chain(*sorted(cells, key=len, reverse=True)))
+    turns = max((len(r.samples) for c in shown for r in c.rows.values()), default=0)
     return Table(
+        title=(
+            f"{one_line(str(columns[0].column.model))}, {turns:,} "
+            f"{'turn' if turns == 1 else 'turns'}"
+        ),
         header=["", *(column.column.heading for column in shown)],
         rows=[[key[1], *(each.get(key, _NONE) for each in cells)] for key in keys],
     )
@@ -92,29 +92,21 @@ def _make_cells(column: ColumnReport) -> dict[Key, str]:
     """Return the cells of a column by their keys, in order."""
     cells: dict[Key, str] = {}
     for name, row in column.rows.items():
-        if name.startswith(_RUN):
-            cells |= _make_run_cells(name, row)
-            continue
-        cells[name, _LABELS[name]] = format_samples(row)
+        cells[name, _LABELS.get(name) or _label_run(row)] = format_samples(row)
         for fact, label, form in _FACTS:
             if fact in row.facts:
                 cells[name, label] = form(row.facts[fact])
     return cells
 
 
-def _make_run_cells(name: str, row: Row) -> dict[Key, str]:
-    label = _RUN
-    threads = int(row.facts["threads"])
-    if threads > 1:
-        label += f", {threads} threads"
-    if row.facts.get("batch", 1) != 1:
-        label += f", batch {int(row.facts['batch'])}"
-    return {
-        (name, label): format_samples(row),
-        (name, "  90 % within"): format_seconds(row.facts["p90"]),
-        (name, "  99 % within"): format_seconds(row.facts["p99"]),
-        (name, "  results a second"): format_number(row.facts["throughput"]),
-    }
+def _label_run(row: Row) -> str:
+    """Return the label of steady runs."""
+    label = "run"
+    if row.facts["threads"] > 1:
+        label += f", {row.facts['threads']} threads"
+    if row.facts.get("batch", 1) > 1:
+        label += f", batch {row.facts['batch']}"
+    return label
 
 
 def format_samples(row: Row) -> str:
