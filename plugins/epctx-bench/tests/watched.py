@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psutil
+from epctx_bench import noise
 from epctx_bench.noise import Watcher
 
 COMPUTE = (
@@ -40,7 +42,8 @@ def watch(seconds, number, proc):
     # Parents' times would contain this process's.
     besides = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     before = count_seconds(besides=besides)
-    with Watcher(proc=proc) as watcher:
+    noise._PROC = Path(proc)
+    with Watcher() as watcher:
         compute(seconds, int(number))
 
     after = count_seconds(besides=besides)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_bench.children import Request
+from epctx_bench.children import Answer, Request, Rows
 from epctx_bench.columns import VENDOR, is_cpu
 from epctx_bench.from_start import (
     fix_dimensions,
@@ -70,7 +70,7 @@ def import_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def describe_eps(request: Request) -> dict[str, Any]:
+def describe_eps(request: Request) -> Answer:
     """Return the plugins of EPs, which of their options are secret, and which EPs are
     onnxruntime's.
     """
@@ -124,7 +124,7 @@ def make_vendor_options(request: Request, *, compiles: bool = False) -> Any:
     return native
 
 
-def compile_model(request: Request) -> dict[str, Any]:
+def compile_model(request: Request) -> Answer:
     """Compile the model; return the costs and what was written."""
     import_modules(request.modules)
     notes: list[str] = []
@@ -149,9 +149,8 @@ def compile_model(request: Request) -> dict[str, Any]:
         uses_eps = report.compiled
 
     # The folder was made for what is compiled.
-    sizes = {
-        path.name: path.stat().st_size for path in Path(request.output).parent.iterdir()
-    }
+    folder = Path(request.output).parent
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     costs["bytes_written"] = sum(sizes.values())
     return {
         "rows": {"compile": costs},
@@ -171,7 +170,7 @@ def _describe_claims(report: CompileReport) -> list[str]:
     return [f"{left} of {total} nodes are left to the CPU EP"] if left else []
 
 
-def load_model(request: Request) -> dict[str, Any]:
+def load_model(request: Request) -> Answer:
     """Load the model, after its files were dropped from the page cache."""
     prepare = _prepare(request)
     kept = drop_files(map(Path, request.dropped))
@@ -192,7 +191,7 @@ def load_model(request: Request) -> dict[str, Any]:
     return {"rows": {"load_cold": {"seconds": seconds}}, "notes": notes}
 
 
-def use_model(request: Request) -> dict[str, Any]:
+def use_model(request: Request) -> Answer:
     """Load the model, run it once, then many times."""
     prepare = _prepare(request)
     start = time.perf_counter()
@@ -206,7 +205,7 @@ def use_model(request: Request) -> dict[str, Any]:
     session.run(None, feeds)
     first_run = time.perf_counter() - start
 
-    rows: dict[str, dict[str, Any]] = {
+    rows: Rows = {
         "load_warm": {"seconds": load_seconds},
         "first_result": {"seconds": load_seconds + first_run},
     }
@@ -288,7 +287,7 @@ def _list_simulated(session: Any) -> list[str]:
     return [each.name for each in session.get_provider_records() if each.simulated]
 
 
-_TASKS: dict[str, Callable[[Request], dict[str, Any]]] = {
+_TASKS: dict[str, Callable[[Request], Answer]] = {
     "describe": describe_eps,
     "compile": compile_model,
     "load": load_model,

@@ -47,6 +47,12 @@ imports; or load, run once, and go on running.
 """
 
 
+Answer: TypeAlias = "dict[str, Any]"
+"""Answer of a measuring process, by name."""
+Rows: TypeAlias = "dict[str, dict[str, Any]]"
+"""Numbers of one turn by row and name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Work of one measuring process.
@@ -72,7 +78,7 @@ class Request:
     dropped: Sequence[str] = ()
 
 
-def ask_child(request: Request) -> dict[str, Any]:
+def ask_child(request: Request) -> Answer:
     """Return the result of a fresh measuring process.
 
     Raises:
@@ -115,7 +121,7 @@ def ask_child(request: Request) -> dict[str, Any]:
 
         answer.seek(0)
         if code == 0:
-            result: dict[str, Any] = json.load(answer)
+            result: Answer = json.load(answer)
             return result
 
         said.seek(0)

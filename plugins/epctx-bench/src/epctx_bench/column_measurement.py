@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from epctx_bench.children import Request, Task, ask_child
+from epctx_bench.children import Answer, Request, Rows, Task, ask_child
 from epctx_bench.columns import (
     ONNXRUNTIME,
     VENDOR,
@@ -60,7 +60,7 @@ class ColumnMeasurement:
         self._model = column.model
         self._files = column.files
         self._modules: dict[Task, list[str]] = {}
-        self._turns: list[dict[str, dict[str, Any]]] = []
+        self._turns: list[Rows] = []
 
     @contextmanager
     def _give_up_on_error(self) -> Iterator[None]:
@@ -99,7 +99,7 @@ class ColumnMeasurement:
         if self.error is not None:
             return
         with self._give_up_on_error():
-            rows: dict[str, dict[str, Any]] = {}
+            rows: Rows = {}
             if self.column.compiles:
                 with tempfile.TemporaryDirectory(dir=self._folder) as folder:
                     rows |= self._compile_into(Path(folder))["rows"]
@@ -116,10 +116,10 @@ class ColumnMeasurement:
     def _name_output(self, folder: Path) -> Path:
         return folder / f"{self.column.model.stem}_ctx.onnx"
 
-    def _compile_into(self, folder: Path) -> dict[str, Any]:
+    def _compile_into(self, folder: Path) -> Answer:
         return self._ask("compile", output=str(self._name_output(folder)))
 
-    def _ask(self, task: Task, *, output: str = "", **changes: Any) -> dict[str, Any]:
+    def _ask(self, task: Task, *, output: str = "", **changes: Any) -> Answer:
         """Return what a measuring process answers.
 
         Args:

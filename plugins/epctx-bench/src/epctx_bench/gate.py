@@ -36,10 +36,11 @@ are. A noisy row does not fail; `Judgement.undecided` says that there are some.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -136,7 +137,7 @@ class Judgement:
     """
 
     fail_above: float
-    alpha: float = ALPHA
+    alpha: float
     rows: tuple[JudgedRow, ...]
     notes: tuple[str, ...]
 
@@ -175,11 +176,8 @@ class Judgement:
         if not self.rows:
             return "UNDECIDED: nothing could be compared with the saved report."
 
-        found = []
-        for verdict in Verdict:
-            count = self._verdicts.count(verdict)
-            if count:
-                found.append(f"{count} {verdict}")
+        counts = Counter(self._verdicts)
+        found = [f"{counts[each]} {each}" for each in Verdict if each in counts]
         rows = "row" if len(self.rows) == 1 else "rows"
         text = (
             f"{len(self.rows)} {rows} compared: {', '.join(found)}. A row fails if it "
@@ -192,6 +190,10 @@ class Judgement:
         return text
 
 
+_Rows: TypeAlias = "dict[str, Mapping[str, Any]]"
+"""Rows of a column by name."""
+
+
 class _Side:
     """One of the two reports.
 
@@ -201,7 +203,6 @@ class _Side:
 
     Attributes:
         columns: its columns by name.
-        peers: names of the columns that others are compared with.
     """
 
     def __init__(self, report: Report, name: str) -> None:
@@ -209,27 +210,15 @@ class _Side:
         self.report = report
         self.name = name
         self.columns = {column["name"]: column for column in report["columns"]}
-        self.peers = {column.get("peer") for column in report["columns"]}
 
-    def samples(self, column: str | None, row: str) -> list[float]:
-        """Return the samples of a row; none where the row is missing."""
+    def find_rows(self, column: str | None) -> _Rows:
+        """Return the rows of a column that have samples; none without the column."""
         rows = self.columns.get(column, {}).get("rows", {})
-        samples: list[float] = rows.get(row, {}).get("samples", [])
-        return samples
+        return {name: row for name, row in rows.items() if row["samples"]}
 
-    def peer_samples(self, column: str, row: str) -> list[float]:
-        """Return the samples that a row is compared with; none if its column has no
-        peer, or one that failed.
-        """
-        peer = self.columns[column].get("peer")
-        return self.samples(peer, PEER_ROWS.get(row, row))
-
-    def find_peer(self, column: str) -> str | None:
-        """Return the name of a column's peer; None without one, or if that failed."""
-        peer: str | None = self.columns[column].get("peer")
-        if self.columns.get(peer, {}).get("rows"):
-            return peer
-        return None
+    def find_peer_rows(self, column: str) -> _Rows:
+        """Return the rows of a column's peer; none without one, or if that failed."""
+        return self.find_rows(self.columns[column].get("peer"))
 
     def logarithms(self, column: str, row: str) -> Values:
         """Return the logarithms of the ratios of a row's times to the peer's.
@@ -238,10 +227,10 @@ class _Side:
             InvalidArgument: the samples cannot be paired, or one of them is not a
                 positive finite number.
         """
+        ours = self.find_rows(column)[row]
+        peers = self.find_peer_rows(column)[PEER_ROWS.get(row, row)]
         try:
-            return pair_logarithms(
-                self.samples(column, row), self.peer_samples(column, row)
-            )
+            return pair_logarithms(ours["samples"], peers["samples"])
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"{column}, {row} of the {self.name}: {error.message}", hint=error.hint
@@ -269,7 +258,7 @@ def judge(saved: Report, now: Report, *, fail_above: float = FAIL_ABOVE) -> Judg
 
     sides = (_Side(saved, "saved report"), _Side(now, "new report"))
     notes: list[str] = []
-    compared = list(_compare(*sides, notes))
+    compared = list(_compare(sides, notes))
     noise = _describe_noise(sides)
 
     slower = correct_pvalues([row.pvalue for row in compared])
@@ -278,7 +267,9 @@ def judge(saved: Report, now: Report, *, fail_above: float = FAIL_ABOVE) -> Judg
     for row, pvalue, opposite in zip(compared, slower, faster, strict=True):
         corrected = replace(row, pvalue=pvalue, reason=noise)
         rows.append(corrected if noise else _decide(corrected, opposite, fail_above))
-    return Judgement(rows=tuple(rows), notes=tuple(notes), fail_above=fail_above)
+    return Judgement(
+        rows=tuple(rows), notes=tuple(notes), fail_above=fail_above, alpha=ALPHA
+    )
 
 
 def parse_threshold(text: str) -> float:
@@ -325,41 +316,45 @@ def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
     return [float(pvalue) for pvalue in corrected]
 
 
-def _compare(saved: _Side, now: _Side, notes: list[str]) -> Iterator[JudgedRow]:
+def _compare(sides: Sequence[_Side], notes: list[str]) -> Iterator[JudgedRow]:
     """Yield each row that can be compared, before a verdict; note the others."""
-    for name in dict.fromkeys((*now.columns, *saved.columns)):
-        sides = [side for side in (saved, now) if name in side.columns]
-        if len(sides) == 1:
-            notes.append(f"{name} is in the {sides[0].name} only; it was not judged.")
+    saved, now = sides
+    peers = {c.get("peer") for side in sides for c in side.columns.values()}
+    for name in {**now.columns, **saved.columns}:
+        owners = [side.name for side in sides if name in side.columns]
+        if len(owners) == 1:
+            notes.append(f"{name} is in the {owners[0]} only; it was not judged.")
             continue
 
-        reason = _find_obstacle(name, saved, now)
-        if reason:
-            notes.append(f"{name} was not judged: {reason}.")
-            continue
-
+        obstacle = _find_obstacle(name, sides)
         # A peer is the measure of others: its own times change with the machine.
-        if name in saved.peers | now.peers:
+        if not obstacle and name in peers:
+            continue
+        if not obstacle and not _have_one_peer(name, sides):
+            obstacle = "it has no peer in both reports"
+        if obstacle:
+            notes.append(f"{name} was not judged: {obstacle}.")
             continue
 
-        peers = {side.find_peer(name) for side in sides}
-        if len(peers) > 1 or None in peers:
-            notes.append(f"{name} was not judged: it has no peer in both reports.")
-            continue
-
-        then, today = (side.columns[name]["rows"] for side in sides)
-        for row in dict.fromkeys((*then, *today)):
-            reason = _find_row_obstacle(name, row, saved, now)
-            if reason:
-                notes.append(f"{name}, {row}: {reason}; it was not judged.")
+        for row in {**now.find_rows(name), **saved.find_rows(name)}:
+            obstacle = _find_row_obstacle(name, row, sides)
+            if obstacle:
+                notes.append(f"{name}, {row}: {obstacle}; it was not judged.")
             else:
                 yield _compare_row(name, row, sides)
 
 
-def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
-    """Return why a column cannot be compared; empty if it can."""
+def _have_one_peer(column: str, sides: Sequence[_Side]) -> bool:
+    """Return whether a column has the same peer in both reports."""
+    names = {side.columns[column].get("peer") for side in sides}
+    have_rows = all(side.find_peer_rows(column) for side in sides)
+    return have_rows and len(names) == 1
+
+
+def _find_obstacle(column: str, sides: Sequence[_Side]) -> str:
+    """Return why the times of a column cannot be compared; empty if they can."""
     failures = []
-    for side in (saved, now):
+    for side in sides:
         error = side.columns[column].get("error")
         if error:
             reason = one_line(str(error))
@@ -367,32 +362,25 @@ def _find_obstacle(column: str, saved: _Side, now: _Side) -> str:
     if failures:
         return " and ".join(failures)
 
-    then = saved.columns[column].get("options") or {}
-    today = now.columns[column].get("options") or {}
+    then, today = (side.columns[column].get("options") or {} for side in sides)
     for ep in {**then, **today}:
-        before = then.get(ep) or {}
-        after = today.get(ep) or {}
-        if before != after:
+        if (then.get(ep) or {}) != (today.get(ep) or {}):
             return f"its options of {ep} differ"
 
-    then = saved.report.get("settings") or {}
-    today = now.report.get("settings") or {}
+    then, today = (side.report.get("settings") or {} for side in sides)
     for key, meaning in SETTINGS.items():
-        before = then.get(key) or {}
-        after = today.get(key) or {}
-        if before != after:
+        if (then.get(key) or {}) != (today.get(key) or {}):
             return f"{meaning} differ"
     return ""
 
 
-def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
+def _find_row_obstacle(column: str, row: str, sides: Sequence[_Side]) -> str:
     """Return why a row of a column cannot be compared; empty if it can."""
-    for side, other in ((saved, now), (now, saved)):
-        if not side.samples(column, row):
-            return f"it is in the {other.name} only"
+    owners = [side for side in sides if row in side.find_rows(column)]
+    if len(owners) == 1:
+        return f"it is in the {owners[0].name} only"
 
-    then = saved.columns[column]["rows"][row]
-    today = now.columns[column]["rows"][row]
+    then, today = (side.find_rows(column)[row] for side in sides)
     if then["unit"] != "s":
         return "it is not a time"
     for fact in ("threads", "batch"):
@@ -400,7 +388,8 @@ def _find_row_obstacle(column: str, row: str, saved: _Side, now: _Side) -> str:
         if before != after:
             return f"its {fact} was {before} and is {after}"
 
-    if not all(side.peer_samples(column, row) for side in (saved, now)):
+    needed = PEER_ROWS.get(row, row)
+    if not all(needed in side.find_peer_rows(column) for side in sides):
         return "its peer has no such row in both reports"
     return ""
 

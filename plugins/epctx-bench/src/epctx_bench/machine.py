@@ -19,14 +19,9 @@ def describe_machine(plugins: Iterable[str]) -> dict[str, Any]:
     Args:
         plugins: distributions of the EPs.
     """
-    usable = (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count()
-    )
     return {
         "cpu": _name_processor(),
-        "cores": usable or 1,
+        "cores": len(os.sched_getaffinity(0)),
         "os": platform.platform(),
         "python": platform.python_version(),
         "versions": _find_versions((*_PACKAGES, *plugins)),

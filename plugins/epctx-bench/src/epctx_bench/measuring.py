@@ -8,13 +8,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from epctx_bench.children import Request, ask_child
+from epctx_bench.children import Answer, Request, ask_child
 from epctx_bench.column_measurement import ColumnMeasurement
 from epctx_bench.columns import (
     EPCTX,
@@ -165,9 +165,7 @@ def _list_installed_eps() -> list[str]:
     return installed
 
 
-def _describe_eps(
-    columns: Sequence[Column], settings: BenchSettings
-) -> dict[str, list[Any]]:
+def _describe_eps(columns: Sequence[Column], settings: BenchSettings) -> Answer:
     """Return the plugins of the EPs, their secret options, and the EPs of onnxruntime.
 
     A process of its own loads the plugins, which may crash it.
@@ -184,9 +182,7 @@ def _describe_eps(
     return ask_child(request)
 
 
-def _add_vendors(
-    columns: Sequence[Column], described: Mapping[str, Sequence[Any]]
-) -> Iterator[Column]:
+def _add_vendors(columns: Sequence[Column], described: Answer) -> Iterator[Column]:
     """Yield the columns, each with onnxruntime's own session behind it where its EP is
     a vendor's in onnxruntime.
     """
@@ -226,7 +222,9 @@ def _take_turns(
             measurement.measure_turn()
             advance()
         now = time.monotonic()
-        if turn + 1 < settings.turns and now - start + (now - begun) > seconds:
+        # The next turn takes as long as this one.
+        end = now + (now - begun)
+        if turn + 1 < settings.turns and end - start > seconds:
             for measurement in measurements:
                 measurement.notes.append(
                     f"ended after turn {turn + 1} of {settings.turns} by the time limit"
@@ -236,7 +234,7 @@ def _take_turns(
 
 def _report_columns(
     measurements: Sequence[ColumnMeasurement],
-    described: Mapping[str, Sequence[Any]],
+    described: Answer,
 ) -> Iterator[ColumnReport]:
     """Yield the reports of a model's columns."""
     peer = next(
@@ -253,9 +251,7 @@ def _report_columns(
         yield measurement.report(shown, peer)
 
 
-def _refuse_secret_scan(
-    columns: Sequence[Column], described: Mapping[str, Sequence[Any]]
-) -> None:
+def _refuse_secret_scan(columns: Sequence[Column], described: Answer) -> None:
     """Raise InvalidArgument for several values of a secret option: names of columns,
     which are printed and stored, have the values.
     """
@@ -269,6 +265,6 @@ def _refuse_secret_scan(
                 )
 
 
-def _is_secret(ep: str, key: str, described: Mapping[str, Sequence[Any]]) -> bool:
+def _is_secret(ep: str, key: str, described: Answer) -> bool:
     # An option may be given as `ep.<ep name>.<key>`.
     return [ep, key.rpartition(".")[2]] in described["secret"]

@@ -13,7 +13,6 @@ Without `schedstat`, the load of others counts where all processors are in use.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
@@ -38,6 +37,7 @@ with two, 50 % with three.
 FULL = 0.95
 """Use of all processors from which threads begin to wait for each other."""
 
+_PROC = Path("/proc")
 _PROCESSORS = psutil.cpu_count() or 1
 _PAUSE = 0.1
 """Seconds between two looks at the threads: what a thread waits between the last look
@@ -92,18 +92,13 @@ class Watcher:
     Looks at their threads ten times a second in a thread of its own, 1 to 3 ms each
     time, so let the measuring run in child processes or for longer than that.
 
-    Args:
-        proc: folder of the process file system; where it has no `schedstat`, the load
-            of all processors is what counts.
-
     Attributes:
         noise: the verdict, once the context manager has been left.
     """
 
     noise: Noise
 
-    def __init__(self, *, proc: str | os.PathLike[str] = "/proc") -> None:
-        self._proc = Path(proc)
+    def __init__(self) -> None:
         self._threads: dict[Path, tuple[int, int]] = {}
         self._looking = call_often(lambda: self._look(list_processes()), _PAUSE)
 
@@ -115,7 +110,8 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self._looking.__exit__(None, None, None)
         counts = zip(astuple(self._count()), astuple(self._begin), strict=True)
-        self.noise = assess_load(Load(*(max(now - then, 0.0) for now, then in counts)))
+        changes = [max(now - then, 0.0) for now, then in counts]
+        self.noise = assess_load(Load(*changes))
 
     def _look(self, processes: list[psutil.Process]) -> None:
         """Note the nanoseconds that each thread has run and waited.
@@ -126,7 +122,7 @@ class Watcher:
         for process in processes:
             # A process or a thread may end at any moment.
             with suppress(OSError):
-                for thread in (self._proc / f"{process.pid}/task").iterdir():
+                for thread in (_PROC / f"{process.pid}/task").iterdir():
                     with suppress(OSError, ValueError):
                         text = (thread / "schedstat").read_text("ascii")
                         run, waited, _ = map(int, text.split())

@@ -101,16 +101,14 @@ class Profile:
         """Return the events of a Chrome trace: names of processes and threads, then
         what was recorded, in the order of time.
         """
-        process = os.getpid()
-        names = [_make_name("process_name", process, 0, "epctx")]
+        names = [_make_name("process_name", 0, name="epctx")]
         for thread, name in [*self._threads.items()]:
-            names.append(_make_name("thread_name", process, thread, name))
-        # What encloses another one ends later, and comes first in a trace.
-        recorded = sorted([*self._events], key=lambda e: (e["ts"], -e["dur"]))
+            names.append(_make_name("thread_name", thread, name=name))
         if self.lost:
             text = f"{self.lost} later events are missing"
-            label = _make_name("process_labels", process, 0, text, key="labels")
-            names.append(label)
+            names.append(_make_name("process_labels", 0, labels=text))
+        # What encloses another one ends later, and comes first in a trace.
+        recorded = sorted([*self._events], key=lambda e: (e["ts"], -e["dur"]))
         return names + recorded
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -128,29 +126,27 @@ class Profile:
 
         Called by the core for `end_profiling`, and when the session is closed.
         """
-        if self._path is None:
-            stem = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-            for number in itertools.count(1):
-                suffix = f"_{number}" if number > 1 else ""
-                path = Path(f"{stem}{suffix}.json")
-                try:
-                    _write(path, self.events(), "x")
-                except FileExistsError:
-                    continue
-                self._path = str(path)
-                break
-        return str(self._path)
+        stem = f"{prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+        # Profiles of one second get numbers.
+        numbers = itertools.count(2)
+        path = f"{stem}.json"
+        while self._path is None:
+            try:
+                _write(Path(path), self.events(), "x")
+                self._path = path
+            except FileExistsError:
+                path = f"{stem}_{next(numbers)}.json"
+        return self._path
 
 
-def _make_name(
-    kind: str, process: int, thread: int, name: str, *, key: str = "name"
-) -> dict[str, Any]:
+def _make_name(kind: str, thread: int, **names: str) -> dict[str, Any]:
+    """Return the event that names this process or one of its threads."""
     return {
         "name": kind,
         "ph": "M",
-        "pid": process,
+        "pid": os.getpid(),
         "tid": thread,
-        "args": {key: name},
+        "args": names,
     }
 
 

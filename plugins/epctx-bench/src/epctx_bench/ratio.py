@@ -71,22 +71,18 @@ def check_samples(samples: Samples) -> Values:
     Raises:
         InvalidArgument: there are none, or one is not a positive finite number.
     """
-    values = np.asarray(samples, dtype=float)
-    if values.ndim != 1 or not len(values):
+    if not len(samples):
         raise InvalidArgument(
-            "there are no samples to compare.",
-            hint="Measure at least one turn.",
+            "there are no samples to compare.", hint="Measure at least one turn."
         )
-
-    wrong = ~(np.isfinite(values) & (values > 0))
-    if wrong.any():
-        turn = int(np.argmax(wrong))
-        raise InvalidArgument(
-            f"the sample of turn {turn} is {values[turn]}, expected a positive finite "
-            "number.",
-            hint="Leave out a turn that failed, in both columns of a pair.",
-        )
-    return values
+    for turn, sample in enumerate(samples):
+        if not 0 < sample < math.inf:
+            raise InvalidArgument(
+                f"the sample of turn {turn} is {sample}, expected a positive finite "
+                "number.",
+                hint="Leave out a turn that failed, in both columns of a pair.",
+            )
+    return np.asarray(samples, dtype=float)
 
 
 def estimate_ratio(ours: Samples, peers: Samples) -> Ratio:
@@ -176,7 +172,9 @@ def describe_ratio(
         a statement of how little is known where it contains 1 and is wide.
     """
     faster = ratio.inverse
-    shown, word = (ratio, "slower") if ratio.estimate > 1 else (faster, "faster")
+    shown, word = faster, "faster"
+    if ratio.estimate > 1:
+        shown, word = ratio, "slower"
     if ratio.pairs == 1:
         return (
             f"{ours} about {_round(shown.estimate)} times {word} than {peer} "
@@ -191,6 +189,7 @@ def describe_ratio(
         return f"{ours} {amount} times {word} than {peer}"
 
     if max(faster.high, ratio.high) <= WIDEST_EQUALITY:
+        margin = (faster.high - faster.low) / 2
         ends = f"{_round(faster.low, margin)} to {_round(faster.high, margin)}"
         return f"{ours} as fast as {peer} ({ends})"
     return (

@@ -138,7 +138,7 @@ def _is_column(column: object) -> bool:
 def _is_row(row: object) -> bool:
     """Return whether a value has a row's form."""
     match row:
-        case {"samples": list(samples)}:
+        case {"unit": str(), "samples": list(samples)}:
             # A truth value is an integer in Python.
             return all(type(sample) in {int, float} for sample in samples)
     return False

@@ -56,18 +56,20 @@ class Table:
         numbers = ["---:"] * (len(self.header) - 1)
         lines = [f"### {self.title}", ""]
         for cells in (self.header, ["---", *numbers], *self.rows):
-            joined = " | ".join(_escape(cells))
-            lines.append(f"| {joined} |")
+            escaped = [cell.strip().replace("|", "\\|") for cell in cells]
+            lines.append(f"| {' | '.join(escaped)} |")
         return "\n".join(lines)
 
     def to_html(self) -> str:
         """Return the table in HTML, below its title; its texts are escaped."""
         lines = [f"<p>{html.escape(self.title)}</p>", "<table>"]
-        for tag, cells in [("th", self.header), *(("td", row) for row in self.rows)]:
+        tag = "th"
+        for cells in (self.header, *self.rows):
             line = ""
             for cell in cells:
                 line += f"<{tag}>{html.escape(cell)}</{tag}>"
             lines.append(f"<tr>{line}</tr>")
+            tag = "td"
         return "\n".join([*lines, "</table>"])
 
 
@@ -77,12 +79,14 @@ def make_table(columns: Sequence[ColumnReport]) -> Table:
     cells = [_make_cells(column) for column in shown]
     # The column with most lines gives the order: that of onnxruntime has no compile.
     keys = dict.fromkeys(chain(*sorted(cells, key=len, reverse=True)))
-    turns = max((len(r.samples) for c in shown for r in c.rows.values()), default=0)
+    turns = max(
+        (len(row.samples) for column in shown for row in column.rows.values()),
+        default=0,
+    )
+    word = "turn" if turns == 1 else "turns"
+    model = one_line(str(columns[0].column.model))
     return Table(
-        title=(
-            f"{one_line(str(columns[0].column.model))}, {turns:,} "
-            f"{'turn' if turns == 1 else 'turns'}"
-        ),
+        title=f"{model}, {turns:,} {word}",
         header=["", *(column.column.heading for column in shown)],
         rows=[[key[1], *(each.get(key, _NONE) for each in cells)] for key in keys],
     )
@@ -92,7 +96,8 @@ def _make_cells(column: ColumnReport) -> dict[Key, str]:
     """Return the cells of a column by their keys, in order."""
     cells: dict[Key, str] = {}
     for name, row in column.rows.items():
-        cells[name, _LABELS.get(name) or _label_run(row)] = format_samples(row)
+        label = _LABELS.get(name) or _label_run(row)
+        cells[name, label] = format_samples(row)
         for fact, label, form in _FACTS:
             if fact in row.facts:
                 cells[name, label] = form(row.facts[fact])
@@ -120,7 +125,3 @@ def format_samples(row: Row) -> str:
 
     spread = statistics.stdev(row.samples) / statistics.mean(row.samples)
     return f"{middle} ±{spread:.0%}"
-
-
-def _escape(cells: Sequence[str]) -> list[str]:
-    return [cell.strip().replace("|", "\\|") for cell in cells]
