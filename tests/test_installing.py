@@ -72,7 +72,6 @@ def test_a_package_comes_from_the_index_where_the_core_is_from_no_folder(
                 "epctx-blobs",
                 "epctx-kernels",
                 "epctx-native-formats",
-                "epctx-native-formats",
                 "epctx-onnxruntime[cpu]",
             ],
         ),

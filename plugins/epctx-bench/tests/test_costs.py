@@ -34,9 +34,9 @@ def test_dropped_files_are_read_from_the_disk_again(tmp_path):
     cold = count_read_bytes() - before
     read_files([path])
 
-    # A file system in memory reads nothing.
-    assert cold in {0, SMALL}
-    assert count_read_bytes() == before + cold
+    # A file system in memory reads nothing; code of this process may be read meanwhile.
+    assert cold == 0 or cold >= SMALL // 2
+    assert count_read_bytes() - before - cold < SMALL // 2
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="needs posix_fadvise")
