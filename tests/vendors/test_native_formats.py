@@ -17,7 +17,12 @@ from vendors.routes import route
 from vendors.vendors_onnxruntime import qnn_options
 
 import epctx_core as epctx
-from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph
+from epctx_core.errors import (
+    EpctxError,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+)
 
 REAL = Path(__file__).parent.parent / "real"
 DAMAGES = 100
@@ -252,4 +257,6 @@ def test_a_damaged_binary_is_described_or_refused_and_never_ends_the_host(count)
         assert len(reader.describe(memoryview(content)).graphs) == 2
 
     assert len(refused) > count // 10
-    assert all(isinstance(error, InvalidGraph) for error in refused), refused
+    # A version that is not read may be damage, too.
+    kinds = InvalidGraph, NotImplementedByProvider
+    assert all(isinstance(error, kinds) for error in refused), refused

@@ -172,19 +172,18 @@ def test_another_version_of_a_structure_is_refused_by_name(make, part):
     assert "Upgrade epctx-native-formats" in caught.value.hint
 
 
-def test_a_name_that_is_no_text_is_refused(monkeypatch):
-    def fail(_info, _size):
-        b"\xff".decode()
-
+@pytest.mark.parametrize("name", [None, b"\xff"])
+def test_a_name_that_is_missing_or_no_text_is_refused(name, monkeypatch):
     class Library:
         @staticmethod
         def QnnSystemInterface_getProviders(listed, count):  # noqa: N802 - QNN's
             listed._obj.contents = ctypes.pointer(INTERFACE)
             count._obj.value = 1
 
-    monkeypatch.setattr(qnn_system, "_describe_binary", fail)
+    graph = BINARY.body.graphs[0]
+    monkeypatch.setattr(graph.body, "name", name)
     monkeypatch.setattr(qnn_system, "CDLL", lambda _path: Library)
-    with pytest.raises(InvalidGraph, match="not UTF-8"):
+    with pytest.raises(InvalidGraph, match=r"it\.bin is damaged"):
         qnn_system.describe("libQnnSystem.so", memoryview(b"\0\0\0\2"), "it.bin")
 
 

@@ -208,9 +208,10 @@ def describe(library: str, content: memoryview, name: str) -> NativeBinary:
         )
     try:
         return _describe_binary(found.contents, buffer.nbytes)
-    except UnicodeDecodeError as error:
+    except ValueError as error:
+        # A name that is missing or not UTF-8, or a list that is not there.
         raise InvalidGraph(
-            f"{name} has a name that is not UTF-8: {error}.",
+            f"{name} is damaged: libQnnSystem describes it with {error}.",
             hint="Fetch it again.",
         ) from error
 
@@ -261,6 +262,12 @@ def _check_version(part: str, version: int, known: set[int]) -> None:
         raise _make_version_error(part, f"{version} is none of {sorted(known)}")
 
 
+def _read_name(name: bytes | None) -> str:
+    if name is None:
+        raise ValueError("a graph or tensor without a name")
+    return name.decode()
+
+
 def _join_version(version: _Version) -> str:
     return f"{version.major}.{version.minor}.{version.patch}"
 
@@ -271,7 +278,7 @@ def _describe_graph(graph: _Graph) -> NativeGraph:
     inputs = (body.inputs[number] for number in range(body.input_count))
     outputs = (body.outputs[number] for number in range(body.output_count))
     return NativeGraph(
-        name=body.name.decode(),
+        name=_read_name(body.name),
         inputs=tuple(map(_describe_tensor, inputs)),
         outputs=tuple(map(_describe_tensor, outputs)),
     )
@@ -283,7 +290,7 @@ def _describe_tensor(tensor: _Tensor) -> NativeTensor:
     words, element_type = _describe_type(body.data_type)
     quantization, note = _describe_quantization(body.quantization)
     return NativeTensor(
-        name=body.name.decode(),
+        name=_read_name(body.name),
         type=words,
         element_type=element_type,
         shape=tuple(body.lengths[: body.rank]),
