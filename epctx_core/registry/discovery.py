@@ -11,7 +11,7 @@ import importlib
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -90,17 +90,20 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     installed = {dist.key for dist in found}
     if paths is not None:
         installed |= {dist.key for dist in list_distributions()}
-    ours = [dist for dist in found if dist.is_ours]
     where = [*sys.path, *(paths or ())]
-    records = [each for dist in ours for each in _read_records(dist, where, installed)]
+    records = [
+        record
+        for dist in found
+        if dist.is_ours
+        for record in _read_records(dist, where, installed)
+    ]
     return sorted(records, key=sort_key)
 
 
 def _read_records(
     dist: Distribution, where: list[str], installed: Collection[str]
-) -> list[PluginRecord]:
-    """Return the records of one distribution; a single broken one if its metadata can't
-    be read.
+) -> Iterator[PluginRecord]:
+    """Yield the records of one distribution; a single broken one if it has no name.
 
     Args:
         dist: the distribution.
@@ -111,48 +114,40 @@ def _read_records(
     make = partial(_make_record, distribution=label, version=dist.version)
     if not dist.name:
         reason = f"its metadata in {dist.place!r} have no name, so reinstall it"
-        return [make(label, reason=reason)]
-    try:
-        entries = dist.read_entry_points()
-    except ValueError as error:
-        return [make(label, reason=str(error))]
+        yield make(label, reason=reason)
+        return
 
-    groups: dict[str, list[EntryPoint]] = defaultdict(list)
-    for entry in entries:
-        groups[entry.group].append(entry)
-    simulated = {e.name: e.value for e in groups[SIMULATED_GROUP]}
+    groups: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
+    for entry in dist.read_entry_points():
+        groups[entry.group][entry.name] = entry
+
     # A source key names its EP, or its class.
-    sources = {s: parse_place(s.value) or s.value.strip() for s in groups[SOURCE_GROUP]}
-    providers: dict[str, list[str]] = {}
-    for entry in groups[EP_GROUP]:
-        providers.setdefault(entry.name, []).append(entry.value)
-
-    targets: set[str | None] = set()
-    records = []
-    for ep, (value, *more) in providers.items():
-        own = {ep, parse_place(value)}
-        targets |= own
-        if _list_needed(value).issubset(installed):
-            reason = f"its group {EP_GROUP} has {ep!r} more than once" if more else ""
-            keys = {source.name for source, target in sources.items() if target in own}
-            record = replace(
-                make(ep, value, reason),
-                sources=(ep, *sorted(keys - {ep})),
-                simulated=_SAID.get(simulated.get(ep, "")),
+    unowned = {
+        source: parse_place(entry.value) or entry.value
+        for source, entry in groups[SOURCE_GROUP].items()
+    }
+    for ep, entry in groups[EP_GROUP].items():
+        own = {ep, parse_place(entry.value)}
+        keys = sorted(source for source, target in unowned.items() if target in own)
+        sources = dict.fromkeys((ep, *keys))
+        for key in keys:
+            del unowned[key]
+        if _list_needed(entry.value).issubset(installed):
+            simulated = groups[SIMULATED_GROUP].get(ep)
+            yield replace(
+                make(ep, entry.value),
+                sources=tuple(sources),
+                simulated=_SAID.get(simulated.value) if simulated else None,
             )
-            records.append(record)
 
-    for source, target in sources.items():
-        if target not in targets:
-            reason = (
-                f"its group {SOURCE_GROUP} gives the source {source.name!r} to "
-                f"{source.value!r}, and its group {EP_GROUP} does not have an EP of "
-                "that name or class"
-            )
-            records.append(make(source.name, reason=reason))
-    for entry in groups[FINDER_GROUP]:
-        records += _ask_finder(entry, f"{label}:{entry.name}", where, make)
-    return records
+    for source, target in unowned.items():
+        reason = (
+            f"its group {SOURCE_GROUP} gives the source {source!r} to {target!r}, and "
+            f"its group {EP_GROUP} does not have an EP of that name or class"
+        )
+        yield make(source, reason=reason)
+    for entry in groups[FINDER_GROUP].values():
+        yield from _ask_finder(entry, f"{label}:{entry.name}", where, make)
 
 
 def _ask_finder(
@@ -249,17 +244,12 @@ def merge_entries(
         mine = earlier.record
         if key in entries or not mine.entry_point:
             continue
-        installed = [
-            r.origin
-            for r in records
-            if is_same_distribution(r.distribution, mine.distribution)
-        ]
         reason = f"{mine.origin} is not installed any more"
-        if installed:
-            reason = f"{installed[0]}, which is installed now, does not provide it"
-        entries[key] = Entry(
-            replace(mine, state=PluginState.REMOVED, reason=reason), earlier.cls
-        )
+        for record in records:
+            if is_same_distribution(record.distribution, mine.distribution):
+                reason = f"{record.origin}, which is installed now, does not provide it"
+        record = replace(mine, state=PluginState.REMOVED, reason=reason)
+        entries[key] = Entry(record, earlier.cls)
     return entries
 
 
@@ -270,46 +260,33 @@ def _merge(installed: PluginRecord, previous: Mapping[RecordKey, Entry]) -> Entr
     earlier = previous.get(installed.key)
     if earlier is not None and earlier.cls is not None:
         mine = earlier.record
-        if (installed.version, installed.entry_point) == (
-            mine.version,
-            mine.entry_point,
-        ):
+        if mine.origin == installed.origin:
             record = replace(
                 installed,
                 vendor=mine.vendor,
                 simulated=mine.simulated,
                 state=PluginState.LOADED,
             )
-            return Entry(record, earlier.cls)
-        reason = _describe_difference(mine, installed)
-        if installed.state is not PluginState.DISCOVERED:
-            reason = (
-                f"{reason}, and what is installed can't be used: {installed.reason}"
-            )
-        return Entry(
-            replace(mine, state=PluginState.RESTART_NEEDED, reason=reason), earlier.cls
-        )
+        else:
+            reason = _describe_difference(mine, installed)
+            record = replace(mine, state=PluginState.RESTART_NEEDED, reason=reason)
+        return Entry(record, earlier.cls)
+
     if installed.entry_point.partition(":")[0] in sys.modules:
         # Importing again would give the old code.
-        for other in previous.values():
-            mine = other.record
-            has_imported = other.cls is not None or (
-                mine.state is PluginState.BROKEN and mine.entry_point
-            )
+        for mine in (entry.record for entry in previous.values()):
             if (
-                has_imported
-                and is_same_distribution(installed.distribution, mine.distribution)
+                is_same_distribution(installed.distribution, mine.distribution)
                 and installed.origin != mine.origin
             ):
                 reason = f"{_describe_difference(mine, installed)}: restart it"
-                return Entry(
-                    replace(
-                        installed,
-                        version=mine.version,
-                        state=PluginState.BROKEN,
-                        reason=reason,
-                    )
+                record = replace(
+                    installed,
+                    version=mine.version,
+                    state=PluginState.BROKEN,
+                    reason=reason,
                 )
+                return Entry(record)
     return Entry(installed)
 
 

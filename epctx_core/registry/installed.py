@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.machinery import PathFinder
 from operator import attrgetter
@@ -84,53 +84,35 @@ class Distribution:
         """True if it has entry points of epctx."""
         return _GROUPS in self.read(_ENTRY_POINTS)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name by its metadata; empty if that has none."""
-        return self._fields.get("name", "")
+        return self._find_field("Name")
 
     @property
     def version(self) -> str | None:
         """Version by its metadata, None without one."""
-        return self._fields.get("version") or None
+        return self._find_field("Version") or None
 
-    @cached_property
-    def _fields(self) -> dict[str, str]:
+    def _find_field(self, field: str) -> str:
         data = self.read("METADATA") or self.read("PKG-INFO")
-        try:
-            head = data.decode().partition("\n\n")[0]
-        except UnicodeDecodeError:
-            return {}
-        lines = (line.partition(":") for line in reversed(head.splitlines()))
-        return {key.strip().lower(): text.strip() for key, _, text in lines}
+        match = re.search(rf"(?im)^{field}:(.*)$", data.decode(errors="replace"))
+        return match[1].strip() if match else ""
 
-    def read_entry_points(self) -> list[EntryPoint]:
-        """Return all entry points, in their order.
+    def read_entry_points(self) -> Iterator[EntryPoint]:
+        """Yield all entry points of epctx's groups and others, in their order.
 
-        Raises:
-            ValueError: they cannot be read.
+        What is not of the form `name = value`, or no UTF-8, gives names and values that
+        can't be used.
         """
-        try:
-            lines = self.read(_ENTRY_POINTS).decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"its {_ENTRY_POINTS} is not UTF-8") from error
-
         group = ""
-        entries = []
-        for number, line in enumerate(map(str.strip, lines), start=1):
-            if not line or line.startswith("#"):
-                continue
-            if line.startswith("[") and line.endswith("]"):
-                group = line[1:-1].strip()
-                continue
-            name, equals, value = map(str.strip, line.partition("="))
-            if not equals:
-                raise ValueError(
-                    f"line {number} of its {_ENTRY_POINTS} is not of the form name = "
-                    f"module:Class: {line!r}"
-                )
-            entries.append(EntryPoint(name, value, group, self))
-        return entries
+        for line in self.read(_ENTRY_POINTS).decode(errors="replace").splitlines():
+            text = line.strip()
+            if text.startswith("["):
+                group = text.strip("[] ")
+            elif text and not text.startswith("#"):
+                name, _, value = map(str.strip, text.partition("="))
+                yield EntryPoint(name, value, group, self)
 
 
 def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribution]:
@@ -148,17 +130,14 @@ def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribut
 
 
 def list_entries(group: str) -> list[EntryPoint]:
-    """Return the entries of a group, without those that cannot be read or have no
-    distribution's name.
-    """
-    entries = []
-    for dist in list_distributions():
-        try:
-            found = dist.read_entry_points() if dist.is_ours else []
-        except ValueError:
-            continue  # doctor and the list of plugins say so
-        entries += [entry for entry in found if entry.group == group and dist.name]
-    return entries
+    """Return the entries of a group, without those that have no distribution's name."""
+    return [
+        entry
+        for dist in list_distributions()
+        if dist.is_ours and dist.name
+        for entry in dist.read_entry_points()
+        if entry.group == group
+    ]
 
 
 def _walk(paths: Sequence[str] | None) -> Iterator[Distribution]:
@@ -170,7 +149,7 @@ def _walk(paths: Sequence[str] | None) -> Iterator[Distribution]:
         for name in sorted(_list_folder(place)):
             # pip renames what it removes, and leaves that if it is interrupted.
             if name.endswith(_INFO) and name[0] != "~":
-                reader = _make_reader(f"{place}{os.sep}{name}")
+                reader = partial(_read_file, f"{place}{os.sep}{name}")
                 yield Distribution(_get_key(name), place, reader)
     # A frozen program has a finder of its own; these look at folders and archives.
     if paths is None and any(
@@ -194,15 +173,12 @@ def _list_folder(place: str) -> list[str]:
         return []
 
 
-def _make_reader(folder: str) -> Callable[[str], bytes]:
-    def read(name: str) -> bytes:
-        try:
-            with open(f"{folder}{os.sep}{name}", "rb") as file:  # noqa: PTH123
-                return file.read()
-        except OSError:
-            return b""
-
-    return read
+def _read_file(folder: str, name: str) -> bytes:
+    try:
+        with open(f"{folder}{os.sep}{name}", "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _read_archive(place: str) -> Iterator[Distribution]:
@@ -219,11 +195,12 @@ def _read_archive(place: str) -> Iterator[Distribution]:
     except Exception:  # noqa: BLE001 - a file on sys.path may be anything
         return
     for folder in dict.fromkeys(name.partition("/")[0] for name in metadata):
+        reader = partial(_find_member, metadata, folder)
+        yield Distribution(_get_key(folder), place, reader)
 
-        def read(name: str, folder: str = folder) -> bytes:
-            return metadata.get(f"{folder}/{name}", b"")
 
-        yield Distribution(_get_key(folder), place, read)
+def _find_member(metadata: Mapping[str, bytes], folder: str, name: str) -> bytes:
+    return metadata.get(f"{folder}/{name}", b"")
 
 
 def _ask_library() -> Iterator[Distribution]:
