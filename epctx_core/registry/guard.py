@@ -8,11 +8,10 @@ import builtins
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
 from epctx_core.errors import (
@@ -259,19 +258,17 @@ def check_result_types(
 @cache
 def _resolve_types(names: tuple[str, ...]) -> tuple[type, ...]:
     """Return types by the names that the specifications use."""
+    return tuple(map(_resolve_type, names))
+
+
+def _resolve_type(name: str) -> Any:
     from epctx_core import plugin
 
-    types: list[type] = []
-    for name in names:
-        module, _, attribute = name.rpartition(".")
-        if module:
-            types.append(
-                getattr(import_module({"np": "numpy"}.get(module, module)), attribute)
-            )
-        else:
-            named = type(None) if name == "None" else getattr(plugin, name, None)
-            types.append(named or getattr(builtins, name))
-    return tuple(types)
+    if name == "None":
+        return type(None)
+    if "." in name:
+        return load_object(name.replace("np.", "numpy.").replace(".", ":"))
+    return getattr(plugin, name, None) or getattr(builtins, name)
 
 
 def plugin_error(
@@ -293,14 +290,6 @@ def plugin_error(
 
 
 _MARK = f"{PROJECT}_impl"
-_GONE = {
-    "get_kernel_registry": (
-        "Kernels are a package of their own: derive the EP from "
-        "`epctx_kernels.KernelProvider` (pip install epctx-kernels), without @hookimpl "
-        "above this method."
-    )
-}
-"""Hints by the names of hooks that were there before API 1 was released."""
 
 
 class MarkedMethod(NamedTuple):
@@ -311,24 +300,14 @@ class MarkedMethod(NamedTuple):
         hook: the name of the hook that it implements.
         static: the attribute as the class has it, unbound.
         function: the underlying function.
-        marks: the arguments of the marker that are set, but for the hook's name.
+        mark: the arguments of the marker.
     """
 
     attribute: str
     hook: str
     static: Any
     function: Callable[..., Any]
-    marks: tuple[str, ...]
-
-    @property
-    def parameters(self) -> list[inspect.Parameter]:
-        """Parameters that the core has to pass: all but `self`.
-
-        Raises:
-            ValueError, TypeError: the function has no signature.
-        """
-        parameters = list(inspect.signature(self.function).parameters.values())
-        return parameters if isinstance(self.static, staticmethod) else parameters[1:]
+    mark: Mapping[str, Any]
 
 
 def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
@@ -350,13 +329,8 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
 
         mark = _mark(static) or _mark(function)
         if mark is not None:
-            yield MarkedMethod(
-                attribute=attribute,
-                hook=mark.get("specname") or attribute,
-                static=static,
-                function=function,
-                marks=tuple(n for n, v in mark.items() if v and n != "specname"),
-            )
+            hook = mark.get("specname") or attribute
+            yield MarkedMethod(attribute, hook, static, function, mark)
 
 
 def _mark(static: object) -> dict[str, Any] | None:
@@ -375,9 +349,9 @@ Problem: TypeAlias = tuple[str, str]
 """One way in which a class breaks the contract, and what its author is to do."""
 
 
-def describe_problems(cls: object, *, name: str | None = None) -> Problem | None:
-    """Return all ways in which a class could not be used, or would harm the process, as
-    one; None for a valid class.
+def find_problem(cls: Any, name: str | None = None) -> Problem | None:
+    """Return the first reason why a class could not be used, or would harm the process;
+    None for a valid class.
 
     epctx-conformance checks the rest of the contract.
 
@@ -385,69 +359,48 @@ def describe_problems(cls: object, *, name: str | None = None) -> Problem | None
         cls: the value that a plugin or a host gave.
         name: the name of its entry point, if it has one.
     """
-    problems = list(_find_problems(cls, name))
-    if not problems:
-        return None
-    faults, hints = zip(*problems, strict=True)
-    return "; ".join(faults), " ".join(dict.fromkeys(hints))
-
-
-def _find_problems(cls: Any, name: str | None) -> Iterator[Problem]:
     if not (inspect.isclass(cls) and issubclass(cls, ExecutionProvider)):
         hint = "Derive it from ExecutionProvider; the entry point names the class."
-        yield "it is not a subclass of epctx_core.plugin.ExecutionProvider", hint
-        return
+        return "it is not a subclass of epctx_core.plugin.ExecutionProvider", hint
 
     version: object = cls.api_version
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         hint = f"Write api_version = {PLUGIN_API}, the PLUGIN_API it was written for."
-        yield f"api_version is {version!r}, not a whole number from 1", hint
-    elif version > PLUGIN_API:
+        return f"api_version is {version!r}, not a whole number from 1", hint
+    if version > PLUGIN_API:
         # It may have other hooks and rules, so nothing else would be true.
         fault = (
             f"it was written for plugin API {version}, and this epctx-core has "
             f"{PLUGIN_API}"
         )
-        yield fault, "Upgrade epctx-core, or install an older version of the plugin."
-    else:
-        yield from _find_wrong_attributes(cls, name)
-        yield from _find_wrong_hooks(cls)
+        return fault, "Upgrade epctx-core, or install an older version of the plugin."
+    return _find_wrong_attribute(cls, name) or _find_wrong_hook(cls)
 
 
-_COLLECTIONS = (tuple, list, set, frozenset)
-
-
-def _find_wrong_attributes(
+def _find_wrong_attribute(
     cls: type[ExecutionProvider], expected_name: str | None
-) -> Iterator[Problem]:
-    """Yield attributes of another type than their defaults: the core reads them without
-    a check.
-    """
-    for attribute in ExecutionProvider.__annotations__:
-        default = getattr(ExecutionProvider, attribute, "")
-        value: Any = getattr(cls, attribute, None)
-        is_single = isinstance(default, str | int)
-        types: tuple[Any, ...] = (type(default),) if is_single else _COLLECTIONS
-        if value is not default and not isinstance(value, types):
-            names = " or ".join(each.__name__ for each in types)
-            fault = f"{attribute} is {value!r:.80}, not of type {names}"
-            yield fault, f"See {attribute} in `epctx docs ep-class-attributes`."
-        elif attribute.endswith("options"):
-            for option in value:
-                if not _is_settable(option):
-                    fault = f"{attribute} holds {option!r:.160}, which is not a "
-                    hint = 'Write ProviderOption("name", int, default=…, doc="…").'
-                    yield fault + "ProviderOption that a host can set", hint
-        elif (
-            attribute == "name" or (attribute == "binary_suffix" and value)
-        ) and not EP_NAME.fullmatch(value):
-            # Both become parts of names of files.
-            fault = f"{attribute} is {value!r:.80}"
-            yield fault, "Use letters, digits, '_', '.' and '-'."
-        elif attribute == "name" and expected_name not in (None, value):
-            fault = f"its name is {value!r}, but it was found as {expected_name!r}"
-            hint = "Give the entry point the name of the class: both are the EP's."
-            yield fault, hint
+) -> Problem | None:
+    own_name = getattr(cls, "name", None)
+    # Both become parts of names of files.
+    texts = {"name": own_name, "binary_suffix": cls.binary_suffix or own_name}
+    for attribute, text in texts.items():
+        if not isinstance(text, str) or not EP_NAME.fullmatch(text):
+            hint = "Use letters, digits, '_', '.' and '-'."
+            return f"{attribute} is {text!r:.80}", hint
+    if expected_name not in (None, own_name):
+        hint = "Give the entry point the name of the class: both are the EP's."
+        return f"its name is {own_name!r}, but it was found as {expected_name!r}", hint
+
+    for attribute in ("options", "dynamic_options"):
+        options: Any = getattr(cls, attribute)
+        hint = 'Write a tuple of ProviderOption("name", int, default=…, doc="…").'
+        if not isinstance(options, tuple | list | set | frozenset):
+            return f"{attribute} is {options!r:.80}, not of type tuple or list", hint
+        for option in options:
+            if not _is_settable(option):
+                fault = f"{attribute} holds {option!r:.160}, which is not a "
+                return fault + "ProviderOption that a host can set", hint
+    return None
 
 
 def _is_settable(option: object) -> bool:
@@ -462,25 +415,21 @@ def _is_settable(option: object) -> bool:
     )
 
 
-def _find_wrong_hooks(cls: type[ExecutionProvider]) -> Iterator[Problem]:
-    """Yield hooks that are missing, unknown or implemented twice."""
-    marked = list(find_marked_methods(cls))
-    implemented = [method.hook for method in marked]
-    for method in marked:
-        if method.hook not in HOOKS:
-            fault = (
-                f"{method.attribute} is marked with @hookimpl, but there is no hook "
-                f"{method.hook!r}"
-            )
-            known = f"{suggestion(method.hook, HOOKS)} Hooks: {', '.join(HOOKS)}."
-            yield fault, _GONE.get(method.hook, known.lstrip())
-        elif implemented.count(method.hook) > 1:
-            fault = f"{method.attribute} is not the only implementation of "
-            yield fault + method.hook, "Implement each hook once."
+def _find_wrong_hook(cls: type[ExecutionProvider]) -> Problem | None:
+    """Return a hook that is missing, unknown or implemented twice."""
+    implemented = [method.hook for method in find_marked_methods(cls)]
+    for hook in implemented:
+        if hook not in HOOKS:
+            fault = f"a method is marked with @hookimpl, but there is no hook {hook!r}"
+            known = f"{suggestion(hook, HOOKS)} Hooks: {', '.join(HOOKS)}."
+            return fault, known.lstrip()
+        if implemented.count(hook) > 1:
+            return f"it implements {hook} more than once", "Implement each hook once."
     for hook, row in HOOKS.items():
         if row.needed_for == "run" and hook not in implemented:
             fault = f"the required hook {hook} is missing"
-            yield fault, f"Implement {hook}, marked with @hookimpl."
+            return fault, f"Implement {hook}, marked with @hookimpl."
+    return None
 
 
 def import_provider(
@@ -497,17 +446,19 @@ def import_provider(
     """
     try:
         cls = load_object(record.entry_point)
-        problem = describe_problems(cls, name=record.name)
+        problem = find_problem(cls, record.name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin may raise anything, SystemExit included
         broken = mark_broken(record, error, f"{record.entry_point} failed to import")
         return broken, None, error
     if problem is not None:
-        # The plugin's author reads this, too, and can follow the hints.
+        # The plugin's author reads this, too, and can follow the hint.
         reason = f"{record.entry_point} breaks the contract: {'. '.join(problem)}"
-        reason = reason.rstrip(".")
-        return replace(record, state=PluginState.BROKEN, reason=reason), None, None
+        broken = replace(
+            record, state=PluginState.BROKEN, reason=reason.removesuffix(".")
+        )
+        return broken, None, None
     loaded = replace(
         record,
         state=PluginState.LOADED,

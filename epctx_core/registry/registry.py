@@ -35,7 +35,7 @@ from epctx_core.registry.discovery import (
 )
 from epctx_core.registry.guard import (
     call_class_method,
-    describe_problems,
+    find_problem,
     import_provider,
     mark_broken,
     plugin_error,
@@ -246,10 +246,10 @@ class Registry:
             PluginError: the class breaks the contract.
             InvalidArgument: the name is taken, or `sources` is not a sequence of texts.
         """
-        if problem := describe_problems(cls):
-            faults, hint = problem
+        if problem := find_problem(cls):
+            fault, hint = problem
             raise PluginError(
-                f"{cls!r:.160} is not a valid Execution Provider: {faults}.", hint=hint
+                f"{cls!r:.160} is not a valid Execution Provider: {fault}.", hint=hint
             )
         if isinstance(sources, str) or not all(
             isinstance(s, str) and s for s in sources

@@ -49,6 +49,20 @@ def test_a_hook_set_to_none_is_a_hook_left_out():
     assert list(find_mistakes(type("Changed", (Valid,), {"shutdown": None}))) == []
 
 
+@pytest.mark.parametrize(
+    ("attributes", "fault"),
+    [
+        ({"vendor": None}, "vendor is None, not of type str"),
+        ({"binary_suffix": None}, "binary_suffix is None, not of type str"),
+        ({"simulated": "yes"}, "simulated is 'yes', not of type bool"),
+        ({"environment": "ACME_TARGET"}, "environment is 'ACME_TARGET', no tuple"),
+        ({"environment": None}, "environment is None, no tuple"),
+    ],
+)
+def test_an_attribute_of_another_type_is_named(attributes, fault):
+    assert mistake(**attributes)[0] == fault
+
+
 def test_an_option_of_another_ones_name_is_named():
     option = ProviderOption("level", int, default=1, doc="How hard to try.")
 

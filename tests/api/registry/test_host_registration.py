@@ -129,7 +129,7 @@ def test_a_class_that_breaks_the_contract_is_not_registered(packages):
 
     registry = Registry()
 
-    with pytest.raises(PluginError, match="required hook compile is missing"):
+    with pytest.raises(PluginError, match="required hook get_capability is missing"):
         registry.register(Empty)
 
     assert registry.records() == []

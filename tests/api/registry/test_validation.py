@@ -111,13 +111,6 @@ def test_a_misspelt_hook_is_named_with_the_nearest_one():
     assert "Did you mean 'load_context'?" in error.hint
 
 
-def test_the_error_for_the_hook_of_kernels_that_is_gone_says_what_to_use():
-    error = error_of(changed(get_kernel_registry=hookimpl(lambda self: None)))
-
-    assert "there is no hook 'get_kernel_registry'" in error.message
-    assert "derive the EP from `epctx_kernels.KernelProvider`" in error.hint
-
-
 @pytest.mark.parametrize(
     "options", [{"specname": "shutdwn"}, {"specname": "shutdwn", "optionalhook": True}]
 )
@@ -134,10 +127,7 @@ def test_a_hook_may_be_implemented_under_another_name_but_only_once():
     assert registered(once).usable
     with pytest.raises(PluginError) as caught:
         registered(twice)
-    assert set(caught.value.message.rstrip(".").partition(": ")[2].split("; ")) == {
-        "compile is not the only implementation of compile",
-        "release is not the only implementation of compile",
-    }
+    assert "it implements compile more than once" in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["validate_compatibility", "get_compatibility_info"])
@@ -207,7 +197,7 @@ def test_a_class_without_a_name_is_refused():
     assert "name is None" in error_of(without("name")).message
 
 
-@pytest.mark.parametrize("suffix", ["../x", "a/b", None, 3])
+@pytest.mark.parametrize("suffix", ["../x", "a/b", 3])
 def test_a_binary_suffix_that_can_not_be_part_of_a_file_name_is_refused(suffix):
     assert "binary_suffix is" in error_of(changed(binary_suffix=suffix)).message
 
@@ -252,19 +242,8 @@ def test_an_option_may_be_unset_and_a_number_whole():
     assert registered(changed(options=(option, unset))).usable
 
 
-def test_a_vendor_that_is_no_text_is_refused():
-    assert error_of(changed(vendor=None)).message.endswith(
-        ": vendor is None, not of type str."
-    )
-
-
-@pytest.mark.parametrize("names", ["ACME_TARGET", None])
-def test_an_environment_that_is_no_collection_of_names_is_refused(names):
-    assert "environment is" in error_of(changed(environment=names)).message
-
-
-def test_all_problems_are_told_at_once():
-    cls = changed(vendor=3, load_contxt=hookimpl(lambda self, nodes: []))
+def test_the_first_problem_is_told_with_what_to_do():
+    cls = changed(load_contxt=hookimpl(lambda self, nodes: []))
 
     with pytest.raises(
         PluginError, match="is not a valid Execution Provider: "
@@ -272,17 +251,13 @@ def test_all_problems_are_told_at_once():
         registered(cls)
 
     error = caught.value
-    assert error.message.count(";") == 1
-    assert "vendor is 3" in error.message
     assert "there is no hook 'load_contxt'" in error.message
     assert "Did you mean 'load_context'?" in error.hint
 
 
 def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
     packages.install("epctx-test", "Other", version="1.2", value="epctx_test:Provider")
-    packages.write_module(
-        "epctx_test", PROVIDER.format(name="Changed", body="    vendor = 3\n")
-    )
+    packages.write_module("epctx_test", PROVIDER.format(name="Changed", body=""))
     registry = Registry()
 
     with pytest.raises(PluginError) as caught:
@@ -291,7 +266,6 @@ def test_the_error_about_a_class_of_another_name_says_who_brings_it(packages):
     error = caught.value
     assert "Other (epctx-test 1.2)" in error.message
     assert "its name is 'Changed', but it was found as 'Other'" in error.message
-    assert "vendor is 3" in error.message
     assert (error.ep, error.distribution, error.version) == (
         "Other",
         "epctx-test",

@@ -7,14 +7,11 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epctx_core.errors import suggestion
 from epctx_core.ext import HOOKS, implemented_hooks
-from epctx_core.plugin import WeightlessMode
-
-if TYPE_CHECKING:
-    from epctx_core.plugin import ExecutionProvider
+from epctx_core.plugin import ExecutionProvider, WeightlessMode
 
 _ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
@@ -30,12 +27,26 @@ _ITEMS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("environment", lambda v: isinstance(v, str) and v != "", '("NAME",)'),
 )
 """Attributes of a class that are collections: name, check of an item, an example."""
+_COLLECTIONS = (tuple, list, set, frozenset)
 
 
 def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
     """Yield mistakes in a class that the registry accepts, each with a hint."""
+    for attribute in ExecutionProvider.__annotations__:
+        default = getattr(ExecutionProvider, attribute, "")
+        value = getattr(cls, attribute, None)
+        if isinstance(default, str | int) and not isinstance(value, type(default)):
+            hint = f"See {attribute} in `epctx docs ep-class-attributes`."
+            kind = type(default).__name__
+            yield f"{attribute} is {value!r:.80}, not of type {kind}", hint
+
     for attribute, is_right, example in _ITEMS:
-        for item in getattr(cls, attribute) or ():
+        items = getattr(cls, attribute)
+        default = getattr(ExecutionProvider, attribute)
+        if items is not default and not isinstance(items, _COLLECTIONS):
+            yield f"{attribute} is {items!r:.80}, no tuple", f"Write {example}."
+            continue
+        for item in items or ():
             if not is_right(item):
                 yield f"{attribute} holds {item!r:.80}", f"Write {example}."
 
@@ -67,12 +78,13 @@ def _find_unused(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
 
 def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
     name = method.attribute
-    if {"wrapper", "hookwrapper"}.intersection(method.marks):
+    marks = [mark for mark, v in method.mark.items() if v and mark != "specname"]
+    if {"wrapper", "hookwrapper"}.intersection(marks):
         hint = "An EP implements hooks and wraps none; plugins of hosts do."
         yield f"{name} is a hook wrapper", hint
         return
-    if method.marks:
-        fault = f"{name} is marked with {' and '.join(method.marks)}, without effect"
+    if marks:
+        fault = f"{name} is marked with {' and '.join(marks)}, without effect"
         yield fault, "Write @hookimpl alone: an EP's hooks are called for it alone."
 
     function = inspect.unwrap(method.function)
@@ -84,11 +96,13 @@ def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
         yield fault, "Return a list instead."
 
     try:
-        parameters = method.parameters
-    except (ValueError, TypeError) as error:
+        # Bound to any object, so without `self`.
+        signature = inspect.signature(method.static.__get__(method, type(method)))
+    except (ValueError, TypeError, AttributeError) as error:
         fault = f"the arguments of {name} can't be read: {error}"
         yield fault, "Wrap it in a Python function."
         return
+    parameters = list(signature.parameters.values())
     yield from _find_parameter_mistakes(name, method.hook, parameters)
 
 

@@ -6,6 +6,7 @@ copies.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -87,7 +88,7 @@ def observe_calls(
 def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
     names = HOOKS[hook].arguments
-    parameters = [parameter.name for parameter in method.parameters]
+    taken = inspect.signature(method.function).parameters.keys() & names.keys()
 
     def implementation(self: ExecutionProvider, *values: Any) -> Any:
         arguments = dict(zip(names, values, strict=True))
@@ -95,7 +96,7 @@ def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[...
 
         def honest(**changed: Any) -> Any:
             merged = {**arguments, **changed}
-            return original(*[merged[name] for name in parameters])
+            return original(**{name: merged[name] for name in taken})
 
         call = Call(hook=hook, instance=self, arguments=arguments)
         watch.calls.append(call)
