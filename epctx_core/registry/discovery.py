@@ -103,51 +103,36 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
 def _read_records(
     dist: Distribution, where: list[str], installed: Collection[str]
 ) -> Iterator[PluginRecord]:
-    """Yield the records of one distribution; a single broken one if it has no name.
+    """Yield the records of one distribution.
 
     Args:
         dist: the distribution.
         where: folders that its finders search.
         installed: keys of the distributions that extras may name.
     """
-    label = dist.name or dist.key
-    make = partial(_make_record, distribution=label, version=dist.version)
-    if not dist.name:
-        reason = f"its metadata in {dist.place!r} have no name, so reinstall it"
-        yield make(label, reason=reason)
-        return
-
+    make = partial(_make_record, distribution=dist.name, version=dist.version)
     groups: dict[str, dict[str, EntryPoint]] = defaultdict(dict)
     for entry in dist.read_entry_points():
         groups[entry.group][entry.name] = entry
 
     # A source key names its EP, or its class.
-    unowned = {
+    targets = {
         source: parse_place(entry.value) or entry.value
         for source, entry in groups[SOURCE_GROUP].items()
     }
     for ep, entry in groups[EP_GROUP].items():
-        own = {ep, parse_place(entry.value)}
-        keys = sorted(source for source, target in unowned.items() if target in own)
-        sources = dict.fromkeys((ep, *keys))
-        for key in keys:
-            del unowned[key]
         if _list_needed(entry.value).issubset(installed):
+            own = {ep, parse_place(entry.value)}
+            keys = {source for source, target in targets.items() if target in own}
             simulated = groups[SIMULATED_GROUP].get(ep)
             yield replace(
                 make(ep, entry.value),
-                sources=tuple(sources),
+                sources=(ep, *sorted(keys - {ep})),
                 simulated=_SAID.get(simulated.value) if simulated else None,
             )
 
-    for source, target in unowned.items():
-        reason = (
-            f"its group {SOURCE_GROUP} gives the source {source!r} to {target!r}, and "
-            f"its group {EP_GROUP} does not have an EP of that name or class"
-        )
-        yield make(source, reason=reason)
     for entry in groups[FINDER_GROUP].values():
-        yield from _ask_finder(entry, f"{label}:{entry.name}", where, make)
+        yield from _ask_finder(entry, f"{dist.name}:{entry.name}", where, make)
 
 
 def _ask_finder(

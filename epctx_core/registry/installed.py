@@ -1,8 +1,8 @@
-"""Installed distributions and their entry points, read from the folders of `sys.path`.
+"""Installed distributions and their entry points, read from the folders and archives of
+`sys.path`.
 
-Only what has a finder of its own, such as a frozen program, is asked through
-importlib_metadata: to import that library takes longer than to read the folders, and it
-keeps archives open.
+To import a library for metadata takes longer than to read the folders, and it keeps
+archives open.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from importlib import import_module
-from importlib.machinery import PathFinder
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -71,12 +70,10 @@ class Distribution:
 
     Attributes:
         key: its name in the form that package indexes compare, as its files spell it.
-        place: the folder or archive of `sys.path` that it is in.
-        read: returns the content of a file of its metadata, empty if there is none.
+            read: returns the content of a file of its metadata, empty if there is none.
     """
 
     key: str
-    place: str
     read: Callable[[str], bytes]
 
     @property
@@ -84,17 +81,18 @@ class Distribution:
         """True if it has entry points of epctx."""
         return _GROUPS in self.read(_ENTRY_POINTS)
 
-    @cached_property
+    @property
     def name(self) -> str:
-        """Name by its metadata; empty if that has none."""
-        return self._find_field("Name")
+        """Name by its metadata; its key if that has none."""
+        return self.find_field("Name") or self.key
 
     @property
     def version(self) -> str | None:
         """Version by its metadata, None without one."""
-        return self._find_field("Version") or None
+        return self.find_field("Version") or None
 
-    def _find_field(self, field: str) -> str:
+    def find_field(self, field: str) -> str:
+        """Return a field of its metadata; empty if there is none."""
         data = self.read("METADATA") or self.read("PKG-INFO")
         match = re.search(rf"(?im)^{field}:(.*)$", data.decode(errors="replace"))
         return match[1].strip() if match else ""
@@ -126,15 +124,15 @@ def list_distributions(paths: Sequence[str] | None = None) -> Iterator[Distribut
     for same in found.values():
         # An upgrade that was interrupted leaves folders without metadata. Of all
         # others, METADATA need not be read.
-        yield next((d for d in same if len(same) > 1 and d.name), same[0])
+        yield next((d for d in same if len(same) > 1 and d.find_field("Name")), same[0])
 
 
 def list_entries(group: str) -> list[EntryPoint]:
-    """Return the entries of a group, without those that have no distribution's name."""
+    """Return the entries of a group of all distributions."""
     return [
         entry
         for dist in list_distributions()
-        if dist.is_ours and dist.name
+        if dist.is_ours
         for entry in dist.read_entry_points()
         if entry.group == group
     ]
@@ -150,15 +148,7 @@ def _walk(paths: Sequence[str] | None) -> Iterator[Distribution]:
             # pip renames what it removes, and leaves that if it is interrupted.
             if name.endswith(_INFO) and name[0] != "~":
                 reader = partial(_read_file, f"{place}{os.sep}{name}")
-                yield Distribution(_get_key(name), place, reader)
-    # A frozen program has a finder of its own; these look at folders and archives.
-    if paths is None and any(
-        hasattr(finder, "find_distributions")
-        and finder is not PathFinder
-        and type(finder).__module__ != "importlib_metadata"
-        for finder in sys.meta_path
-    ):
-        yield from _ask_library()
+                yield Distribution(_get_key(name), reader)
 
 
 def _get_key(folder: str) -> str:
@@ -196,23 +186,8 @@ def _read_archive(place: str) -> Iterator[Distribution]:
         return
     for folder in dict.fromkeys(name.partition("/")[0] for name in metadata):
         reader = partial(_find_member, metadata, folder)
-        yield Distribution(_get_key(folder), place, reader)
+        yield Distribution(_get_key(folder), reader)
 
 
 def _find_member(metadata: Mapping[str, bytes], folder: str, name: str) -> bytes:
     return metadata.get(f"{folder}/{name}", b"")
-
-
-def _ask_library() -> Iterator[Distribution]:
-    from importlib_metadata import distributions
-
-    for dist in distributions():
-
-        def read(name: str, dist: Any = dist) -> bytes:
-            try:
-                return (dist.read_text(name) or "").encode()
-            except (OSError, UnicodeDecodeError):
-                return b""
-
-        name = Distribution("", "", read).name
-        yield Distribution(normalise_name(name), str(dist.locate_file("")), read)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from epctx_core.errors import InvalidArgument, PluginError, suggestion
 from epctx_core.frozen import dataclass
@@ -79,27 +78,9 @@ class Selection:
             registered: names of EPs of which the host registered a class.
         """
         allowed = [self._disable(record) for record in records]
-        rivals: dict[str, list[PluginRecord]] = {}
-        for record in allowed:
-            if record.entry_point and record.state not in _OUT:
-                rivals.setdefault(record.name, []).append(record)
         names = [*chosen, *self.preferred]
-        decisions = {
-            ep: _Decision(None, "the host registered a class of this EP name", True)
-            if ep in registered
-            else _decide(same, names)
-            for ep, same in rivals.items()
-        }
         return [
-            replace(
-                record,
-                state=PluginState.DUPLICATE,
-                reason=decision.reason,
-                passed_over=decision.by_host,
-            )
-            if record.usable
-            and (decision := decisions[record.name]).winner is not record
-            else record
+            _pass_over(record, allowed, names, registered) if record.usable else record
             for record in allowed
         ]
 
@@ -135,33 +116,44 @@ class Selection:
 _OUT = (PluginState.DISABLED, PluginState.REMOVED)
 
 
-class _Decision(NamedTuple):
-    """Decision which of several distributions provides an EP.
+def _pass_over(
+    record: PluginRecord,
+    records: Sequence[PluginRecord],
+    preferred: Iterable[str],
+    registered: Collection[str],
+) -> PluginRecord:
+    """Return a usable record, as a DUPLICATE if it does not provide its EP.
 
-    Attributes:
-        winner: its record; None if none of them does.
-        reason: why the others do not.
-        by_host: whether the host decided, so that nothing is open.
+    Args:
+        record: the record.
+        records: all.
+        preferred: `<distribution>:<EP name>` as the host and the environment chose.
+        registered: names of EPs of which the host registered a class.
     """
-
-    winner: PluginRecord | None
-    reason: str
-    by_host: bool = False
-
-
-def _decide(rivals: Sequence[PluginRecord], preferred: Iterable[str]) -> _Decision:
-    """Decide which of the records of one EP provides it."""
-    for name in preferred:
-        for record in find_by_name(name, rivals):
-            return _Decision(record, f"{record.origin} was preferred", True)
+    rivals = [
+        r
+        for r in records
+        if r.name == record.name and r.entry_point and r.state not in _OUT
+    ]
     real = [r for r in rivals if not r.simulated]
-    if len(rivals) == 1:
-        return _Decision(rivals[0], "")
-    if len(real) == 1 and real[0].simulated is not None:
+    chosen = [r for name in preferred for r in find_by_name(name, rivals)]
+    if record.name in registered:
+        reason = "the host registered a class of this EP name"
+    elif record in chosen[:1] or rivals == [record]:
+        return record
+    elif chosen:
+        reason = f"{chosen[0].origin} was preferred"
+    elif len(real) == 1 and real[0].simulated is not None:
+        if record in real:
+            return record
         reason = f"it is simulated, and {real[0].origin} is not"
-        return _Decision(real[0], reason)
-    origins = " and ".join(r.origin for r in rivals)
-    return _Decision(None, f"{origins} provide {rivals[0].name}")
+    else:
+        reason = f"{' and '.join(r.origin for r in rivals)} provide {record.name}"
+
+    is_decided = bool(chosen) or record.name in registered
+    return replace(
+        record, state=PluginState.DUPLICATE, reason=reason, passed_over=is_decided
+    )
 
 
 def matches_record(name: str, record: PluginRecord) -> bool:
@@ -216,17 +208,14 @@ def route_source(
     """
     if not source:
         return None
-    for matching in (
-        (r for r in records if r.name == source),
-        (r for r in records if source in r.sources),
+    tests: tuple[Callable[[PluginRecord], bool], ...] = (
+        lambda r: r.name == source,
+        lambda r: source in r.sources,
         # Nothing is imported before the others are tried.
-        (
-            r
-            for r in records
-            if r.resembles(source) and (r.undecided or (r.usable and accepts(r)))
-        ),
-    ):
-        tier = list(matching)
+        lambda r: r.resembles(source) and (r.undecided or (r.usable and accepts(r))),
+    )
+    for test in tests:
+        tier = [r for r in records if test(r)]
         usable = [r for r in tier if r.usable]
         if len(usable) > 1 and not ordered:
             raise plugin_error(
@@ -266,10 +255,7 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     """
     near = find_by_name(name, records)
     _, colon, short = name.rpartition(":")
-    # A record without an entry point is a complaint about metadata; it must not hide an
-    # EP of a like name.
-    named = [r for r in near if r.entry_point] or near
-    named = [r for r in named if r.name == short] or named
+    named = [r for r in near if r.name == short] or near
     eps = list(dict.fromkeys(r.name for r in named))
     if len(eps) > 1:
         raise InvalidArgument(
@@ -304,14 +290,10 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     )
 
 
-_MISSING_LIBRARY = (
-    r"\S+(?=: cannot open shared object file)|(?<=Library not loaded: )\S+"
-)
-"""Words of the loaders of Linux and macOS for a library that is not found."""
 _SUFFIX = "(?i)ExecutionProvider$"
 _HINTS = {
     PluginState.BROKEN: (
-        "Fix or reinstall {package}, or keep it out with "
+        "Fix or reinstall {package}, install what it lacks, or keep it out with "
         "EPCTX_DISABLE_PLUGINS={package}."
     ),
     PluginState.DISABLED: (
@@ -352,12 +334,6 @@ def explain_unusable(record: PluginRecord) -> tuple[str, str]:
     hint = _HINTS.get(record.state, "").format(
         package=record.distribution, ep=record.name
     )
-    library = re.search(_MISSING_LIBRARY, record.reason)
-    if library is not None:
-        hint = (
-            f"Install {library[0]}, which {record.distribution} needs, or add its "
-            "folder to the search path of libraries, such as LD_LIBRARY_PATH."
-        )
     if record.undecided:
         return f"{record.name} is ambiguous: {record.reason}", hint
     return f"{record.label} can't be used ({record.state.value}): {record.reason}", hint

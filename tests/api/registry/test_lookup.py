@@ -125,26 +125,6 @@ def test_a_broken_plugin_is_named_with_its_reason(installed):
     assert "EPCTX_DISABLE_PLUGINS=epctx-toy" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "libfoo.so.2: cannot open shared object file: No such file or directory",
-        "dlopen(toy.so, 0x2): Library not loaded: libfoo.so.2",
-    ],
-)
-def test_a_library_that_a_plugin_misses_is_in_the_remedy(installed, text):
-    installed.install("epctx-toy", "Toy", code=f"raise ImportError({text!r})")
-    registry = Registry()
-
-    with pytest.raises(PluginError) as caught:
-        registry.load(registry.resolve("toy"))
-    with pytest.raises(PluginError) as again:
-        registry.resolve("toy")
-
-    assert "Install libfoo.so.2, which epctx-toy needs" in again.value.hint
-    assert "Install libfoo.so.2, which epctx-toy needs" in caught.value.hint
-
-
 def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_it(
     packages,
 ):
