@@ -39,7 +39,6 @@ from epctx_core.registry.guard import (
     check_result,
     close_quietly,
     implemented_hooks,
-    plugin_error,
 )
 
 if TYPE_CHECKING:
@@ -267,14 +266,6 @@ class ProviderInstances:
         """
         with blame(record, "__init__", context):
             provider = cls(context)
-        if type(provider) is not cls:
-            raise plugin_error(
-                f"{record.label}: {cls.__qualname__}(context) made an object of type "
-                f"{type(provider).__name__} instead of an instance.",
-                record,
-                hook="__init__",
-                hint="Leave out __new__.",
-            )
         with blame(record, "registration"):
             # pluggy compares the arguments of hooks with the specifications.
             hooks = ProviderHooks(record, provider, self.host_plugins)
@@ -384,30 +375,29 @@ class ProviderInstances:
         with self._lock:
             waiting = self._waiting
             self._waiting = []
-        interrupt: KeyboardInterrupt | None = None
-        for ep in reversed(waiting):
-            if self.implements(ep, "shutdown"):
-                try:
-                    close_quietly(
-                        partial(self.call, ep, "shutdown"),
-                        f"shutdown of {self.record(ep).label}",
-                    )
-                except KeyboardInterrupt as error:
-                    interrupt = error
-
         if waiting:  # else another thread is shutting them down
+            self._shut_down(waiting)
+
+    def _shut_down(self, eps: Sequence[str]) -> None:
+        """Shut EPs down, the last first, each also after an interrupt of those before
+        it.
+
+        No frame keeps the interrupt, whose traceback would keep the session in a cycle.
+        """
+        if not eps:
             managers = self._managers
             self._managers = {}
             for manager in managers.values():
                 manager.close()
+            return
 
+        ep = eps[-1]
         try:
-            if interrupt is not None:
-                raise interrupt
+            if self.implements(ep, "shutdown"):
+                doing = f"shutdown of {self.record(ep).label}"
+                close_quietly(partial(self.call, ep, "shutdown"), doing)
         finally:
-            # its traceback has this frame, which would keep the session in a cycle; so
-            # does an ExitStack
-            del interrupt
+            self._shut_down(eps[:-1])
 
 
 def collect_closers(results: Iterable[CompiledPartition]) -> list[Callable[[], None]]:

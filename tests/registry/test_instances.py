@@ -285,13 +285,6 @@ def test_an_ep_can_be_added_after_its_first_attempt_failed(session, record_of, c
     assert instances.call("A", "compile", partitions=[1]) == [("A", 1)]
 
 
-def test_a_class_that_makes_something_else_is_refused(session):
-    with pytest.raises(
-        PluginError, match="made an object of type NoneType instead of an instance"
-    ):
-        session(ep("A", __new__=lambda cls, context: None))
-
-
 # -- what a call does not do to an instance
 # ----------------------------------------------------------
 
