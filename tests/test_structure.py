@@ -476,7 +476,7 @@ def test_names_of_distributions_stand_in_the_table_for_hints_alone():
     assert naming == {"epctx_core/installing.py"}
 
 
-def test_package_metadata_is_read_by_discovery_and_for_hints_alone():
+def test_the_library_for_package_metadata_is_used_for_hints_alone():
     readers = {
         shown(path)
         for path in sources()
@@ -487,7 +487,7 @@ def test_package_metadata_is_read_by_discovery_and_for_hints_alone():
         )
     }
 
-    assert readers == {"epctx_core/installing.py", "epctx_core/registry/installed.py"}
+    assert readers == {"epctx_core/installing.py"}
 
 
 def test_importing_epctx_imports_nothing_heavy():

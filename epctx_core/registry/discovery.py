@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import describe
 from epctx_core.options.choices import CPU_EP
 from epctx_core.registry.installed import (
-    OBJECT,
     Distribution,
     EntryPoint,
     list_distributions,
@@ -60,6 +59,7 @@ the EP name, its value `true` or `false`.
 """
 _SAID = {"true": True, "false": False}
 _ATTEMPTS = 5
+_PLACE = re.compile(r"[\w.]+:[\w.]+")
 EP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -116,13 +116,12 @@ def _read_records(
         groups[entry.group][entry.name] = entry
 
     # A source key names its EP, or its class.
-    targets = {
-        source: parse_place(entry.value) or entry.value
-        for source, entry in groups[SOURCE_GROUP].items()
-    }
+    targets = {source: entry.place for source, entry in groups[SOURCE_GROUP].items()}
+    known: set[str] = set()
     for ep, entry in groups[EP_GROUP].items():
+        own = {ep, entry.place}
+        known |= own
         if _list_needed(entry.value).issubset(installed):
-            own = {ep, parse_place(entry.value)}
             keys = {source for source, target in targets.items() if target in own}
             simulated = groups[SIMULATED_GROUP].get(ep)
             yield replace(
@@ -130,6 +129,14 @@ def _read_records(
                 sources=(ep, *sorted(keys - {ep})),
                 simulated=_SAID.get(simulated.value) if simulated else None,
             )
+
+    for source, target in targets.items():
+        if target not in known:
+            reason = (
+                f"its group {SOURCE_GROUP} gives the source {source!r} to {target!r}, "
+                f"and its group {EP_GROUP} does not have an EP of that name or class"
+            )
+            yield make(source, reason=reason)
 
     for entry in groups[FINDER_GROUP].values():
         yield from _ask_finder(entry, f"{dist.name}:{entry.name}", where, make)
@@ -160,8 +167,7 @@ def _list_needed(value: str) -> set[str]:
     """Return the keys of the distributions that an entry point's value names as
     extras.
     """
-    match = OBJECT.fullmatch(value)
-    named = ((match and match["extras"]) or "").split(",")
+    named = value.partition("[")[2].rstrip("] ").split(",")
     return {normalise_name(name.strip()) for name in named} - {""}
 
 
@@ -175,12 +181,12 @@ def _make_record(
     """Return the record of one EP; BROKEN for a reason, and for metadata that describe
     no usable EP.
     """
-    target = parse_place(value) or ""
+    place = parse_place(value)
     if not reason and not EP_NAME.fullmatch(name):
         reason = f"the EP name {name!r} may only have letters, digits, '_', '.' and '-'"
     elif not reason and name == CPU_EP:
         reason = f"the EP name {CPU_EP} is built in and can't be provided by a plugin"
-    elif not reason and not target:
+    elif not reason and not _PLACE.fullmatch(place):
         reason = (
             f"its entry point {name!r} has the value {value!r}, which is not of the "
             "form module:Class"
@@ -192,7 +198,7 @@ def _make_record(
         version=version,
         state=PluginState.BROKEN if reason else PluginState.DISCOVERED,
         reason=reason,
-        entry_point="" if reason else target,
+        entry_point="" if reason else place,
     )
 
 

@@ -30,7 +30,6 @@ from epctx_core.frozen import dataclass
 from epctx_core.installing import (
     ENGINE,
     PROVIDED_BY,
-    install_command,
     install_engine_command,
 )
 from epctx_core.options.table import split_names
@@ -209,21 +208,21 @@ def load_host_plugin(name: str, needed_by: str = "") -> HostPlugin:
         InvalidArgument: several packages have one of that name; or see
             `check_host_plugin`.
     """
-    needed_by = needed_by or f"the {_KIND} {name!r}"
     entry, target = import_entry(GROUP, name, _KIND, needed_by=needed_by)
     with blame_entry(entry, _KIND):
         plugin = target() if inspect.isclass(target) else target
     return check_host_plugin(plugin, name, describe_package(entry))
 
 
-def find_entry(group: str, name: str, kind: str, *, named_by: str = "") -> EntryPoint:
+def find_entry(group: str, name: str, kind: str, *, named_by: str) -> EntryPoint:
     """Return the one entry of a group that has a name.
 
     Args:
         group: the group.
         name: the entry's, or `<distribution>:<name>`.
         kind: a noun for what the group has, for messages.
-        named_by: the option or variable that has the name, for messages.
+        named_by: what has the name or needs the entry, for messages; empty for the
+            host.
 
     Raises:
         PackageMissing: no installed package has it.
@@ -236,6 +235,10 @@ def find_entry(group: str, name: str, kind: str, *, named_by: str = "") -> Entry
         if name in (entry.name, f"{entry.package.name}:{entry.name}")
     }
     if not candidates:
+        package = PROVIDED_BY.get((group, name.rpartition(":")[2]))
+        if package and group != ENGINE[0]:
+            needed_by = named_by or f"the {kind} {name!r}"
+            raise missing_package(f"the package {package}", needed_by, package)
         names = sorted({entry.name for entry in entries})
         hint = (
             "Install the package that has it. Installed are: "
@@ -243,8 +246,6 @@ def find_entry(group: str, name: str, kind: str, *, named_by: str = "") -> Entry
         )
         if (group, name) == ENGINE:
             hint = install_engine_command()
-        elif package := PROVIDED_BY.get((group, name)):
-            hint = install_command(package)
         named = f", named by {named_by}," if named_by else ""
         raise PackageMissing(
             f"the {kind} {name!r}{named} is not installed.{suggestion(name, names)}",
@@ -278,13 +279,7 @@ def import_entry(
         InvalidArgument: several packages have it.
         PluginError: it cannot be imported.
     """
-    try:
-        entry = find_entry(group, name, kind)
-    except PackageMissing as error:
-        package = PROVIDED_BY.get((group, name.rpartition(":")[2]))
-        if package is None:
-            raise
-        raise missing_package(f"the package {package}", needed_by, package) from error
+    entry = find_entry(group, name, kind, named_by=needed_by)
     with blame_entry(entry, kind):
         # For an error that names the package; it is there then.
         package = entry.package.name

@@ -327,17 +327,14 @@ def find_marked_methods(cls: type) -> Iterator[MarkedMethod]:
         if not callable(function):
             continue
 
-        mark = _mark(static) or _mark(function)
-        if mark is not None:
-            hook = mark.get("specname") or attribute
-            yield MarkedMethod(attribute, hook, static, function, mark)
-
-
-def _mark(static: object) -> dict[str, Any] | None:
-    # Not getattr(static, _MARK): an object with __getattr__, such as a logger proxy,
-    # would have any attribute.
-    mark = getattr(static, "__dict__", {}).get(_MARK)
-    return mark if isinstance(mark, dict) else None
+        for each in (static, function):
+            # Not getattr(each, _MARK): an object with __getattr__, such as a logger
+            # proxy, would have any attribute.
+            mark = getattr(each, "__dict__", {}).get(_MARK)
+            if isinstance(mark, dict):
+                hook = mark.get("specname") or attribute
+                yield MarkedMethod(attribute, hook, static, function, mark)
+                break
 
 
 def implemented_hooks(cls: type[ExecutionProvider]) -> dict[str, MarkedMethod]:

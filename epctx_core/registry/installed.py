@@ -23,10 +23,6 @@ _INFO = (".dist-info", ".egg-info")
 _ENTRY_POINTS = "entry_points.txt"
 _GROUPS = b"epctx."
 """Beginning of all groups of epctx's entry points."""
-OBJECT = re.compile(
-    r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(\[(?P<extras>.*)\]\s*)?"
-)
-"""Value of an entry point that names an object of a module."""
 
 
 class EntryPoint(NamedTuple):
@@ -38,30 +34,32 @@ class EntryPoint(NamedTuple):
     package: Distribution
 
     @property
+    def place(self) -> str:
+        """Its value without spaces and extras: `module:Class`, or a module."""
+        return parse_place(self.value)
+
+    @property
     def module(self) -> str:
         """The module that has the object, or is it."""
-        return re.split(r"[:\[]", self.value)[0].strip()
+        return self.place.partition(":")[0]
 
     def load(self) -> Any:
         """Import and return the object, or the module that is one; raise whatever the
         module raises.
         """
-        place = parse_place(self.value)
-        return load_object(place) if place else import_module(self.module)
+        return load_object(self.place)
 
 
-def parse_place(value: str) -> str | None:
-    """Return `module:Class` without spaces and extras, or None if a value is not of
-    that form.
-    """
-    match = OBJECT.fullmatch(value)
-    return f"{match['module']}:{match['attribute']}" if match else None
+def parse_place(value: str) -> str:
+    """Return the value of an entry point without spaces and extras."""
+    return re.sub(r"\[.*|\s", "", value)
 
 
 def load_object(place: str) -> Any:
     """Import and return the object in a place, as `parse_place` returns it."""
     module, _, attribute = place.partition(":")
-    return attrgetter(attribute)(import_module(module))
+    found = import_module(module)
+    return attrgetter(attribute)(found) if attribute else found
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Distribution:
 
     Attributes:
         key: its name in the form that package indexes compare, as its files spell it.
-            read: returns the content of a file of its metadata, empty if there is none.
+        read: returns the content of a file of its metadata, empty if there is none.
     """
 
     key: str

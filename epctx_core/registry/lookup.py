@@ -98,15 +98,13 @@ class Selection:
             "distribution"
             for variable, names in named.items()
             for name in names
-            if not any(matches_record(name, record) for record in records)
+            if not any(_name_any([name], record) for record in records)
         ]
 
     def _disable(self, record: PluginRecord) -> PluginRecord:
-        if any(matches_record(name, record) for name in self.disabled):
+        if _name_any(self.disabled, record):
             reason = f"{DISABLE_VARIABLE} names it"
-        elif self.only is not None and not any(
-            matches_record(name, record) for name in self.only
-        ):
+        elif self.only is not None and not _name_any(self.only, record):
             reason = f"{ONLY_VARIABLE} does not name it"
         else:
             return record
@@ -156,12 +154,13 @@ def _pass_over(
     )
 
 
-def matches_record(name: str, record: PluginRecord) -> bool:
+def _name_any(names: Iterable[str], record: PluginRecord) -> bool:
     """Return whether a name in the environment is that of an EP or of its
     distribution.
     """
-    return bool(find_by_name(name, [record])) or is_same_distribution(
-        name, record.distribution
+    return any(
+        find_by_name(name, [record]) or is_same_distribution(name, record.distribution)
+        for name in names
     )
 
 
@@ -208,14 +207,17 @@ def route_source(
     """
     if not source:
         return None
-    tests: tuple[Callable[[PluginRecord], bool], ...] = (
-        lambda r: r.name == source,
-        lambda r: source in r.sources,
+    for matching in (
+        (r for r in records if r.name == source),
+        (r for r in records if source in r.sources),
         # Nothing is imported before the others are tried.
-        lambda r: r.resembles(source) and (r.undecided or (r.usable and accepts(r))),
-    )
-    for test in tests:
-        tier = [r for r in records if test(r)]
+        (
+            r
+            for r in records
+            if r.resembles(source) and (r.undecided or (r.usable and accepts(r)))
+        ),
+    ):
+        tier = list(matching)
         usable = [r for r in tier if r.usable]
         if len(usable) > 1 and not ordered:
             raise plugin_error(
@@ -255,7 +257,10 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     """
     near = find_by_name(name, records)
     _, colon, short = name.rpartition(":")
-    named = [r for r in near if r.name == short] or near
+    # A record without an entry point is a complaint about metadata; it must not hide an
+    # EP of a like name.
+    named = [r for r in near if r.entry_point] or near
+    named = [r for r in named if r.name == short] or named
     eps = list(dict.fromkeys(r.name for r in named))
     if len(eps) > 1:
         raise InvalidArgument(
@@ -271,22 +276,15 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
         raise InvalidArgument(
             f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP
         )
-    installed = sorted(
-        {
-            r.qualified_name if colon else r.name
-            for r in records
-            if r.entry_point and r.state is not PluginState.REMOVED
-        }
-    )
-    from epctx_core.installing import describe_installation
-
+    installed = {
+        r.qualified_name if colon else r.name
+        for r in records
+        if r.state is not PluginState.REMOVED
+    }
+    known, hint = _describe_installed(name, installed | {CPU_EP})
     raise InvalidArgument(
-        "no installed plugin provides the Execution Provider "
-        f"{name!r}.{_suggest_closest(name, [CPU_EP, *installed])} Installed: "
-        f"{', '.join(installed) or 'none'}.",
-        hint=describe_installation(short)
-        or "`epctx plugins list` shows every plugin, `epctx doctor` checks why one is "
-        "not found, `epctx plugins new` creates one.",
+        f"no installed plugin provides the Execution Provider {name!r}.{known}",
+        hint=hint,
     )
 
 
@@ -310,12 +308,20 @@ _HINTS = {
 }
 
 
-def _suggest_closest(name: str, names: Sequence[str]) -> str:
-    """Suggest a name; the suffix that all EP names have in common must not make them
-    look similar.
+def _describe_installed(name: str, installed: Collection[str]) -> tuple[str, str]:
+    """Return sentences about the names that are installed, for an error about another,
+    and a hint.
     """
-    stems = [re.sub(_SUFFIX, "", known) for known in names]
-    return suggestion(re.sub(_SUFFIX, "", name), [*names, *stems])
+    from epctx_core.installing import describe_installation
+
+    # The suffix that all EP names have in common must not make them look similar.
+    stem, *stems = [re.sub(_SUFFIX, "", each) for each in (name, *installed)]
+    known = ", ".join(sorted({*installed} - {CPU_EP})) or "none"
+    hint = describe_installation(name.rpartition(":")[2]) or (
+        "`epctx plugins list` shows every plugin, `epctx doctor` checks why one is not "
+        "found, `epctx plugins new` creates one."
+    )
+    return f"{suggestion(stem, [*installed, *stems])} Installed: {known}.", hint
 
 
 def unusable_error(records: Sequence[PluginRecord]) -> PluginError:
@@ -359,8 +365,7 @@ def explain_missing(
         )
 
     near = [r for r in records if r.resembles(source)]
-    closest = [r for r in near if source in r.sources] or near
-    for record in closest:
+    for record in near:
         if record.usable:
             listed = f" ({', '.join(among)})" if among else ""
             why = (
@@ -373,20 +378,10 @@ def explain_missing(
             )
             return why, hint
 
-    if closest:
-        error = unusable_error(closest)
+    if near:
+        error = unusable_error(near)
         why = f"No EP accepts the source {source!r}: {error.message}"
         return why, error.hint or ""
-    from epctx_core.installing import describe_installation
-
-    sources = sorted({s for r in records if r.usable for s in r.sources})
-    why = (
-        "No installed plugin accepts the source "
-        f"{source!r}.{_suggest_closest(source, sources)} Sources installed: "
-        f"{', '.join(sources) or 'none'}."
-    )
-    hint = (
-        "Install the EP package that made this model; `epctx plugins list` shows the "
-        "installed ones."
-    )
-    return why, describe_installation(source) or hint
+    sources = {s for r in records if r.usable for s in r.sources}
+    known, hint = _describe_installed(source, sources)
+    return f"No installed plugin accepts the source {source!r}.{known}", hint

@@ -47,8 +47,8 @@ _USABLE_STATES = (
 
 
 RecordKey: TypeAlias = "tuple[str, str | None]"
-"""EP name and distribution, which identify a record while its state changes; None for a
-class of the host.
+"""EP name and distribution in the form that package indexes compare, which identify a
+record while its state changes; None for a class of the host.
 """
 
 
@@ -98,7 +98,7 @@ class PluginRecord:
     @property
     def key(self) -> RecordKey:
         """Identity of the record, which does not change with its state."""
-        return self.name, self.distribution
+        return self.name, self.distribution and normalise_name(self.distribution)
 
     @property
     def usable(self) -> bool:
@@ -192,22 +192,18 @@ def add_availability(
         traceback: traceback of the exception that it raised instead.
     """
     answers = {**record.availability, purpose: answer}
-    if record.state is PluginState.RESTART_NEEDED:
-        return replace(record, availability=answers, traceback=traceback)
     lacking: dict[str, list[str]] = {}
-    for asked, availability in answers.items():
-        if not availability.available:
-            lacking.setdefault(availability.reason or "no reason given", []).append(
-                asked.value
-            )
-    return replace(
-        record,
-        reason="; ".join(
-            f"not available for {' and '.join(p)}: {why}" for why, p in lacking.items()
-        ),
-        availability=answers,
-        traceback=traceback,
+    for asked, each in answers.items():
+        if not each.available:
+            purposes = lacking.setdefault(each.reason or "no reason given", [])
+            purposes.append(asked.value)
+    reason = "; ".join(
+        f"not available for {' and '.join(purposes)}: {why}"
+        for why, purposes in lacking.items()
     )
+    if record.state is PluginState.RESTART_NEEDED:
+        reason = record.reason
+    return replace(record, reason=reason, availability=answers, traceback=traceback)
 
 
 def sort_key(record: PluginRecord) -> tuple[str, str]:
@@ -221,11 +217,7 @@ def is_same_distribution(one: str | None, other: str | None) -> bool:
     """Return whether two spellings name one distribution: case, dots, dashes and
     underscores don't matter.
     """
-    return (
-        one is not None
-        and other is not None
-        and normalise_name(one) == normalise_name(other)
-    )
+    return normalise_name(one or "") == normalise_name(other or "")
 
 
 def normalise_name(distribution: str) -> str:

@@ -216,7 +216,7 @@ class Registry:
         """
         with self._lock():
             kept = tuple(h for h in self._host_plugins if h.plugin is not plugin)
-            if len(kept) == len(self._host_plugins):
+            if kept == self._host_plugins:
                 raise InvalidArgument(
                     f"no host plugin {type(plugin).__qualname__} is registered."
                 )
@@ -270,16 +270,11 @@ class Registry:
                     and record.finder is None
                     and (record.usable or record.state is PluginState.DUPLICATE)
                 ):
-                    hint = f"Call unregister({cls.name!r}) first."
-                    if record.distribution is not None:
-                        hint = (
-                            f"Set EPCTX_DISABLE_PLUGINS={record.distribution} to use "
-                            "your own class."
-                        )
                     raise InvalidArgument(
                         f"the EP name {cls.name} is taken: {record.origin}.",
                         ep=cls.name,
-                        hint=hint,
+                        hint=f"Call unregister({cls.name!r}) first, or set "
+                        f"EPCTX_DISABLE_PLUGINS={cls.name} if a package provides it.",
                     )
             self._selected = None
             self._registered[cls.name] = Entry(make_record(cls, sources), cls)
@@ -297,10 +292,7 @@ class Registry:
                     f"no class of the EP name {name!r} was "
                     f"registered.{suggestion(name, self._registered)}",
                     ep=name,
-                    hint=(
-                        "To disable plugins of installed packages, set "
-                        "EPCTX_DISABLE_PLUGINS."
-                    ),
+                    hint="EPCTX_DISABLE_PLUGINS disables plugins of packages.",
                 )
             self._selected = None
             del self._registered[name]
@@ -365,18 +357,13 @@ class Registry:
             "Pass a folder made by `pip install --target`, or a wheel; install a "
             "project with `pip install -e`."
         )
-        if not os.path.exists(location):  # noqa: PTH110 - False for a text that is not a path
-            raise NoSuchFile(
-                f"there is no folder or wheel {location!r}.", path=location, hint=hint
-            )
         invalidate_caches()
         added = discover([location])
         if not added:
-            raise InvalidArgument(
-                f"{location!r} provides no Execution Provider.",
-                path=location,
-                hint=hint,
-            )
+            exists = os.path.exists(location)  # noqa: PTH110 - False for a text that is not a path
+            problem = "provides no Execution Provider" if exists else "does not exist"
+            error = InvalidArgument if exists else NoSuchFile
+            raise error(f"{location!r} {problem}.", path=location, hint=hint)
 
         with self._lock():
             self._selected = None
@@ -387,11 +374,7 @@ class Registry:
             self._is_stale = True
             view = self._select()
 
-        return [
-            r
-            for r in view.values()
-            if any(find_by_name(f.qualified_name, [r]) for f in added)
-        ]
+        return [view[record.key] for record in added if record.key in view]
 
     def prefer(self, ep: str, *, distribution: str) -> None:
         """Choose the distribution of an EP that several provide; has precedence over
@@ -561,15 +544,14 @@ class Registry:
                 record, cls, "availability", purpose
             )
         except EpctxError as error:
-            raised = mark_broken(
-                record, error.__cause__ or error, "its availability failed"
-            )
+            cause = error.__cause__ or error
+            failed = mark_broken(record, cause, "its availability failed")
             # Users of a record put its label before the reason, and a full stop after.
-            reason = raised.reason.splitlines()[0].replace(f"{record.label} ", "")
-            failed = Availability(False, reason=reason.rstrip("."))
+            reason = failed.reason.splitlines()[0].replace(f"{record.label} ", "")
+            answer = Availability(False, reason=reason.rstrip("."))
             self._change(
                 record,
-                lambda now: add_availability(now, purpose, failed, raised.traceback),
+                lambda now: add_availability(now, purpose, answer, failed.traceback),
             )
             raise
         self._change(record, lambda now: add_availability(now, purpose, answer))

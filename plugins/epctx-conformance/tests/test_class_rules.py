@@ -55,6 +55,10 @@ def test_a_hook_set_to_none_is_a_hook_left_out():
         ({"vendor": None}, "vendor is None, not of type str"),
         ({"binary_suffix": None}, "binary_suffix is None, not of type str"),
         ({"simulated": "yes"}, "simulated is 'yes', not of type bool"),
+        (
+            {"needs_verified_payloads": "sometimes"},
+            "needs_verified_payloads is 'sometimes', not of type bool",
+        ),
         ({"environment": "ACME_TARGET"}, "environment is 'ACME_TARGET', no tuple"),
         ({"environment": None}, "environment is None, no tuple"),
     ],

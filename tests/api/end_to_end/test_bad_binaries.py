@@ -117,7 +117,7 @@ def test_an_unknown_source_says_which_sources_are_installed(pair):
 
     with refused(
         NotImplementedByProvider,
-        "Sources installed: .*QNN",
+        "Installed: .*QNN",
         folder=pair.folder,
         node=node,
     ):
@@ -128,7 +128,7 @@ def test_a_source_that_is_not_installed_says_which_package_would_bring_it(pair):
     bare = epctx.Registry(entry_points=False)
 
     with refused(
-        NotImplementedByProvider, "No installed plugin accepts.*Sources installed: none"
+        NotImplementedByProvider, "No installed plugin accepts.*Installed: none"
     ) as caught:
         epctx.InferenceSession(pair.model, registry=bare)
 

@@ -548,17 +548,3 @@ def test_a_verification_does_not_give_it_one_whose_digests_are_wrong(make):
 
     assert [finding.code for finding in report.findings] == ["digest-mismatch"]
     assert (Fragile.loads, Fragile.looks) == ([], [])
-
-
-# --- the declaration ------------------------------------------------------------------
-
-
-def test_the_declaration_is_true_or_false():
-    class Undecided(Fragile):
-        name = "UndecidedExecutionProvider"
-        needs_verified_payloads = "sometimes"
-
-    with pytest.raises(
-        PluginError, match="needs_verified_payloads is 'sometimes', not of type bool"
-    ):
-        registry_of(Undecided)

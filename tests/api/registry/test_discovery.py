@@ -184,6 +184,7 @@ def test_an_entry_of_the_path_that_is_not_a_path_disturbs_no_plugin(packages):
             "[epctx.execution_providers]\nCPUExecutionProvider = bad:Provider\n",
             "is built in",
         ),
+        ("[epctx.ep_sources]\nBad = bad:Provider\n", "does not have"),
     ],
 )
 def test_wrong_metadata_is_a_broken_record_and_disturbs_no_other_distribution(
@@ -243,6 +244,25 @@ def test_undecodable_entry_points_of_a_package_that_has_no_ep_are_none_of_our_bu
     assert Registry().records() == []
 
 
+def test_a_complaint_about_a_source_key_does_not_hide_the_ep_of_that_name(packages):
+    packages.write_metadata("epctx-bad", "[epctx.ep_sources]\nGood = bad:Provider\n")
+    packages.install("epctx-good", "GoodExecutionProvider")
+    registry = Registry()
+
+    assert registry.resolve("Good").distribution == "epctx-good"
+
+
+def test_a_complaint_does_not_make_an_ep_of_the_same_name_a_duplicate(packages):
+    packages.write_metadata("epctx-bad", "[epctx.ep_sources]\nGood = bad:Provider\n")
+    packages.install("epctx-good", "Good")
+
+    good = next(
+        record for record in Registry().records() if record.distribution == "epctx-good"
+    )
+
+    assert good.state is PluginState.DISCOVERED
+
+
 def test_spaces_in_an_entry_point_do_not_matter(packages):
     packages.write_metadata(
         "epctx-a",
@@ -272,6 +292,21 @@ def test_a_source_key_names_its_ep_by_class_or_by_name(packages):
 
     assert first.sources == ("A", "Old", "Older")
     assert second.sources == ("B", "Other")
+
+
+def test_a_source_key_of_nobody_says_what_the_package_lacks(packages):
+    packages.write_metadata(
+        "epctx-a",
+        "[epctx.execution_providers]\nA = epctx_a:A\n[epctx.ep_sources]\nOld = B\n",
+    )
+
+    _, broken = Registry().records()
+
+    assert broken.state is PluginState.BROKEN
+    assert broken.reason == (
+        "its group epctx.ep_sources gives the source 'Old' to 'B', and its group "
+        "epctx.execution_providers does not have an EP of that name or class"
+    )
 
 
 def test_refresh_finds_what_was_installed_since_and_marks_what_is_gone_as_removed(

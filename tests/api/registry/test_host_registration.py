@@ -95,7 +95,7 @@ def test_a_name_of_an_installed_ep_is_taken_unless_that_is_disabled(
     registry.refresh()
     registry.register(Other)
 
-    assert "EPCTX_DISABLE_PLUGINS=epctx-a" in caught.value.hint
+    assert "EPCTX_DISABLE_PLUGINS=AExecutionProvider" in caught.value.hint
     assert registry.load(registry.resolve("A")) is Other
 
 

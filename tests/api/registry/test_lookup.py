@@ -134,7 +134,7 @@ def test_a_missing_source_is_explained_by_what_is_installed_and_who_would_bring_
 
     assert why == (
         "No installed plugin accepts the source 'VitisAIExecutionProvider'. "
-        "Sources installed: Toy."
+        "Installed: Toy."
     )
     assert "epctx-sim-vitisai provides a simulated one" in hint
 

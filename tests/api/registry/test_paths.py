@@ -100,7 +100,7 @@ def test_a_path_that_python_searches_anyway_needs_no_call(packages, tmp_path):
 
 
 def test_nothing_at_the_path_is_no_such_file(packages, tmp_path):
-    with pytest.raises(NoSuchFile, match="no folder or wheel") as caught:
+    with pytest.raises(NoSuchFile, match="does not exist") as caught:
         Registry().add_path(tmp_path / "gone.whl")
 
     assert caught.value.path == str(tmp_path / "gone.whl")

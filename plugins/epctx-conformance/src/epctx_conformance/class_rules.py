@@ -78,7 +78,11 @@ def _find_unused(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
 
 def _find_method_mistakes(method: Any) -> Iterator[tuple[str, str]]:
     name = method.attribute
-    marks = [mark for mark, v in method.mark.items() if v and mark != "specname"]
+    marks = [
+        argument
+        for argument, value in method.mark.items()
+        if value and argument != "specname"
+    ]
     if {"wrapper", "hookwrapper"}.intersection(marks):
         hint = "An EP implements hooks and wraps none; plugins of hosts do."
         yield f"{name} is a hook wrapper", hint

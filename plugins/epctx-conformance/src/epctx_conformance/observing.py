@@ -88,7 +88,9 @@ def observe_calls(
 def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[..., Any]:
     """Return an implementation with the hook's whole signature around the EP's own."""
     names = HOOKS[hook].arguments
-    taken = inspect.signature(method.function).parameters.keys() & names.keys()
+    taken = [
+        name for name in inspect.signature(method.function).parameters if name in names
+    ]
 
     def implementation(self: ExecutionProvider, *values: Any) -> Any:
         arguments = dict(zip(names, values, strict=True))
@@ -96,7 +98,7 @@ def _wrap(hook: str, method: Any, watch: Watch, act: Act | None) -> Callable[...
 
         def honest(**changed: Any) -> Any:
             merged = {**arguments, **changed}
-            return original(**{name: merged[name] for name in taken})
+            return original(*[merged[name] for name in taken])
 
         call = Call(hook=hook, instance=self, arguments=arguments)
         watch.calls.append(call)
