@@ -192,6 +192,16 @@ def test_a_second_compile_is_refused_until_the_model_of_the_first_is_gone(
     assert is_right(found)
 
 
+def test_a_compile_over_another_says_that_its_model_is_to_be_removed(special):
+    refusal = special["over"]["compiler"]["refusal"]
+
+    # By the session's option onnxruntime itself refuses, and says the same.
+    assert "remove the EP context model" in special["over"]["session"]["refusal"]
+    assert "'m_qnn.bin'" in refusal
+    assert "Remove the model that the file belongs to" in refusal
+    assert "share group" not in refusal, "which onnxruntime has no place for"
+
+
 def test_models_in_one_folder_have_their_own_payloads(special):
     found = special["beside"]
 

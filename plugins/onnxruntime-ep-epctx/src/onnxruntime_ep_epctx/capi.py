@@ -66,7 +66,6 @@ _OF_API = {
     "Node_GetName": 349,
     "Node_GetOperatorType": 350,
     "Node_GetDomain": 351,
-    "Node_GetSinceVersion": 352,
     "Node_GetNumInputs": 353,
     "Node_GetInputs": 354,
     "Node_GetNumOutputs": 355,
@@ -134,14 +133,11 @@ class Onnxruntime:
     def __init__(self, api: Address) -> None:
         self.api = api
         self._functions: dict[str, Callable[..., Any]] = {}
-        self._tables = (
-            (_OF_API, api),
-            (_OF_EP_API, self._make(api, _OF_API["GetEpApi"], "GetEpApi")()),
-            (
-                _OF_MODEL_EDITOR,
-                self._make(api, _OF_API["GetModelEditorApi"], "GetModelEditorApi")(),
-            ),
-        )
+        self._tables = [(_OF_API, api)]
+        self._tables += [
+            (_OF_EP_API, self.call("GetEpApi")),
+            (_OF_MODEL_EDITOR, self.call("GetModelEditorApi")),
+        ]
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function by its name; addresses, sizes and enumerators are integers.

@@ -19,7 +19,7 @@ from epctx_core import (
     OrtExternalInitializerInfo,
     SessionOptions,
 )
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.plugin.protos import (
     GraphProto,
     ModelProto,
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 MANIFEST_ATTRIBUTE = "epctx_manifest"
 MANIFEST = "epctx.manifest"
 """Key of the manifest in a model's metadata."""
+_IN_THE_WAY = (
+    "onnxruntime writes the model after its binaries, so both cannot be replaced at "
+    "once. Remove the model that the file belongs to, choose another output path, or "
+    "embed payloads (ep.context_embed_mode=1)."
+)
+"""Hint for a binary of an older compile."""
 
 
 def find_context_nodes(
@@ -200,7 +206,12 @@ def export(
     if not embeds:
         compiler.set_ep_context_binary_information(path.parent, path.name)
     model = ModelProto()
-    model.ParseFromString(compiler.compile_to_bytes())
+    try:
+        model.ParseFromString(compiler.compile_to_bytes())
+    except Fail as error:
+        if error.path and Path(error.path).is_file():
+            error.hint = _IN_THE_WAY
+        raise
     return model
 
 

@@ -493,24 +493,19 @@ def _set_dynamic_options(
     bridge.objects[key].call_hook("set_dynamic_options", options=options)
 
 
-def _start_run(
+def _call_run_hook(
+    hook: str,
     ort: Onnxruntime,
     key: int,
     options: Address,
     *_: int,
 ) -> None:
     tag = ort.get_text("RunOptionsGetRunTag", options)
-    bridge.objects[key].call_hook("on_run_start", tag=tag)
+    bridge.objects[key].call_hook(hook, tag=tag)
 
 
-def _end_run(
-    ort: Onnxruntime,
-    key: int,
-    options: Address,
-    *_: int,
-) -> None:
-    tag = ort.get_text("RunOptionsGetRunTag", options)
-    bridge.objects[key].call_hook("on_run_end", tag=tag)
+_start_run = partial(_call_run_hook, "on_run_start")
+_end_run = partial(_call_run_hook, "on_run_end")
 
 
 def _describe_compatibility(
