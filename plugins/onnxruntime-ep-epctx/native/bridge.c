@@ -111,7 +111,7 @@ static Object *make_object(size_t size, int64_t key, Api api)
 
 /* -- runs ------------------------------------------------------------------------- */
 
-/* A tensor as tensors.py reads it. */
+/* A tensor as runs.py reads it. */
 typedef struct {
     void *data;
     int64_t type; /* ONNX's element type; 0 for an optional input that is left out */
@@ -123,41 +123,53 @@ typedef struct {
  * and its outputs are made before Python is entered. */
 typedef struct {
     Object object;
+    bool is_static; /* whether shapes are proven; only then is there what follows the counts */
     size_t input_count;
     size_t output_count;
-    size_t *input_bytes;      /* of each input, or NULL */
-    size_t *ranks;            /* of each output, or NULL */
-    int64_t *lengths;         /* of all outputs, one after the other */
+    size_t *input_bytes; /* of each input */
+    size_t *ranks;       /* of each output */
+    int64_t *lengths;    /* of all outputs, one after the other */
 } Kernel;
 
 #define FEW 16 /* tensors that a run has on its stack */
+
+static Status find_input(const Kernel *kernel, void *context, size_t index, void **value, void **data)
+{
+    Api api = kernel->object.api;
+    Status status = CALL(api, API_KernelContext_GetInput, Status, void *, size_t, void **)(context, index, value);
+
+    *data = NULL;
+    if (!status && *value)
+        status = CALL(api, API_GetTensorMutableData, Status, void *, void **)(*value, data);
+    return status;
+}
+
+/* What was proven is not asked for again, but no memory is read beyond its end. */
+static Status find_static_input(const Kernel *kernel, void *context, size_t index, void **data)
+{
+    Api api = kernel->object.api;
+    void *value = NULL;
+    size_t bytes = 0;
+    Status status = find_input(kernel, context, index, &value, data);
+
+    if (!status && value)
+        status = CALL(api, API_GetTensorSizeInBytes, Status, void *, size_t *)(value, &bytes);
+    if (!status && bytes != kernel->input_bytes[index])
+        status = make_status(api, CODE_INVALID_ARGUMENT, "epctx: an input has another size than the model declares.");
+    return status;
+}
 
 static Status read_tensor(const Kernel *kernel, void *context, size_t index, Tensor *tensor)
 {
     Api api = kernel->object.api;
     void *value = NULL, *info = NULL;
     int type = 0;
-    size_t rank = 0, bytes = 0;
-    Status status;
+    size_t rank = 0;
+    Status status = find_input(kernel, context, index, &value, &tensor->data);
 
-    tensor->data = NULL;
     tensor->type = 0;
-    status = CALL(api, API_KernelContext_GetInput, Status, void *, size_t, void **)(context, index, &value);
     if (status || !value)
         return status;
-    status = CALL(api, API_GetTensorMutableData, Status, void *, void **)(value, &tensor->data);
-    if (status)
-        return status;
-
-    if (kernel->input_bytes) {
-        /* What was proven is not asked for again, but no memory is read beyond its end. */
-        status = CALL(api, API_GetTensorSizeInBytes, Status, void *, size_t *)(value, &bytes);
-        if (!status && bytes != kernel->input_bytes[index])
-            status = make_status(api, CODE_INVALID_ARGUMENT,
-                                 "epctx: an input has another size than the model declares.");
-        return status;
-    }
-
     status = CALL(api, API_GetTensorTypeAndShape, Status, void *, void **)(value, &info);
     if (status)
         return status;
@@ -179,7 +191,7 @@ static Status make_outputs(const Kernel *kernel, void *context, void **outputs)
     Api api = kernel->object.api;
     const int64_t *lengths = kernel->lengths;
 
-    for (size_t i = 0; kernel->ranks && i < kernel->output_count; i++) {
+    for (size_t i = 0; i < kernel->output_count; i++) {
         void *value = NULL;
         Status status = CALL(api, API_KernelContext_GetOutput, Status, void *, size_t, const int64_t *,
                              size_t, void **)(context, i, lengths, kernel->ranks[i], &value);
@@ -206,29 +218,26 @@ static void kernel_release_state(Kernel *kernel, void *state)
 
 static Status kernel_run(Kernel *kernel, void *state, void *context)
 {
-    Tensor few_inputs[FEW], *inputs = few_inputs;
-    void *few_outputs[FEW], **outputs = few_outputs;
+    Tensor few[FEW];
+    size_t tensors = kernel->is_static ? 0 : kernel->input_count;
+    size_t places = kernel->is_static ? kernel->input_count + kernel->output_count : 0;
+    size_t size = tensors * sizeof *few + places * sizeof(void *);
+    void *memory = size > sizeof few ? malloc(size) : few;
+    void **addresses = memory;
     Status status = NULL;
 
     (void)state;
-    if (kernel->input_count > FEW)
-        inputs = malloc(kernel->input_count * sizeof *inputs);
-    if (kernel->output_count > FEW)
-        outputs = malloc(kernel->output_count * sizeof *outputs);
-    if (!inputs || !outputs)
-        status = make_status(kernel->object.api, CODE_FAIL, "epctx: out of memory.");
-
+    if (!memory)
+        return make_status(kernel->object.api, CODE_FAIL, "epctx: out of memory.");
     for (size_t i = 0; !status && i < kernel->input_count; i++)
-        status = read_tensor(kernel, context, i, &inputs[i]);
+        status = kernel->is_static ? find_static_input(kernel, context, i, &addresses[i])
+                                   : read_tensor(kernel, context, i, (Tensor *)memory + i);
+    if (!status && kernel->is_static)
+        status = make_outputs(kernel, context, addresses + kernel->input_count);
     if (!status)
-        status = make_outputs(kernel, context, outputs);
-    if (!status)
-        status = enter(RUN, &kernel->object, (Word)context, (Word)inputs, (Word)outputs, 0, 0);
-
-    if (inputs != few_inputs)
-        free(inputs);
-    if (outputs != few_outputs)
-        free(outputs);
+        status = enter(RUN, &kernel->object, (Word)context, (Word)memory, 0, 0, 0);
+    if (memory != few)
+        free(memory);
     return status;
 }
 
@@ -458,26 +467,27 @@ static void *copy(const void *data, size_t size)
     return made ? memcpy(made, data, size) : NULL;
 }
 
-/* `input_bytes` and `ranks` are NULL where shapes are not proven. */
-EXPORT Kernel *epctx_make_kernel(int64_t key, Api api, size_t input_count, const size_t *input_bytes,
-                                 size_t output_count, const size_t *ranks, const int64_t *lengths)
+/* `input_bytes`, `ranks` and `lengths` are empty where shapes are not proven. */
+EXPORT Kernel *epctx_make_kernel(int64_t key, Api api, int is_static, size_t input_count,
+                                 const size_t *input_bytes, size_t output_count, const size_t *ranks,
+                                 const int64_t *lengths)
 {
     Kernel *kernel = (Kernel *)make_object(sizeof *kernel, key, api);
     size_t length_count = 0;
 
     if (!kernel)
         return NULL;
+    kernel->is_static = is_static;
     kernel->input_count = input_count;
     kernel->output_count = output_count;
-    if (input_bytes)
-        kernel->input_bytes = copy(input_bytes, input_count * sizeof *input_bytes);
-    if (ranks) {
+    if (is_static) {
         for (size_t i = 0; i < output_count; i++)
             length_count += ranks[i];
+        kernel->input_bytes = copy(input_bytes, input_count * sizeof *input_bytes);
         kernel->ranks = copy(ranks, output_count * sizeof *ranks);
         kernel->lengths = copy(lengths, length_count * sizeof *lengths);
     }
-    if ((input_bytes && !kernel->input_bytes) || (ranks && !(kernel->ranks && kernel->lengths))) {
+    if (is_static && !(kernel->input_bytes && kernel->ranks && kernel->lengths)) {
         free_kernel(kernel);
         return NULL;
     }

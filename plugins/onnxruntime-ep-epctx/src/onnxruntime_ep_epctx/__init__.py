@@ -85,8 +85,7 @@ def register(names: Iterable[str] | None = None) -> list[str]:
 
     path = get_library_path()
     if names is None:
-        loaded = load_records(list_records())
-        eps = [record.name for record, _ in loaded]
+        eps = [record.name for record, _ in load_records(list_records())]
     else:
         eps = [default_registry.resolve(name).name for name in names]
     registered = {

@@ -47,6 +47,7 @@ _OF_API = {
     "GetEpApi": 317,
     "GetTensorSizeInBytes": 318,
     "ValueInfo_GetInitializerValue": 326,
+    "ValueInfo_GetExternalInitializerInfo": 327,
     "ValueInfo_IsConstantInitializer": 331,
     "ValueInfo_IsFromOuterScope": 332,
     "Graph_GetName": 333,
@@ -79,6 +80,9 @@ _OF_API = {
     "OpAttr_GetName": 364,
     "Node_GetNumSubgraphs": 365,
     "Node_GetSubgraphs": 366,
+    "ReleaseExternalInitializerInfo": 369,
+    "ExternalInitializerInfo_GetFilePath": 370,
+    "ExternalInitializerInfo_GetFileOffset": 371,
     "GetSessionOptionsConfigEntries": 379,
     "Graph_GetModelMetadata": 387,
     "TensorTypeAndShape_HasShape": 390,
@@ -100,6 +104,8 @@ _RESULTS: dict[str, Any] = {
     "GetErrorCode": ctypes.c_int,
     "GetErrorMessage": ctypes.c_char_p,
     "GetEpApi": ctypes.c_void_p,
+    "ExternalInitializerInfo_GetFilePath": ctypes.c_char_p,
+    "ExternalInitializerInfo_GetFileOffset": ctypes.c_int64,
     "TensorTypeAndShape_HasShape": ctypes.c_bool,
     "GetModelEditorApi": ctypes.c_void_p,
     "CreateKeyValuePairs": None,
@@ -259,9 +265,8 @@ def read_texts(address: Address, count: int) -> list[str]:
 
 def store_addresses(place: Address, addresses: Sequence[Address]) -> None:
     """Store addresses in an array of C's."""
-    array = (ctypes.c_void_p * len(addresses)).from_address(place)
-    for index, address in enumerate(addresses):
-        array[index] = address
+    array = (ctypes.c_void_p * len(addresses))(*addresses)
+    ctypes.memmove(place, array, ctypes.sizeof(array))
 
 
 def read_addresses(address: Address, count: int) -> list[Address]:

@@ -24,17 +24,14 @@ from epctx_core.plugin.protos import (
     GraphProto,
     ModelProto,
     NodeProto,
-    ValueInfoProto,
-    make_tensor_type_proto,
 )
+from onnxruntime_ep_epctx.graph import MANIFEST
 
 if TYPE_CHECKING:
     from epctx_core.plugin import ExecutionProvider
     from onnxruntime_ep_epctx.graph import FusedNode, GraphCopy
 
 MANIFEST_ATTRIBUTE = "epctx_manifest"
-MANIFEST = "epctx.manifest"
-"""Key of the manifest in a model's metadata."""
 _IN_THE_WAY = (
     "onnxruntime writes the model after its binaries, so both cannot be replaced at "
     "once. Remove the model that the file belongs to, choose another output path, or "
@@ -158,9 +155,6 @@ def keep_context_nodes(
     model.opset_import.extend(copy.model.opset_import)
     kept = model.graph
     types = {v.name: v for v in (*graph.value_info, *graph.input, *graph.output)}
-    for weight in graph.initializer:
-        declared = make_tensor_type_proto(weight.data_type, list(weight.dims))
-        types.setdefault(weight.name, ValueInfoProto(name=weight.name, type=declared))
 
     for index in indices:
         node = kept.node.add()
@@ -174,7 +168,7 @@ def keep_context_nodes(
     manifest = _find_manifest((graph.node[index] for index in indices), copy.model)
     if manifest:
         model.metadata_props.add(key=MANIFEST, value=manifest)
-    return replace(copy, model=model, weights={})
+    return replace(copy, model=model, data=model.SerializeToString())
 
 
 def export(
@@ -193,11 +187,12 @@ def export(
     path = Path(entries.get("ep.context_file_path") or default)
     # A model from bytes has no folder, and of subgraphs onnxruntime writes no EPContext
     # nodes: a file would be nobody's.
-    embeds = entries.get("ep.context_embed_mode") == "1"
-    embeds = embeds or not path.name or copy.is_subgraph
+    embeds = (
+        entries.get("ep.context_embed_mode") == "1" or not path.name or copy.is_subgraph
+    )
     compiler = ModelCompiler(
         options,
-        copy.model.SerializeToString(),
+        copy.data,
         embed_compiled_data_into_model=embeds,
         graph_optimization_level=GraphOptimizationLevel.ORT_DISABLE_ALL,
         # onnxruntime has the others, and writes them.
@@ -205,9 +200,8 @@ def export(
     )
     if not embeds:
         compiler.set_ep_context_binary_information(path.parent, path.name)
-    model = ModelProto()
     try:
-        model.ParseFromString(compiler.compile_to_bytes())
+        model: ModelProto = ModelProto.FromString(compiler.compile_to_bytes())
     except Fail as error:
         if error.path and Path(error.path).is_file():
             error.hint = _IN_THE_WAY

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,14 +21,15 @@ from epctx_core.plugin.protos import (
     TensorProto,
     TypeProto,
     ValueInfoProto,
-    tensor_dtype_to_np_dtype,
 )
 
 if TYPE_CHECKING:
     from onnxruntime_ep_epctx.capi import Address, Onnxruntime
 
-_COPIED_BYTES = 1024
-"""Bytes of a weight up to which it is copied into the model: inference reads those."""
+MANIFEST = "epctx.manifest"
+"""Key of the manifest in a model's metadata."""
+_SMALL_BYTES = 1024
+"""Bytes of a weight up to which it is read with the nodes."""
 _IR_VERSION = 13
 """Newest version of ONNX's format that onnx 1.23 checks; graphs need no newer one."""
 
@@ -51,17 +55,20 @@ class GraphCopy:
     """Graph of onnxruntime as a model.
 
     Attributes:
-        model: its nodes are in the graph's order.
+        model: its nodes are in the graph's order; without large initializers.
         nodes: the addresses of the nodes, in that order.
-        weights: large initializers by name.
+        data: the serialised model, with the only copy of these: onnxruntime frees or
+            moves its own after the call in which the graph was read.
         path: the model's file; empty for one from bytes.
+        folder: of the files with initializers; None if there are none.
         is_subgraph: whether the graph is a subgraph of a node.
     """
 
     model: ModelProto
     nodes: list[Address]
-    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+    data: bytes = b""
     path: str = ""
+    folder: Path | None = None
     is_subgraph: bool = False
 
 
@@ -81,14 +88,16 @@ class FusedNode(NamedTuple):
 def read_graph(
     ort: Onnxruntime,
     address: Address,
+    folder: str | None = None,
     *,
     encloses: bool = False,
 ) -> GraphCopy:
-    """Return a graph that onnxruntime passes to an EP.
+    """Return a graph that onnxruntime passes to an EP, with its manifest.
 
     Args:
         ort: the onnxruntime.
         address: the graph.
+        folder: the host's for files with initializers; None for the model's.
         encloses: True for the If, Loop or Scan around a subgraph, as a graph of that
             node alone.
 
@@ -96,24 +105,30 @@ def read_graph(
         StatusError: a function of onnxruntime failed.
     """
     parent = ort.get("Graph_GetParentNode", address)
-    reader = _Reader(ort, is_subgraph=bool(parent))
+    path = ort.get_text("Graph_GetModelPath", address)
+    place = Path(path).parent if folder is None else Path(folder)
+    reader = _Reader(ort, place, is_subgraph=bool(parent))
     graph = reader.read_alone(parent) if encloses else reader.read(address)
     graph.input.extend(reader.captured.values())
-    graph.initializer.extend(reader.constants.values())
+    graph.MergeFrom(reader.constants)
     version = ort.get_number("Graph_GetOnnxIRVersion", address)
     model = ModelProto(ir_version=min(version, _IR_VERSION), graph=graph)
-    for domain, number in _list_opsets(ort, address).items():
+    opsets = _list_opsets(ort, address)
+    for domain in reader.domains:
+        # A partition that an EP has compiled already is a node of a domain of its own.
+        opsets.setdefault(domain, 1)
+    for domain, number in opsets.items():
         model.opset_import.add(domain=domain, version=number)
-
-    # A partition that an EP has compiled already is a node of a domain of its own.
-    known = {each.domain for each in model.opset_import}
-    for domain in reader.domains - known:
-        model.opset_import.add(domain=domain, version=1)
+    if manifest := read_metadata(ort, address, MANIFEST):
+        model.metadata_props.add(key=MANIFEST, value=manifest)
+    # Pieces of a message that follow each other are merged when they are decoded.
+    reader.data.write(model.SerializeToString())
     return GraphCopy(
         model=model,
         nodes=reader.nodes,
-        weights=reader.weights,
-        path=ort.get_text("Graph_GetModelPath", address),
+        data=reader.data.getvalue(),
+        path=path,
+        folder=reader.folder,
         is_subgraph=bool(parent),
     )
 
@@ -123,17 +138,10 @@ def read_fused_node(
     address: Address,
 ) -> FusedNode:
     """Return the node that represents a claim."""
-    values = {
-        members: [
-            _get_name(ort, value)
-            for value in ort.list_members("Node", members, address)
-        ]
-        for members in ("Inputs", "Outputs")
-    }
     return FusedNode(
         name=ort.get_text("Node_GetName", address),
-        inputs=values["Inputs"],
-        outputs=values["Outputs"],
+        inputs=_list_names(ort, address, "Inputs"),
+        outputs=_list_names(ort, address, "Outputs"),
     )
 
 
@@ -157,6 +165,14 @@ def read_metadata(
             ort.call("AllocatorFree", allocator, text)
     finally:
         ort.call("ReleaseModelMetadata", metadata)
+
+
+def _list_names(
+    ort: Onnxruntime,
+    node: Address,
+    members: str,
+) -> list[str]:
+    return [_get_name(ort, value) for value in ort.list_members("Node", members, node)]
 
 
 def _get_name(
@@ -185,24 +201,28 @@ class _Reader:
 
     Attributes:
         nodes: addresses of the nodes of the graph itself.
-        weights: see `GraphCopy`.
+        data, folder: see `GraphCopy`.
         captured: values of the scopes around a subgraph that it reads, by name.
-        constants: those of them that are constant initializers.
+        constants: those of them that are constant initializers, as a part of a graph.
         domains: those of all nodes.
     """
 
     def __init__(
         self,
         ort: Onnxruntime,
+        place: Path,
         *,
         is_subgraph: bool,
     ) -> None:
         self.ort = ort
         self.nodes: list[Address] = []
-        self.weights: dict[str, np.ndarray] = {}
+        self.data = io.BytesIO()
+        self.folder: Path | None = None
         self.captured: dict[str, ValueInfoProto] = {}
         self.domains: set[str] = set()
-        self.constants: dict[str, TensorProto] = {}
+        self.constants = GraphProto()
+        self._constants: set[str] = set()
+        self._place = place
         self._is_subgraph = is_subgraph
 
     def read(
@@ -220,14 +240,11 @@ class _Reader:
             graph.node.append(self._read_node(node, values))
             if not is_inner:
                 self.nodes.append(node)
-            if self._is_subgraph and not is_inner:
-                self._note_captured(node)
+                if self._is_subgraph:
+                    self._note_captured(node)
 
         for value in ort.list_members("Graph", "Initializers", address):
-            tensor = ort.get("ValueInfo_GetInitializerValue", value)
-            if tensor:
-                weight = self._read_tensor(tensor, _get_name(ort, value), is_inner)
-                graph.initializer.append(weight)
+            self._read_initializer(value, graph, is_copied=is_inner)
 
         graph.input.extend(self._read_values("Inputs", address))
         graph.output.extend(self._read_values("Outputs", address))
@@ -255,19 +272,16 @@ class _Reader:
         """
         for members in ("Inputs", "ImplicitInputs"):
             for value in filter(None, self.ort.list_members("Node", members, node)):
-                fact = "ValueInfo_IsFromOuterScope"
-                if not (is_alone or self.ort.get_number(fact, value)):
+                if not is_alone and not self.ort.get_number(
+                    "ValueInfo_IsFromOuterScope", value
+                ):
                     continue
                 read = self._read_value(value)
-                tensor = None
-                if self.ort.get_number("ValueInfo_IsConstantInitializer", value):
-                    tensor = self.ort.get("ValueInfo_GetInitializerValue", value)
-                if tensor:
-                    self.constants[read.name] = self._read_tensor(
-                        tensor, read.name, is_copied=False
-                    )
-                else:
+                if not self.ort.get_number("ValueInfo_IsConstantInitializer", value):
                     self.captured[read.name] = read
+                elif read.name not in self._constants:
+                    self._constants.add(read.name)
+                    self._read_initializer(value, self.constants)
 
     def _read_values(
         self,
@@ -323,8 +337,7 @@ class _Reader:
             domain=ort.get_text("Node_GetDomain", address),
         )
         self.domains.add(node.domain)
-        for value in ort.list_members("Node", "Inputs", address):
-            node.input.append(_get_name(ort, value))
+        node.input.extend(_list_names(ort, address, "Inputs"))
         for value in ort.list_members("Node", "Outputs", address):
             name = _get_name(ort, value)
             node.output.append(name)
@@ -354,7 +367,7 @@ class _Reader:
         ort = self.ort
         kind = ort.get_number("OpAttr_GetType", address)
         found = AttributeProto(name=ort.get_text("OpAttr_GetName", address))
-        if kind not in range(_INT, _STRINGS + 1):
+        if kind not in ATTRIBUTE_TYPES:
             yield from self._read_tensor_attribute(address, found)
             return
 
@@ -411,19 +424,82 @@ class _Reader:
             return
         try:
             found.type = AttributeProto.TENSOR
-            found.t.CopyFrom(self._read_tensor(tensor, "", is_copied=True))
+            read, data = self._read_tensor(tensor, "")
+            found.t.CopyFrom(read)
+            if data:
+                found.t.raw_data = bytes(data)
         finally:
             self.ort.call("ReleaseValue", tensor)
         yield found
+
+    def _read_initializer(
+        self,
+        value: Address,
+        graph: GraphProto,
+        *,
+        is_copied: bool = False,
+    ) -> None:
+        """Read an initializer.
+
+        Args:
+            value: the initializer.
+            graph: gets it, or the type of one that is in `data`.
+            is_copied: whether it is a part of the graph, large or not.
+        """
+        ort = self.ort
+        declared = self._read_value(value)
+        graph.value_info.append(declared)
+        # The declared type of one that an input may replace need not be its own.
+        is_constant = ort.get_number("ValueInfo_IsConstantInitializer", value)
+        if is_constant and not is_copied and (file := self._find_file(value)):
+            read = declared.type.tensor_type
+            tensor = graph.initializer.add(
+                name=declared.name,
+                data_type=read.elem_type,
+                dims=[dim.dim_value for dim in read.shape.dim],
+                data_location=TensorProto.EXTERNAL,
+            )
+            for key, text in zip(("location", "offset"), file, strict=True):
+                tensor.external_data.add(key=key, value=text)
+            return
+
+        address = ort.get("ValueInfo_GetInitializerValue", value)
+        tensor, data = self._read_tensor(address, declared.name)
+        piece = ModelProto()
+        is_large = not is_copied and len(data) > _SMALL_BYTES
+        target = piece.graph if is_large else graph
+        target.initializer.append(tensor)
+        if data:
+            target.initializer[-1].raw_data = bytes(data)
+        if is_large:
+            self.data.write(piece.SerializeToString())
+
+    def _find_file(self, value: Address) -> tuple[str, ...]:
+        """Return the file of an initializer and the offset in it; nothing if it is in
+        none, or in one that does not lie where epctx may open it.
+        """
+        ort = self.ort
+        info = ort.get("ValueInfo_GetExternalInitializerInfo", value)
+        if not info:
+            return ()
+        location = ort.call("ExternalInitializerInfo_GetFilePath", info)
+        offset = ort.call("ExternalInitializerInfo_GetFileOffset", info)
+        ort.call("ReleaseExternalInitializerInfo", info)
+
+        # A link may lead elsewhere, such as to the store of a cache of models.
+        path = (self._place / os.fsdecode(location)).resolve()
+        self.folder = self.folder or path.parent
+        if path.parent != self.folder:
+            return ()
+        return path.name, str(offset)
 
     def _read_tensor(
         self,
         address: Address,
         name: str,
-        is_copied: bool,
-    ) -> TensorProto:
-        """Return a tensor; the data of a large one stay where they are unless it is to
-        be copied.
+    ) -> tuple[TensorProto, Any]:
+        """Return a tensor without its data, and these, over onnxruntime's memory; the
+        tensor has texts itself.
         """
         ort = self.ort
         info = ort.get("GetTensorTypeAndShape", address)
@@ -435,21 +511,11 @@ class _Reader:
         tensor = TensorProto(name=name, data_type=read.elem_type, dims=lengths)
         if read.elem_type == TensorProto.STRING:
             tensor.string_data.extend(self._read_strings(address, math.prod(lengths)))
-            return tensor
+            return tensor, b""
 
         size = ort.get_number("GetTensorSizeInBytes", address)
         start = ort.get("GetTensorMutableData", address) if size else None
-        dtype = tensor_dtype_to_np_dtype(read.elem_type)
-        # Of some types several elements share a byte, which no array has.
-        is_array = size == math.prod(lengths) * dtype.itemsize
-        if is_array and not is_copied and size > _COPIED_BYTES:
-            # onnxruntime frees or moves it when the graph was read.
-            self.weights[name] = view_memory(start, dtype, lengths).copy()
-            tensor.data_location = TensorProto.EXTERNAL
-            tensor.external_data.add(key="location", value="memory")
-        else:
-            tensor.raw_data = ctypes.string_at(start or 0, size) if size else b""
-        return tensor
+        return tensor, (ctypes.c_ubyte * size).from_address(start) if start else b""
 
     def _read_strings(
         self,
@@ -474,4 +540,4 @@ def view_memory(
     if not size or not address:
         return np.empty(shape, dtype)
     memory = (ctypes.c_ubyte * size).from_address(address)
-    return np.frombuffer(memoryview(memory), dtype).reshape(shape)
+    return np.ndarray(shape, dtype, memoryview(memory))

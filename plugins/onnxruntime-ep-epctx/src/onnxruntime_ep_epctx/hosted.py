@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from epctx_core import SessionOptions, default_registry
@@ -25,9 +26,8 @@ from epctx_core.ext import (
     prepare_claimed,
 )
 from epctx_core.plugin import EnginePolicy, Purpose, TensorType
-from epctx_core.plugin.protos import ELEMENT_TYPES
+from epctx_core.plugin.protos import ELEMENT_TYPES, ModelProto
 from onnxruntime_ep_epctx.contexts import (
-    MANIFEST,
     check_folder,
     export,
     find_context_nodes,
@@ -41,7 +41,7 @@ from onnxruntime_ep_epctx.graph import (
     read_graph,
     read_metadata,
 )
-from onnxruntime_ep_epctx.runs import Kernel, Step
+from onnxruntime_ep_epctx.runs import Kernel
 
 if TYPE_CHECKING:
     from epctx_core import PluginRecord
@@ -64,9 +64,22 @@ _OF_HOST = (
     "ep.context_model_external_initializers_file_name",
 )
 """Options that onnxruntime carries out itself, or that go to `export`."""
-_BOUNDARY = frozenset(
-    f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)
-) | {"bool", "double", "float", "bfloat16"}
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_BOUNDARY = {
+    "bfloat16",
+    "bool",
+    "double",
+    "float",
+    "float16",
+    "int16",
+    "int32",
+    "int64",
+    "int8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "uint8",
+}
 """Element types that a partition takes and gives; others stay inside, or on the CPU."""
 
 
@@ -111,7 +124,7 @@ class HostedEp:
         self._is_load = False
         self._info_key = f"ep_compatibility_info.{self.name}"
         self._stated_info = ""
-        self._copy: GraphCopy | None = None
+        self._copy = GraphCopy(model=ModelProto(), nodes=[])
         self._work: Any = None
         self.fail_runs: Callable[[], object] = bool
         self.context_nodes: Sequence[NodeProto] = ()
@@ -138,11 +151,9 @@ class HostedEp:
         try:
             copy = self._copy = self._read(ort, graph)
             nodes = copy.nodes
-            if manifest := read_metadata(ort, graph, MANIFEST):
-                copy.model.metadata_props.add(key=MANIFEST, value=manifest)
             claims = list(self._find_claims(copy))
             if claims and copy.is_subgraph and not self._is_load:
-                around = read_graph(ort, graph, encloses=True)
+                around = self._read(ort, graph, encloses=True)
                 claims = claims if self._takes_inside(around) else []
             self._claims_any |= bool(claims)
             self._check_strict(copy)
@@ -168,7 +179,7 @@ class HostedEp:
         nodes = [read_fused_node(ort, node) for node in fused]
         copy = self._copy
         self.context_nodes = ()
-        if self._exports and copy is not None and not self._is_load:
+        if self._exports and not self._is_load:
             model = export(copy, self._make_options(copy), self._entries)
             self.context_nodes = name_nodes(model, nodes)
             metadata = {each.key: each.value for each in model.metadata_props}
@@ -178,7 +189,7 @@ class HostedEp:
             self._work.close()
             compiled = GraphCopy(model=model, nodes=[])
             self._work = self._assign(keep_context_nodes(compiled), Purpose.LOAD)
-        elif self._exports and copy is not None:
+        elif self._exports:
             self.context_nodes = name_nodes(copy.model, nodes)
             target = self._entries.get("ep.context_file_path", "")
             check_folder(self.context_nodes, copy.path, target)
@@ -218,11 +229,18 @@ class HostedEp:
     # -- stages
     # ---------------------------------------------------------------------------------
 
-    def _read(self, ort: Onnxruntime, graph: Address) -> GraphCopy:
+    def _read(
+        self,
+        ort: Onnxruntime,
+        graph: Address,
+        *,
+        encloses: bool = False,
+    ) -> GraphCopy:
         # onnxruntime's Python API does not ask before it loads.
         self._stated_info = read_metadata(ort, graph, self._info_key)
         try:
-            return read_graph(ort, graph)
+            folder = self._entries.get(_FOLDER)
+            return read_graph(ort, graph, folder, encloses=encloses)
         except UnicodeError as error:
             raise InvalidGraph(
                 f"a name in the model is not UTF-8: {error}.",
@@ -257,8 +275,7 @@ class HostedEp:
             values = (*partition.inputs, *partition.outputs)
             # Those in subgraphs are claimed when onnxruntime asks about these.
             if partition.graph is graph and all(map(_can_cross, values)):
-                nodes = [places[max(node.outputs)] for node in partition.nodes]
-                yield nodes
+                yield [places[max(node.outputs)] for node in partition.nodes]
 
     def _takes_inside(self, enclosing: GraphCopy) -> bool:
         """Return whether the EP takes nodes inside an If, Loop or Scan: one that takes
@@ -296,17 +313,15 @@ class HostedEp:
         for key, value in self._entries.items():
             if key in SESSION_OPTIONS and key.startswith("ep.") and key not in _OF_HOST:
                 options.add_session_config_entry(key, value)
-        for name, weight in copy.weights.items():
-            options.add_initializer(name, weight)
+        if copy.folder:
+            options.add_session_config_entry(_FOLDER, str(copy.folder))
         return options
 
     def _assign(self, copy: GraphCopy, purpose: Purpose) -> Any:
         """Have an instance of the EP say what it takes."""
         options = self._make_options(copy)
         requested = [(self._requested, self._options)]
-        request = Request.from_options(
-            copy.model.SerializeToString(), options, default_registry, requested
-        )
+        request = Request.from_options(copy.data, options, default_registry, requested)
         self._open.append(request)
         chosen = choose(request, purpose)
         opened = chosen.open()
@@ -325,22 +340,20 @@ class HostedEp:
         steps = prepare_claimed(work, self._find_folder(), None, lambda: None)
         self._compiled.append(work)
         types: Callable[[str], TensorType] = work.model.graph.types.get
-        by_output = {
+        by_output: dict[str, Any] = {
             output: step
             for step in steps.get(work.model.graph, {}).values()
             for output in step.outputs
         }
-        kernels = []
-        for node in nodes:
-            step = by_output[node.outputs[0]]
-            kernel = Kernel(
-                Step(step.run, step.inputs, step.outputs, step.label),
+        return [
+            Kernel(
+                by_output[node.outputs[0]],
                 given=node.inputs,
                 wanted=node.outputs,
                 types=types,
             )
-            kernels.append(kernel)
-        return kernels
+            for node in nodes
+        ]
 
     def _find_folder(self) -> ModelFolder | None:
         """Return the folder of context binaries.
@@ -349,7 +362,7 @@ class HostedEp:
             InvalidArgument: the model has none and names files.
         """
         option = self._entries.get("ep.context_file_path", "")
-        path = Path(self._copy.path if self._copy else "")
+        path = Path(self._copy.path)
         if option:
             # A folder is written with a separator at its end.
             named = Path(option)
@@ -417,7 +430,7 @@ def _make_idle_kernel(ep: str, node: FusedNode) -> Kernel:
         raise RuntimeException(f"{ep} compiled {node.name!r} and has not loaded it.")
 
     unknown = TensorType(None, None)
-    step = Step(run, node.inputs, node.outputs, ep)
+    step = SimpleNamespace(run=run, inputs=node.inputs, outputs=node.outputs, label=ep)
     return Kernel(
         step,
         given=node.inputs,

@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import itertools
 import logging
+import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -221,12 +222,12 @@ def _make_factories(
 ) -> None:
     name = ctypes.string_at(registration).decode(errors="replace")
     factories = []
-    for record, cls in load_records(_select(name)):
+    for record, cls in load_records(_select(name))[:most]:
         factory = _Factory(record, cls)
         factory.make(ort)
         factories.append(factory.address)
-    store_addresses(made, factories[:most])
-    ctypes.c_size_t.from_address(count).value = min(len(factories), most)
+    store_addresses(made, factories)
+    ctypes.c_size_t.from_address(count).value = len(factories)
 
 
 class _Factory:
@@ -409,17 +410,23 @@ def _compile(
 
 def _make_kernel(ort: Onnxruntime, kernel: Kernel) -> Address:
     """Return the struct of a kernel, which onnxruntime releases."""
-    sizes, lengths = kernel.input_bytes, kernel.output_lengths
-    ranks = None if lengths is None else [len(each) for each in lengths]
-    flat = [length for each in lengths or () for length in each]
+    inputs, outputs = kernel.inputs, kernel.outputs
+    sizes: list[int] = []
+    lengths: list[int] = []
+    ranks: list[int] = []
+    if kernel.is_static:
+        sizes = [math.prod(each.shape) * each.dtype.itemsize for each in inputs]
+        lengths = [length for each in outputs for length in each.shape]
+        ranks = [len(each.shape) for each in outputs]
     address: Address = bridge.library.epctx_make_kernel(
         ctypes.c_int64(bridge.put(kernel)),
         ctypes.c_void_p(ort.api),
-        ctypes.c_size_t(kernel.input_count),
-        None if sizes is None else (ctypes.c_size_t * len(sizes))(*sizes),
-        ctypes.c_size_t(kernel.output_count),
-        None if ranks is None else (ctypes.c_size_t * len(ranks))(*ranks),
-        (ctypes.c_int64 * len(flat))(*flat),
+        kernel.is_static,
+        ctypes.c_size_t(len(inputs)),
+        (ctypes.c_size_t * len(sizes))(*sizes),
+        ctypes.c_size_t(len(outputs)),
+        (ctypes.c_size_t * len(ranks))(*ranks),
+        (ctypes.c_int64 * len(lengths))(*lengths),
     )
     return address
 
@@ -428,7 +435,7 @@ def _make_node(ort: Onnxruntime, node: NodeProto) -> Address:
     """Return an EPContext node, which onnxruntime owns."""
     attributes = [_make_attribute(ort, each) for each in node.attribute]
     inputs, outputs = make_texts(node.input), make_texts(node.output)
-    made: Address = ort.get(
+    address: Address = ort.get(
         "CreateNode",
         node.op_type.encode(),
         node.domain.encode(),
@@ -441,7 +448,7 @@ def _make_node(ort: Onnxruntime, node: NodeProto) -> Address:
         (ctypes.c_void_p * len(attributes))(*attributes),
         len(attributes),
     )
-    return made
+    return address
 
 
 def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
@@ -464,8 +471,8 @@ def _make_attribute(ort: Onnxruntime, attribute: AttributeProto) -> Address:
 def _run(
     key: int,
     context: Address,
-    inputs: Address,
-    outputs: Address,
+    memory: Address,
+    _c: int,
     _d: int,
     _e: int,
     api: Address,
@@ -474,7 +481,7 @@ def _run(
     # Without `_guard`, whose detours would be a third of the way to a small kernel.
     status = 0
     try:
-        bridge.objects[key].run(api, context, inputs, outputs)
+        bridge.objects[key].run(api, context, memory)
     except BaseException as error:  # noqa: BLE001 - nothing may leave into C
         status = _fail(api, error, in_run=True)
     ctypes.c_size_t.from_address(place).value = status
@@ -521,7 +528,7 @@ def _describe_compatibility(
     ctypes.c_char_p.from_address(made).value = hosted.kept_text
 
 
-_HOOKS: tuple[Callable[..., Any], ...] = (
+_HOOKS: tuple[Any, ...] = (
     _make_factories,
     _list_devices,
     _make_ep,

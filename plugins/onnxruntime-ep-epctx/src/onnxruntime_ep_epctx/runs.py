@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,38 +24,7 @@ _LENGTHS = 3
 _WORDS = _LENGTHS + _MOST_DIMENSIONS
 """Words of the struct of a tensor in bridge.c."""
 _MOST_VIEWS = 64
-"""Views of addresses that are kept: onnxruntime uses the same memory again."""
-
-
-class _TensorFacts(NamedTuple):
-    """Element type and lengths of a tensor, which are known before a run or not."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    is_known: bool
-
-    @classmethod
-    def of(cls, declared: TensorType) -> _TensorFacts:
-        """Return those of a value; lengths that are not proven count for nothing."""
-        is_known = bool(declared.is_static and declared.is_proven and declared.dtype)
-        shape = declared.shape if is_known else ()
-        dtype = declared.dtype or np.dtype(object)
-        return cls(dtype, cast("tuple[int, ...]", shape), is_known)
-
-
-class Step(NamedTuple):
-    """Partition as its EP runs it.
-
-    Attributes:
-        run: the EP's.
-        inputs, outputs: names in the partition's order.
-        label: the EP and its distribution, for messages.
-    """
-
-    run: Callable[[Sequence[Any], Any], Sequence[Any]]
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    label: str
+"""Runs whose views are kept: onnxruntime uses the same memory again."""
 
 
 class Kernel:
@@ -66,15 +34,20 @@ class Kernel:
     they are matched by name.
 
     Args:
-        step: the partition.
+        step: the partition as its EP runs it: `run`, the names of `inputs` and
+            `outputs` in its order, and a `label` for messages.
         given: names of the fused node's inputs, in onnxruntime's order.
         wanted: those of its outputs.
-        types: types of values, as far as they are proven.
+        types: types of values.
+
+    Attributes:
+        inputs, outputs: types in onnxruntime's order.
+        is_static: whether all of them are proven: shapes are known before a run.
     """
 
     def __init__(
         self,
-        step: Step,
+        step: Any,
         *,
         given: Sequence[str],
         wanted: Sequence[str],
@@ -83,80 +56,76 @@ class Kernel:
         self._run = step.run
         self._label = step.label
         self._input_order = [given.index(name) if name else -1 for name in step.inputs]
-        self._output_order = [step.outputs.index(name) for name in wanted]
 
-        # Known before a run, or not.
-        self._inputs = [_TensorFacts.of(types(name)) for name in given]
-        self._outputs = [_TensorFacts.of(types(name)) for name in wanted]
-        self.input_count = len(given)
-        self.output_count = len(wanted)
-        self._result_count = len(step.outputs)
-        self.has_static_inputs = all(each.is_known for each in self._inputs)
-        self.has_static_outputs = all(each.is_known for each in self._outputs)
-        self._input_words = ctypes.c_int64 * (_WORDS * len(given))
-        self._output_words = ctypes.c_int64 * len(wanted)
-        self._views: dict[tuple[int, Address], np.ndarray] = {}
-
-    @property
-    def input_bytes(self) -> list[int] | None:
-        """Bytes of each input; None if some are not known before a run."""
-        if not self.has_static_inputs:
-            return None
-        return [math.prod(each.shape) * each.dtype.itemsize for each in self._inputs]
-
-    @property
-    def output_lengths(self) -> list[tuple[int, ...]] | None:
-        """Lengths of each output; None if some are not known before a run."""
-        if not self.has_static_outputs:
-            return None
-        return [each.shape for each in self._outputs]
+        # onnxruntime may want fewer than the partition gives.
+        self._output_order = [
+            len(given) + wanted.index(name) if name in wanted else -1
+            for name in step.outputs
+        ]
+        self.inputs: list[Any] = [types(name) for name in given]
+        self.outputs: list[Any] = [types(name) for name in wanted]
+        self._types = [*self.inputs, *self.outputs]
+        # Lengths that are not proven count for nothing.
+        self.is_static = all(
+            each.is_static and each.is_proven and each.dtype for each in self._types
+        )
+        self._places = ctypes.c_size_t * len(self._types)
+        self._bytes = ctypes.sizeof(self._places)
+        self._words = ctypes.c_int64 * (_WORDS * len(given))
+        self._views: dict[bytes, tuple[list[Any], list[Any]]] = {}
 
     def run(
         self,
         api: Address,
         context: Address,
-        inputs: Address,
-        outputs: Address,
+        memory: Address,
     ) -> None:
         """Run the partition.
 
         Args:
             api: `OrtApi` of the onnxruntime that calls.
             context: of the run, which makes outputs.
-            inputs: tensors as bridge.c has them.
-            outputs: addresses of the outputs, if their shapes are known.
+            memory: if shapes are known, the addresses of all inputs and then of all
+                outputs; else the inputs as bridge.c has them.
 
         Raises:
             RuntimeException: the EP failed, or gave another type or shape than it
                 should.
         """
-        arrays = [*self._read_inputs(inputs), None]
-        ordered = [arrays[i] for i in self._input_order]
-        if not self.has_static_outputs:
-            results = self._run_step(ordered, None)
-            ort = find_onnxruntime(api)
-            for index, position in enumerate(self._output_order):
-                result = results[position]
-                target = self._make_output(ort, context, index, result)
-                np.copyto(target, result, casting="no")
+        if not self.is_static:
+            self._run_open(api, context, memory)
             return
 
-        targets = self._view_outputs(outputs)
-        # onnxruntime may want fewer than the partition gives.
-        given: list[Any] = [None] * self._result_count
-        for index, position in enumerate(self._output_order):
-            given[position] = targets[index]
-        results = self._run_step(ordered, given)
-        for index, position in enumerate(self._output_order):
+        # One key for all addresses: no object is made for memory that was seen before.
+        key = ctypes.string_at(memory, self._bytes)
+        inputs, outputs = self._views.get(key) or self._view(key)
+        results = self._run_step([*inputs], [*outputs])
+        for target, result in zip(outputs, results, strict=True):
             # Most EPs write where they are told to.
-            if results[position] is not targets[index]:
-                np.copyto(targets[index], results[position], casting="no")
+            if target is not result and target is not None:
+                np.copyto(target, result, casting="no")
+
+    def _run_open(
+        self,
+        api: Address,
+        context: Address,
+        memory: Address,
+    ) -> None:
+        """Run with the shapes that the inputs have now, and make outputs like the
+        results.
+        """
+        arrays = [*self._read_inputs(memory), None]
+        results = self._run_step([arrays[i] for i in self._input_order], None)
+        ort = find_onnxruntime(api)
+        for index, result in zip(self._output_order, results, strict=True):
+            if index >= 0:
+                self._make_output(ort, context, index - len(self.inputs), result)
 
     def _run_step(
         self,
         inputs: list[Any],
         outputs: list[Any] | None,
-    ) -> Sequence[Any]:
+    ) -> Any:
         try:
             return self._run(inputs, outputs)
         except (EpctxError, KeyboardInterrupt):
@@ -166,55 +135,40 @@ class Kernel:
                 f"{self._label} failed in run: {type(error).__name__}: {error}."
             ) from error
 
-    def _read_inputs(self, address: Address) -> list[Any]:
-        words = self._input_words.from_address(address)
-        arrays: list[Any] = []
-        if self.has_static_inputs:
-            for index, each in enumerate(self._inputs):
-                place = words[index * _WORDS]
-                arrays.append(self._view(index, place, each))
-            return arrays
-
+    def _read_inputs(self, memory: Address) -> Iterator[Any]:
+        words = self._words.from_address(memory)
         for start in range(0, len(words), _WORDS):
             element = words[start + _TYPE]
             if not element:
-                arrays.append(None)
+                yield None
                 continue
             first = start + _LENGTHS
             shape = words[first : first + words[start + _RANK]]
             dtype = tensor_dtype_to_np_dtype(element)
             array = view_memory(words[start], dtype, shape)
             array.flags.writeable = False
-            arrays.append(array)
-        return arrays
+            yield array
 
-    def _view_outputs(self, address: Address) -> list[np.ndarray]:
-        places = self._output_words.from_address(address)
-        arrays = []
-        for index, each in enumerate(self._outputs):
-            # Numbered after the inputs.
-            number = self.input_count + index
-            arrays.append(self._view(number, places[index], each))
-        return arrays
-
-    def _view(
-        self,
-        index: int,
-        address: Address,
-        facts: _TensorFacts,
-    ) -> np.ndarray:
-        """Return the view of a tensor; of memory that was seen before, the one that was
-        made then.
+    def _view(self, key: bytes) -> tuple[list[Any], list[Any]]:
+        """Return and keep the views of all inputs and outputs, in the partition's
+        order.
         """
-        found = self._views.get((index, address))
-        if found is None:
-            found = view_memory(address, facts.dtype, facts.shape)
-            if index < self.input_count:
-                found.flags.writeable = False
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            self._views[index, address] = found
-        return found
+        places = self._places.from_buffer_copy(key)
+        arrays: list[Any] = [
+            view_memory(place, each.dtype, each.shape)
+            for place, each in zip(places, self._types, strict=True)
+        ]
+        for array in arrays[: len(self.inputs)]:
+            array.flags.writeable = False
+        arrays.append(None)
+        if len(self._views) >= _MOST_VIEWS:
+            self._views.clear()
+        views = (
+            [arrays[i] for i in self._input_order],
+            [arrays[i] for i in self._output_order],
+        )
+        self._views[key] = views
+        return views
 
     def _make_output(
         self,
@@ -222,9 +176,9 @@ class Kernel:
         context: Address,
         index: int,
         result: np.ndarray,
-    ) -> np.ndarray:
-        """Return an array over an output whose shape is that of the EP's result."""
-        expected = self._outputs[index].dtype
+    ) -> None:
+        """Make an output of the EP's result."""
+        expected = self.outputs[index].dtype or np.dtype(object)
         if result.dtype != expected:
             raise RuntimeException(
                 f"output {index} of a partition has the type {result.dtype}, and the "
@@ -233,4 +187,4 @@ class Kernel:
         lengths = (ctypes.c_int64 * result.ndim)(*result.shape)
         value = ort.get("KernelContext_GetOutput", context, index, lengths, result.ndim)
         address = ort.get("GetTensorMutableData", value) if result.nbytes else 0
-        return view_memory(address, result.dtype, result.shape)
+        np.copyto(view_memory(address, result.dtype, result.shape), result)
