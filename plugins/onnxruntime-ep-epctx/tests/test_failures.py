@@ -9,6 +9,9 @@ import json
 
 import pytest
 from installed import install_distribution
+from onnx import helper
+from onnxruntime_ep_epctx import library
+from onnxruntime_ep_epctx.capi import StatusError
 from programs import run_program
 
 FAULTY = "FaultyExecutionProvider"
@@ -674,3 +677,30 @@ def test_a_registration_of_another_name_offers_the_first_eps(registrations):
     assert registrations["unknown"] is None
     assert set(registrations["unknown devices"]) <= set(registrations["names"])
     assert registrations["unknown devices"]
+
+
+def test_attributes_are_released_if_a_later_one_of_their_node_is_refused():
+    class Counting:
+        def __init__(self):
+            self.made = 0
+            self.released = []
+
+        def get(self, function, *_):
+            assert function == "CreateOpAttr"
+            self.made += 1
+            if self.made == 3:
+                raise StatusError(1, "refused")
+            return self.made
+
+        def call(self, function, address):
+            assert function == "ReleaseOpAttr"
+            self.released.append(address)
+
+    node = helper.make_node("EPContext", [], ["y"], a=1, b=2, c=3, d=4)
+    ort = Counting()
+
+    with pytest.raises(StatusError, match="refused"):
+        library._make_node(ort, node)
+
+    assert ort.made == 3
+    assert ort.released == [1, 2]

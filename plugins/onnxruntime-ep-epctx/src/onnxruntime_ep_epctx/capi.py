@@ -36,6 +36,7 @@ _OF_API = {
     "GetStringTensorElementLength": 127,
     "GetStringTensorElement": 128,
     "CreateOpAttr": 211,
+    "ReleaseOpAttr": 212,
     "ReadOpAttr": 272,
     "GetValueInfoName": 289,
     "GetValueInfoTypeInfo": 290,

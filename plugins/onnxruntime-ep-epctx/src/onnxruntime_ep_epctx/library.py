@@ -433,7 +433,13 @@ def _make_kernel(ort: Onnxruntime, kernel: Kernel) -> Address:
 
 def _make_node(ort: Onnxruntime, node: NodeProto) -> Address:
     """Return an EPContext node, which onnxruntime owns."""
-    attributes = [_make_attribute(ort, each) for each in node.attribute]
+    attributes: list[Address] = []
+    try:
+        attributes.extend(_make_attribute(ort, each) for each in node.attribute)
+    except BaseException:
+        for made in attributes:
+            ort.call("ReleaseOpAttr", made)
+        raise
     inputs, outputs = make_texts(node.input), make_texts(node.output)
     address: Address = ort.get(
         "CreateNode",
