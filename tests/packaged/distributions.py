@@ -55,8 +55,15 @@ def called(*command: str | Path, code: int = 0, **options: Any) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
-def build(folder: Path, target: str, output: Path) -> Path:
-    """Build one wheel or sdist from a project's folder into one where it is not yet."""
+def build(folder: Path, target: str, output: Path, machine: str = "") -> Path:
+    """Build one wheel or sdist from a project's folder into one where it is not yet.
+
+    Args:
+        folder: the project's.
+        target: `wheel` or `sdist`.
+        output: gets it.
+        machine: the machine that a wheel is for, as zig names it; empty for this one.
+    """
     output.mkdir(parents=True, exist_ok=True)
     before = set(output.iterdir())
     called(
@@ -69,6 +76,7 @@ def build(folder: Path, target: str, output: Path) -> Path:
         "-d",
         output,
         cwd=folder,
+        env={**os.environ, "EPCTX_TARGET": machine},
     )
     (built,) = set(output.iterdir()) - before
     return built

@@ -4,6 +4,7 @@ that have nothing else.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 import tempfile
@@ -13,14 +14,27 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "api"))
 
 from packaged.checks import check_core, check_together
-from packaged.distributions import CORE, FOLDERS, ROOT, Environment, build, download
+from packaged.distributions import (
+    BRIDGE,
+    CORE,
+    FOLDERS,
+    ROOT,
+    Environment,
+    build,
+    download,
+)
+
+MACHINES = ("x86_64-linux-gnu.2.17", "aarch64-linux-gnu.2.17")
+"""Machines that have a wheel with a compiled library, as zig names them: manylinux."""
 
 
 def main() -> None:
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
-    for folder in FOLDERS.values():
-        build(folder, "wheel", dist)
+    has_zig = importlib.util.find_spec("ziglang") is not None
+    for name, folder in FOLDERS.items():
+        for machine in MACHINES if name == BRIDGE and has_zig else ("",):
+            build(folder, "wheel", dist, machine)
     build(ROOT, "sdist", dist)
     with tempfile.TemporaryDirectory() as temporary:
         libraries = Path(temporary, "libraries")
@@ -32,6 +46,8 @@ def main() -> None:
         check_together(everything, Path(temporary, "work"))
     names = "\n".join(sorted(path.name for path in dist.iterdir()))
     sys.stdout.write(f"{names}\nchecked: {CORE} alone and {CORE}[all]\n")
+    if not has_zig:
+        sys.stdout.write(f"{BRIDGE} is for this machine alone: no ziglang\n")
 
 
 if __name__ == "__main__":

@@ -183,6 +183,15 @@ def test_the_wheel_for_onnxruntime_has_a_library_for_every_python_of_this_machin
     assert wheels[BRIDGE].name.endswith(f"-py3-none-{platform}.whl")
 
 
+def test_a_wheels_library_is_not_compiled_into_the_sources(sdists, tmp_path):
+    sources = unpacked(sdists[BRIDGE], tmp_path / "unpacked")
+
+    # That of an editable install may be for another machine.
+    build(sources, "wheel", tmp_path / "built")
+
+    assert not list(sources.rglob("*.so"))
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_a_package_that_uses_the_cores_own_names_needs_exactly_that_core(wheels, name):
     core = metadata(wheels[CORE])["Version"]

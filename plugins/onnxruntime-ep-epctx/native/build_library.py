@@ -4,6 +4,9 @@ The compiler is that of the environment variable CC, else `cc`, else `ziglang`, 
 makes the wheels of a release: `EPCTX_TARGET=aarch64-linux-gnu.2.17` is zig's name of
 the machine that a wheel is for. Without a compiler there is no library, and
 `get_library_path()` then says so; the rest of the package needs none.
+
+Only an editable install writes into the source tree, from which Python imports it. A
+wheel's library may be for another machine, and is compiled in a temporary folder.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARY = "src/onnxruntime_ep_epctx/libonnxruntime_ep_epctx.so"
+LIBRARY = "onnxruntime_ep_epctx/libonnxruntime_ep_epctx.so"
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden")
 LINKER_FLAGS = ("-shared", "-s", "-ldl")
 
@@ -53,7 +57,9 @@ def find_tag(target: str) -> str:
 class LibraryBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Build hook for the library."""
 
-    def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
+    _temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the library."""
         if self.target_name != "wheel":
             return
@@ -64,10 +70,25 @@ class LibraryBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             self.app.display_warning("no C compiler: built without its library")
             return
         sources = [str(path) for path in sorted((root / "native").glob("*.c"))]
-        library = root / LIBRARY
+        is_editable = version == "editable"
+        if is_editable:
+            library = root / "src" / LIBRARY
+        else:
+            self._temporary = tempfile.TemporaryDirectory()
+            library = Path(self._temporary.name, Path(LIBRARY).name)
         subprocess.run(  # noqa: S603 - the command of whoever builds
             [*compiler, *FLAGS, *sources, "-o", str(library), *LINKER_FLAGS], check=True
         )
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{find_tag(target)}"
-        build_data["artifacts"].append(LIBRARY)
+        if is_editable:
+            build_data["artifacts"].append(f"src/{LIBRARY}")
+        else:
+            build_data["force_include"][str(library)] = LIBRARY
+
+    def finalize(
+        self, _version: str, _build_data: dict[str, Any], _artifact_path: str
+    ) -> None:
+        """Remove the folder in which the library was compiled."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
