@@ -16,6 +16,7 @@ import onnxruntime
 import onnxruntime_ep_epctx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from programs import run_program
 
 HERE = Path(__file__).parent
 RUNTIME = sorted(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so*"))
@@ -154,3 +155,40 @@ def test_a_payload_that_was_cut_is_refused_in_such_a_program_too(host, model, tm
     assert code == 3
     assert "session: " in output
     assert "m_qnn.bin" in output
+
+
+BESIDE = """
+import ctypes, sys
+import hosting
+from hosting import *
+
+host, runtime, ep, model, small = sys.argv[1:]
+offer()
+session = open_session(make_model(small), FAULTY)
+found = [is_right(session)]
+names = "host", runtime, bridge.get_library_path(), f"{ep}.virtual", ep, model
+bridge.register([ep])
+arguments = [name.encode() for name in names]
+code = ctypes.CDLL(host).main(
+    len(arguments), (ctypes.c_char_p * len(arguments))(*arguments)
+)
+found += [code, is_right(session)]
+print(found)
+"""
+
+
+def test_two_onnxruntimes_of_one_process_have_their_own_functions(model, tmp_path):
+    # Another version than Python's, if there is one.
+    runtime = os.environ.get("EPCTX_OTHER_ONNXRUNTIME") or RUNTIME[0]
+    library = tmp_path / "host.so"
+    command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", str(HERE / "host.c")]
+    subprocess.run([*command, "-o", str(library), "-ldl", "-lpthread"], check=True)
+    path, expected = model
+    small = tmp_path / "small.onnx"
+
+    said = run_program(BESIDE, library, runtime, EP, path, small)
+
+    assert f"device: {EP}" in said
+    assert f"result: {expected}" in said
+    assert "threads: right" in said
+    assert said.splitlines()[-1] == "[True, 0, True]"
