@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -51,6 +51,10 @@ SIDECAR = ".epctx.json"
 """Suffix of the file that has it beside a model which must not be changed."""
 _LONGEST = 1 << 29
 """Bytes of such a file: more than the text of `MOST_PARTS` entries has."""
+IN_NODE = "epctx_manifest"
+"""Attribute of EPContext nodes that has it in models that another host wrote, which
+lets no EP write metadata: one for the nodes of each EP.
+"""
 VERSION = 1
 _KEEPERS = "kernel_providers"
 """Key of the EPs that kept nodes, named after the first that did: EPs with kernels."""
@@ -182,8 +186,8 @@ def read_manifest(
 def find_manifest(
     model: ModelProto, path: Path | None, digest: Callable[[], str] | None, limit: int
 ) -> Manifest | None:
-    """Return a model's manifest: its own, or the one of `epctx seal --beside`; None if
-    there is neither.
+    """Return a model's manifest: its own, the one in its EPContext nodes, or that of
+    `epctx seal --beside`; None if there is none.
 
     Args:
         model: the model.
@@ -196,7 +200,7 @@ def find_manifest(
         ReplacedBinaryError: the one beside it is of another model.
         InvalidGraph: the manifest is damaged, or the one beside it cannot be read.
     """
-    manifest = read_manifest(model, limit)
+    manifest = _join_manifests(model, limit)
     beside = f"{path}{SIDECAR}"
     if path is None or manifest is not None or not os.path.lexists(beside):
         return manifest
@@ -227,6 +231,35 @@ def find_manifest(
         )
 
     return manifest
+
+
+def _join_manifests(model: ModelProto, limit: int) -> Manifest | None:
+    """Return what metadata and EPContext nodes of a model say together; None if they
+    say nothing.
+    """
+    own = read_manifest(model, limit)
+    stated = [
+        read_json_text(
+            attribute.s, f"the manifest in {node.name!r}", _read_manifest, limit
+        )
+        for node in model.graph.node
+        if node.op_type == "EPContext"
+        for attribute in node.attribute
+        if attribute.name == IN_NODE
+    ]
+    if not stated:
+        return own
+
+    # What changes a model's files here writes the metadata: of one payload they say
+    # what holds, and of two entries the last one does.
+    manifests = [each for each in (*stated, own) if each is not None]
+    if not manifests:
+        return None
+    return replace(
+        manifests[-1],
+        providers={ep: facts for m in manifests for ep, facts in m.providers.items()},
+        payloads=[entry for m in manifests for entry in m.payloads],
+    )
 
 
 def _read_manifest(data: Any) -> Manifest | None:

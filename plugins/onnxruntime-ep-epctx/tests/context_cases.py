@@ -528,14 +528,24 @@ def run_damaged(folder: Path) -> Any:
                     second = model.with_name("again.onnx")
                     model = compile_by_session(model, second, NUMPY, embeds=embeds)
                 damage(model)
-                try:
-                    open_session(model, NUMPY)
-                    error = ""
-                except Exception as raised:  # noqa: BLE001 - its text is compared
-                    error = str(raised)
                 form = "embedded" if embeds else "external"
-                found[f"{route} {form}{' again' if again else ''}"] = error
+                found[f"{route} {form}{' again' if again else ''}"] = {
+                    "onnxruntime": find_error(open_session, model, NUMPY),
+                    "epctx": find_error(
+                        epctx.InferenceSession, model, make_epctx_options(NUMPY)
+                    ),
+                    "verified": epctx.verify_model(model, make_epctx_options(NUMPY)).ok,
+                }
     return found
+
+
+def find_error(call: Any, *arguments: Any) -> str:
+    """Return the text of what a call raises."""
+    try:
+        call(*arguments)
+    except Exception as error:  # noqa: BLE001 - its text is compared
+        return str(error)
+    return ""
 
 
 def report_special() -> None:

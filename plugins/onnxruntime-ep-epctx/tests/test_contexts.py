@@ -221,7 +221,9 @@ def test_a_payload_of_another_model_is_not_replaced(special, route):
 @pytest.mark.parametrize("again", ["", " again"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("route", ["session", "epctx"])
-def test_onnxruntime_refuses_a_payload_that_was_changed(special, route, form, again):
-    error = special["damaged"][f"{route} {form}{again}"]
+def test_both_hosts_refuse_a_payload_that_was_changed(special, route, form, again):
+    found = special["damaged"][f"{route} {form}{again}"]
 
-    assert "is not the one that the model was written with" in error
+    for host in ("onnxruntime", "epctx"):
+        assert "is not the one that the model was written with" in found[host]
+    assert not found["verified"]

@@ -206,7 +206,7 @@ _GROUPS = {
         ),
         Command(
             "wrap",
-            "write a context model that loads a vendor's binary, such as QNN's .bin",
+            "write a context model that loads a vendor's binary",
             "epctx_native_formats.commands:add_wrap_arguments",
         ),
         Command(
