@@ -41,7 +41,7 @@ NETWORK_REPORTS = $(patsubst %,benchmarks/data/reports/network_%.json,resnet50 b
 STRESS = -m pytest -m stress -o timeout=7200 -o faulthandler_timeout=7500
 
 # In no other environment: an installed EP of a vendor goes before the simulated one of its name.
-VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8' 'nxrt-ep-cpu>=0.1.0.dev6'
+VENDORS := --editable ./plugins/epctx-openvino 'onnxruntime-qnn>=2.7' 'onnxruntime-ep-openvino>=1.8' 'nxrt-ep-cpu>=0.1.0.dev6' 'onnxruntime-genai>=0.18'
 # A build of onnxruntime with an EP inside, which no package of ours may replace. Nor may one of the tests: `test` has some that need onnxruntime.
 BUILD := 'onnxruntime-openvino>=1.24'
 TESTERS := 'hypothesis>=6.100' 'ml_dtypes' 'psutil' 'pytest>=9.0' 'pytest-timeout>=2.3.1' 'pytest-xdist>=3.6.1'

@@ -28,7 +28,7 @@ RUN_BY_THEIR_OWN_TESTS = {
 }
 # 2,024 tests of ONNX's backend interface are made.
 SLOW = {"onnx-backend.md"}
-NOT_RUN = 23
+NOT_RUN = 24
 TESTS = Path(__file__).parent.parent
 
 
