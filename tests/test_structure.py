@@ -254,7 +254,7 @@ DENSE = {
     "epctx_cache": 3.75,
     "epctx_files": 4.27,
     "epctx_isolation": 3.90,
-    "epctx_native_formats": 3.80,
+    "epctx_native_formats": 3.87,
     "epctx_onnxruntime": 3.72,
     "epctx_report": 4.40,
 }

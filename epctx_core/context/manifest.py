@@ -240,10 +240,10 @@ def _join_manifests(model: ModelProto, limit: int) -> Manifest | None:
     own = read_manifest(model, limit)
     stated = [
         read_json_text(
-            attribute.s, f"the manifest in {node.name!r}", _read_manifest, limit
+            attribute.s, f"the manifest in {node.name!r:.200}", _read_manifest, limit
         )
         for node in model.graph.node
-        if node.op_type == "EPContext"
+        if node.op_type == "EPContext" and node.domain == "com.microsoft"
         for attribute in node.attribute
         if attribute.name == IN_NODE
     ]

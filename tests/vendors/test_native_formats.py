@@ -75,8 +75,8 @@ def list_contexts(path):
     return [node for node in model.graph.node if node.op_type == "EPContext"]
 
 
-def find_binary(path, node):
-    """Return the path of the binary in which the graph of a node is."""
+def find_binary(path, _node):
+    """Return the path of the binary of a model."""
     (name,) = {
         attribute.s.decode()
         for each in list_contexts(path)
@@ -199,7 +199,7 @@ def test_a_binary_of_two_graphs_needs_the_choice_of_one_or_two_models(tmp_path):
     with pytest.raises(InvalidArgument, match="2 graphs") as caught:
         wrap_binary(binary, tmp_path / "m_ctx.onnx")
     assert "--graph" in caught.value.hint
-    with pytest.raises(InvalidArgument, match="two inputs or outputs"):
+    with pytest.raises(InvalidArgument, match="two values"):
         wrap_binary(binary, tmp_path / "m_ctx.onnx", graphs=[first, second])
     with pytest.raises(InvalidArgument, match="no graph 'third'"):
         wrap_binary(binary, tmp_path / "m_ctx.onnx", graphs=["third"])
@@ -208,6 +208,20 @@ def test_a_binary_of_two_graphs_needs_the_choice_of_one_or_two_models(tmp_path):
     wrap_binary(binary, tmp_path / "m_ctx.onnx", graphs=[second])
     (node,) = list_contexts(tmp_path / "m_ctx.onnx")
     assert node.name == second
+
+
+@pytest.mark.parametrize("name", ["qnn_ctx0", "qnn_ctx1"])
+def test_a_wrapper_computes_what_the_vendors_own_context_model_does(name, tmp_path):
+    own = REAL / f"{name}.onnx"
+    wrapper = tmp_path / "m_ctx.onnx"
+    # qnn_ctx1 has the same binary in it.
+    wrap_binary(REAL / "qnn_ctx0_qnn.bin", wrapper, embed=name == "qnn_ctx1")
+    inputs = draw(onnx.load(own, load_external_data=False))
+
+    (expected,) = run_vendor(own, inputs)
+    for run in (run_vendor, run_epctx):
+        (result,) = run(wrapper, inputs)
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_node_that_is_not_that_of_its_graph_is_found(tmp_path):
@@ -242,8 +256,15 @@ def damage(content, generator):
     "count",
     [DAMAGES, pytest.param(MANY_DAMAGES, marks=pytest.mark.stress)],
 )
-def test_a_damaged_binary_is_described_or_refused_and_never_ends_the_host(count):
-    content = (REAL / "share1_qnn.bin").read_bytes()
+@pytest.mark.parametrize("kind", ["two graphs", "quantised"])
+def test_a_damaged_binary_is_described_or_refused_and_never_ends_the_host(
+    count, kind, quantised
+):
+    path = REAL / "share1_qnn.bin"
+    if kind == "quantised":
+        path = find_binary(quantised, None)
+    content = path.read_bytes()
+    graphs = len(describe_binary(path).graphs)
     generator = np.random.default_rng(7)
     refused = []
 
@@ -254,7 +275,7 @@ def test_a_damaged_binary_is_described_or_refused_and_never_ends_the_host(count)
             except EpctxError as error:
                 refused.append(error)
         # The next one is read as before.
-        assert len(reader.describe(memoryview(content)).graphs) == 2
+        assert len(reader.describe(memoryview(content)).graphs) == graphs
 
     assert len(refused) > count // 10
     # A version that is not read may be damage, too.

@@ -36,7 +36,10 @@ def test_a_dlc_file_is_named_and_no_ep_loads_it():
     assert "DLC" in binary.title
 
 
-def test_another_archive_is_one_and_a_damaged_one_is_refused():
-    assert describe_binary(make_archive("a.txt")).title == "zip archive"
-    with pytest.raises(InvalidGraph, match="list of entries cannot be read"):
-        describe_binary(memoryview(b"PK\x03\x04" + bytes(100)))
+def test_another_archive_is_of_no_known_format_and_a_damaged_one_is_refused(tmp_path):
+    assert describe_binary(make_archive("a.txt")) is None
+    damaged = tmp_path / "damaged.zip"
+    damaged.write_bytes(b"PK\x03\x04" + bytes(100))
+    for binary in (damaged, memoryview(damaged.read_bytes())):
+        with pytest.raises(InvalidGraph, match="list of entries cannot be read"):
+            describe_binary(binary)

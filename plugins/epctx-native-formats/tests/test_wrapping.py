@@ -5,6 +5,7 @@ wrapped.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from onnx import numpy_helper
 
 import epctx_core as epctx
 from epctx_core.errors import (
+    EpctxError,
     InvalidArgument,
     InvalidGraph,
     NoSuchFile,
@@ -97,7 +99,7 @@ def test_a_binary_that_ends_its_process_is_refused_and_the_next_one_read(box):
         assert reader.describe(right).graphs
 
 
-def test_a_format_that_is_broken_is_named(box, installed, tmp_path):
+def test_a_format_that_is_broken_is_named(box, installed, tmp_path, caplog):
     tmp_path.joinpath("installed", "raising_format.py").write_text(
         "def matches(head): return head[:4] == b'BADF'\n"
         "def read(content, name, reader): return 1 / 0\n"
@@ -108,8 +110,23 @@ def test_a_format_that_is_broken_is_named(box, installed, tmp_path):
         describe_binary(tmp_path / "bad")
 
     installed("absent", "there_is_no_such_module")
-    with pytest.raises(PluginError, match="'absent' of binaries cannot be imported"):
-        describe_binary(box(make_graph()))
+    # Others go on.
+    assert describe_binary(box(make_graph())).format == "boxed"
+    assert "'absent' of binaries cannot be imported" in caplog.text
+
+
+def test_a_file_is_read_where_it_is_and_what_is_no_file_is_refused(box, tmp_path):
+    path = box(make_graph())
+    with BinaryReader() as reader, path.open("rb") as file:
+        path.unlink()
+        assert reader.describe(file).graphs
+        with pytest.raises(InvalidArgument, match="a folder or a device"):
+            reader.describe(tmp_path)
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(InvalidArgument, match="a folder or a device"):
+            reader.describe(tmp_path / "pipe")
+        with pytest.raises(EpctxError, match="too long"):
+            reader.describe("x" * 300)
 
 
 def test_a_wrapper_has_the_node_of_the_graph_and_digests(box, tmp_path):
@@ -160,7 +177,9 @@ def test_names_are_those_that_the_host_chooses(box, tmp_path):
     for rename, problem in (
         ({"z": "a"}, "no tensor of the graphs has the name 'z'"),
         ({"x": "y"}, "name 'y'"),
-        ({"x": "a", "y": "a"}, "two inputs or outputs would have the name 'a'"),
+        ({"x": "a", "y": "a"}, "two values would have the name 'a'"),
+        ({"x": ""}, "a model cannot have the name ''"),
+        ({"x": "a\nb"}, "a model cannot have the name"),
     ):
         with pytest.raises(InvalidArgument, match=problem):
             wrap_binary(path, output, rename=rename)
@@ -194,9 +213,62 @@ def test_quantised_values_become_float(axis, box, tmp_path):
     assert all(numpy_helper.to_array(c).dtype == np.uint8 for c in zero_points)
 
 
+def make_quantized(**fields):
+    quantization = {"scales": [0.5], "zero_points": [3], "axis": None}
+    tensor = {"name": "x", **UINT8, "quantization": quantization}
+    quantization |= {k: v for k, v in fields.items() if k in quantization}
+    return make_graph(
+        "main", [tensor | {k: v for k, v in fields.items() if k not in quantization}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "problem"),
+    [
+        ({"element_type": "INT32"}, NotImplementedByProvider, "QuantizeLinear cannot"),
+        ({"element_type": "FLOAT"}, NotImplementedByProvider, "QuantizeLinear cannot"),
+        ({"element_type": "INT4"}, NotImplementedByProvider, "cannot be that of an"),
+        ({"scales": [float("nan")]}, InvalidGraph, "not a positive number"),
+        ({"scales": [0.5, 0.5]}, InvalidGraph, "2 scales"),
+        ({"axis": 9}, InvalidGraph, "along axis 9"),
+        ({"zero_points": [300]}, InvalidGraph, "zero point"),
+        ({"shape": [1 << 40]}, InvalidGraph, "the shape"),
+    ],
+)
+def test_values_that_cannot_become_float_are_refused(
+    fields, error, problem, box, tmp_path
+):
+    with pytest.raises(error, match=problem):
+        wrap_binary(
+            box(make_quantized(**fields)), tmp_path / "n_ctx.onnx", as_float=True
+        )
+
+
+def test_a_name_that_a_constant_needs_is_refused(box, tmp_path):
+    graph = make_quantized()
+    graph["inputs"] = [*graph["inputs"], {"name": "x_quantized_scale"}]
+    with pytest.raises(InvalidArgument, match="two values would have the name"):
+        wrap_binary(box(graph), tmp_path / "n_ctx.onnx", as_float=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [
+        ("missing/n_ctx.onnx", "lies in a folder that does not exist"),
+        ("net.box", "has the name of the binary"),
+        (".", "is a folder"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused(output, problem, box, tmp_path):
+    with pytest.raises(InvalidArgument, match=problem):
+        wrap_binary(box(make_graph()), tmp_path / output)
+
+
 def test_what_cannot_be_wrapped_is_refused_and_nothing_is_written(box, tmp_path):
     output = tmp_path / "net_ctx.onnx"
-    with pytest.raises(NotImplementedByProvider, match="F8, which ONNX lacks"):
+    with pytest.raises(
+        NotImplementedByProvider, match="F8, which cannot be that of an input"
+    ):
         tensor = {"name": "x", "type": "F8", "element_type": ""}
         wrap_binary(box(make_graph("main", [tensor])), output)
     with pytest.raises(NotImplementedByProvider, match="its graphs are not known"):

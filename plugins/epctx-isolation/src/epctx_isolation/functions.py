@@ -93,12 +93,15 @@ class IsolatedFunctions:
             return self._child
         if not self.are_available():
             raise Fail("no process can be started for isolated work on this system.")
-        self._child = child = ChildProcess(self._limits)
+        # That of an earlier call did not end by this one.
+        self._child = None
+        child = ChildProcess(self._limits)
         try:
             begin(child, self._registry)
         except BaseException:
             child.close()
             raise
+        self._child = child
         return child
 
     def __enter__(self) -> Self:

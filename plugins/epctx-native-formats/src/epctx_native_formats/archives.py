@@ -37,8 +37,10 @@ def matches(head: bytes) -> bool:
     return head.startswith(_MAGIC)
 
 
-def read(content: memoryview, name: str, _reader: BinaryReader) -> NativeBinary:
-    """Return the description of an archive by its entries; see `NativeFormat.read`."""
+def read(content: memoryview, name: str, _reader: BinaryReader) -> NativeBinary | None:
+    """Return the description of an archive by its entries, None if it is not
+    Qualcomm's; see `NativeFormat.read`.
+    """
     try:
         entries = _list_entries(content)
     except ValueError as error:
@@ -47,12 +49,11 @@ def read(content: memoryview, name: str, _reader: BinaryReader) -> NativeBinary:
         ) from error
     targets = _find_targets(entries)
     is_dlc = any(entry.filename == _DLC for entry in entries)
+    if not is_dlc and not targets:
+        return None
+    title = "context binary of Qualcomm's QNN for several SoCs"
     if is_dlc:
         title = "DLC file of Qualcomm's, which onnxruntime does not load"
-    elif targets:
-        title = "context binary of Qualcomm's QNN for several SoCs"
-    else:
-        title = "zip archive"
     return NativeBinary(
         format="dlc" if is_dlc else "zip",
         title=title,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -12,16 +14,18 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from epctx_core.errors import (
     EpctxError,
+    InvalidArgument,
     InvalidGraph,
     NoSuchFile,
     NotImplementedByProvider,
     PluginError,
+    convert_errors,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Self, TypeVar
+    from typing import BinaryIO, Self, TypeVar
 
     from epctx_isolation import IsolatedFunctions
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_log = logging.getLogger("epctx.native_formats")
 PathInput: TypeAlias = "str | os.PathLike[str]"
 GROUP = "epctx.native_formats"
 """Entry points of formats: by the format's name a module with the functions of
@@ -184,13 +189,13 @@ class NativeFormat(Protocol):
 
     def read(
         self, content: memoryview, name: str, reader: BinaryReader
-    ) -> NativeBinary:
-        """Return the description of a binary.
+    ) -> NativeBinary | None:
+        """Return the description of a binary; None if it is of another format.
 
         Args:
             content: the binary.
             name: what errors call it.
-            reader: calls a vendor's library, which must not run in this process.
+            reader: calls a vendor's library, which runs in another process only.
 
         Raises:
             EpctxError: it is damaged, of a version that is not read, or the vendor's
@@ -210,36 +215,65 @@ class BinaryReader:
 
     def __init__(self) -> None:
         self._functions: IsolatedFunctions | None = None
+        self._open: tuple[memoryview, str] | None = None
 
+    @convert_errors("reading the binary")
     def describe(
-        self, binary: PathInput | memoryview, name: str = ""
+        self, binary: PathInput | BinaryIO | memoryview, name: str = ""
     ) -> NativeBinary | None:
-        """Return the description of a binary; None if it is of no known format.
+        """Return the description of a binary; None if its format is not known.
 
         Args:
-            binary: its path, or its bytes.
+            binary: its path, the open file, or its bytes.
             name: what errors call it; by default the path.
 
         Raises:
             NoSuchFile: there is no such file.
-            InvalidGraph: the binary is damaged, or of a version that is not read.
-            PackageMissing, NotImplementedByProvider: what reads it is not installed.
+            InvalidGraph: the binary is damaged.
+            NotImplementedByProvider: it is of a version that is not read, or what reads
+                it is not installed.
+            Fail: it cannot be read, or no process could be started for it.
             PluginError: the format's reader is broken.
         """
         if isinstance(binary, memoryview):
             return self._describe(binary, name or "the binary")
-        path = Path(binary)
-        if not path.is_file():
-            raise NoSuchFile(f"there is no file {path}.", path=path)
-        with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                view = memoryview(content)
-                try:
-                    return self._describe(view, name or str(path))
-                finally:
-                    view.release()
+        if not isinstance(binary, (str, os.PathLike)):
+            return self._describe_file(binary.fileno(), name or str(binary.name))
+        # A pipe would wait for its writer.
+        try:
+            descriptor = os.open(binary, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        except FileNotFoundError as error:
+            raise NoSuchFile(f"there is no file {binary}.", path=binary) from error
+        try:
+            return self._describe_file(descriptor, name or os.fspath(binary))
+        finally:
+            os.close(descriptor)
+
+    def _describe_file(self, descriptor: int, name: str) -> NativeBinary | None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidArgument(f"{name} is a folder or a device, not a file.")
+        if not status.st_size:
+            return None
+        # Not closed here: an error may keep what was read of it.
+        content = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+        self._open = content, f"/proc/{os.getpid()}/fd/{descriptor}"
+        try:
+            return self._describe(content, name)
+        finally:
+            self._open = None
+
+    def share(self, content: memoryview) -> memoryview | str:
+        """Return a binary as another process gets it: the path of the open file, which
+        it maps, or bytes, which are copied into memory that both have.
+
+        Args:
+            content: what a format's `read` gets.
+        """
+        is_file = self._open is not None and content is self._open[0]
+        if self._open is not None and is_file and Path(self._open[1]).exists():
+            return self._open[1]
+        return content
 
     def _describe(self, content: memoryview, name: str) -> NativeBinary | None:
         head = bytes(content[:HEAD])
@@ -268,14 +302,17 @@ class BinaryReader:
             result: the class of its result, a frozen dataclass.
 
         Raises:
-            InvalidGraph: the process did not survive it.
+            InvalidGraph: the process ended over it.
+            Fail: it could not be started, or took too long.
             EpctxError: the function raised it.
         """
         functions = self._functions = self._functions or _make_process()
         try:
             return functions.call(function, *arguments, result=result)
         except EpctxError as error:
-            if end := functions.describe_end():
+            # One that took long says nothing of the binary.
+            end = functions.describe_end()
+            if end and "longer than" not in end:
                 raise InvalidGraph(
                     f"{name} cannot be read: the process of the vendor's library is "
                     f"gone; {end}",
@@ -312,22 +349,21 @@ def _make_process() -> IsolatedFunctions:
     return IsolatedFunctions(seconds=SECONDS, max_bytes=MAX_BYTES)
 
 
-def list_formats() -> Sequence[tuple[str, NativeFormat]]:
-    """Return the installed formats by name.
-
-    Raises:
-        PluginError: one cannot be imported.
+def list_formats() -> Iterator[tuple[str, NativeFormat]]:
+    """Yield the installed formats with their names; one that cannot be imported is left
+    out, with a warning.
     """
-    formats = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
-            formats.append((entry.name, entry.load()))
-        except Exception as error:
-            raise PluginError(
-                f"the reader {entry.name!r} of binaries cannot be imported: {error!r}.",
-                hint=f"Reinstall or remove the package with {entry.value}.",
-            ) from error
-    return formats
+            yield entry.name, entry.load()
+        except Exception as error:  # noqa: BLE001 - others read their binaries
+            _log.warning(
+                "the reader %r of binaries cannot be imported: %r. Reinstall or remove "
+                "the package with %s.",
+                entry.name,
+                error,
+                entry.value,
+            )
 
 
 def describe_binary(binary: PathInput | memoryview) -> NativeBinary | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import mmap
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +18,11 @@ from epctx_cli.command import (
 )
 
 from epctx_core.errors import EpctxError, InvalidArgument, one_line
-from epctx_native_formats.binaries import HEAD, BinaryReader, NativeBinary, list_formats
+from epctx_native_formats.binaries import BinaryReader, NativeBinary
 
 if TYPE_CHECKING:
-    from epctx_core import ModelInfo
+    from typing import BinaryIO
+
     from epctx_native_formats.binaries import NativeTensor
 
 _MOST_PARTS = 20
@@ -60,15 +59,10 @@ class PayloadsResult:
 
 def inspect_binary(name: str, console: Console) -> bool:
     """Print what is in a vendor's binary; return whether it is one."""
-    path = Path(name)
-    if not path.is_file():
+    if not Path(name).is_file():
         return False
-    with path.open("rb") as file:
-        head = file.read(HEAD)
-    if not any(each.matches(head) for _, each in list_formats()):
-        return False
-    with BinaryReader() as reader, console.progress("reading the binary"):
-        binary = reader.describe(path)
+    with BinaryReader() as reader, console.progress("reading the file"):
+        binary = reader.describe(name)
     if binary is None:
         return False
     _print_binary(name, binary, console)
@@ -76,55 +70,32 @@ def inspect_binary(name: str, console: Console) -> bool:
     return True
 
 
-def inspect_payloads(info: ModelInfo, console: Console) -> PayloadsResult:
-    """Print what is in the payloads of a context model that are vendors' binaries."""
+def inspect_payloads(
+    payloads: Iterable[tuple[str, BinaryIO | memoryview]], console: Console
+) -> PayloadsResult:
+    """Print what is in the payloads of a context model that are vendors' binaries.
+
+    Args:
+        payloads: each with the name of its file, or of the node that holds it.
+        console: prints it.
+    """
     binaries: dict[str, NativeBinary] = {}
     not_read = {}
     with BinaryReader() as reader:
-        for name, content in _list_payloads(info):
+        for name, content in payloads:
             try:
                 binary = reader.describe(content, name)
             except EpctxError as error:
-                not_read[name] = f"{one_line(error.message)} {error.hint or ''}".strip()
+                not_read[name] = one_line(f"{error.message} {error.hint or ''}".strip())
             else:
                 if binary is not None:
                     binaries[name] = binary
-            finally:
-                content.release()
     for name, binary in binaries.items():
         console.say()
         _print_binary(name, binary, console)
-    for name, reason in not_read.items():
-        console.say(f"\nThe payload {name} was not looked into: {reason}")
+    for reason in not_read.values():
+        console.say(f"\nA payload could not be described: {reason}")
     return PayloadsResult(binaries=binaries, not_read=not_read)
-
-
-def _list_payloads(info: ModelInfo) -> Iterator[tuple[str, memoryview]]:
-    """Yield the payloads that can be opened; what is wrong with others is said of the
-    nodes.
-    """
-    if info.path is None:
-        return
-    embedded = {}
-    for node in info.ep_contexts:
-        if not node.main_context or node.problem:
-            continue
-        if node.payload_file is None:
-            embedded[node.name] = node
-            continue
-        # `problem` says what names that leave the folder are.
-        with (info.path.parent / node.payload_file).open("rb") as file:
-            if os.fstat(file.fileno()).st_size:
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                yield node.payload_file, memoryview(content)
-    if embedded:
-        import onnx
-
-        model = onnx.load_model(info.path, load_external_data=False)
-        for proto in model.graph.node:
-            if proto.name in embedded:
-                caches = (a.s for a in proto.attribute if a.name == "ep_cache_context")
-                yield proto.name, memoryview(next(caches, b""))
 
 
 def _print_binary(name: str, binary: NativeBinary, console: Console) -> None:
@@ -140,7 +111,7 @@ def _print_binary(name: str, binary: NativeBinary, console: Console) -> None:
             for tensor in tensors
         ]
         columns = ("", "name", "type", "quantisation")
-        console.table(columns, rows, title=f"Graph {graph.name}:")
+        console.table(columns, rows, title=one_line(f"Graph {graph.name}:"))
 
     shown = None if console.verbose else _MOST_PARTS
     parts = [(part, byte_size(size)) for part, size in binary.parts.items()]
@@ -154,7 +125,7 @@ def _describe_quantization(tensor: NativeTensor) -> str:
     if given is None:
         return tensor.note
     bits = f", {given.bits} bits" if given.bits else ""
-    if given.axis is not None:
+    if given.axis is not None or len(given.scales) != 1:
         return f"{len(given.scales)} scales along axis {given.axis}{bits}"
     return f"scale {given.scales[0]:.6g}, zero point {given.zero_points[0]}{bits}"
 

@@ -47,7 +47,5 @@ def find_library() -> Path:
 
 def read(content: memoryview, name: str, reader: BinaryReader) -> NativeBinary:
     """Return the description of a context binary; see `NativeFormat.read`."""
-    library = str(find_library())
-    return reader.call(
-        qnn_system.describe, library, content, name, name=name, result=NativeBinary
-    )
+    arguments = str(find_library()), reader.share(content), name
+    return reader.call(qnn_system.describe, *arguments, name=name, result=NativeBinary)

@@ -38,6 +38,8 @@ _SYSTEM_API = 1
 _BACKENDS = {1: "reference", 3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 8: "HTA"}
 """QNN's numbers of its back ends."""
 _UNDEFINED = 0x7FFFFFFF
+_HIGHEST_VERSION = 100
+"""Versions above it are damage rather than versions that are not read."""
 
 # The low byte of a data type has its bits in decimal digits, the next one its family.
 _FAMILIES = {
@@ -110,7 +112,7 @@ class _TensorBody(Structure):
         ("quantization", _Quantization),
         ("rank", c_uint32),
         ("lengths", POINTER(c_uint32)),
-        # Memory, which dimensions are dynamic, sparsity: not those of a description.
+        # Memory, dynamic dimensions and sparsity, which a description does not have.
         ("rest", c_uint64 * 6),
     )
 
@@ -172,12 +174,12 @@ class _Interface(Structure):
     )
 
 
-def describe(library: str, content: memoryview, name: str) -> NativeBinary:
+def describe(library: str, content: memoryview | str, name: str) -> NativeBinary:
     """Return the description of a context binary.
 
     Args:
         library: path of libQnnSystem.
-        content: the binary.
+        content: the binary, or the path of its file.
         name: what errors call it.
 
     Raises:
@@ -188,8 +190,11 @@ def describe(library: str, content: memoryview, name: str) -> NativeBinary:
     interface = _find_interface(CDLL(library))
     handle = c_void_p()
     found = POINTER(_Binary)()
-    # The library reads all of it, and onto no other memory.
-    buffer = np.frombuffer(content, np.uint8)
+    buffer = (
+        np.memmap(content, np.uint8, "r")
+        if isinstance(content, str)
+        else np.frombuffer(content, np.uint8)
+    )
     create = CFUNCTYPE(c_uint64, c_void_p)(interface.create)
     get_metadata = CFUNCTYPE(c_uint64, c_void_p, c_void_p, c_uint64, c_void_p)(
         interface.get_metadata
@@ -258,6 +263,8 @@ def _describe_binary(info: _Binary, size: int) -> NativeBinary:
 
 
 def _check_version(part: str, version: int, known: set[int]) -> None:
+    if not 0 < version <= _HIGHEST_VERSION:
+        raise ValueError(f"the version {version} of a {part}")
     if version not in known:
         raise _make_version_error(part, f"{version} is none of {sorted(known)}")
 
@@ -319,7 +326,10 @@ def _describe_quantization(given: _Quantization) -> tuple[Quantization | None, s
     read = _ENCODINGS.get(given.encoding)
     if read is None:
         return None, f"quantised in QNN's encoding {given.encoding}"
-    return read(given.value), ""
+    quantization = read(given.value)
+    if not np.isfinite(quantization.scales).all():
+        raise ValueError("a scale that is not a number")
+    return quantization, ""
 
 
 # QNN adds its offset where ONNX subtracts its zero point.

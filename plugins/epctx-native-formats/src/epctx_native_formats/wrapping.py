@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
+    InvalidGraph,
     NotImplementedByProvider,
     convert_errors,
 )
@@ -35,6 +37,18 @@ _OPSETS = {"": 21, "com.microsoft": 1}
 """From 21 on QuantizeLinear has 4 and 16 bits."""
 _IR_VERSION = 10
 _QUANTIZED = "{}_quantized"
+_QUANTIZED_TYPES = {
+    "INT8": (-128, 127),
+    "UINT8": (0, 255),
+    "INT16": (-32768, 32767),
+    "UINT16": (0, 65535),
+}
+_BOUNDARY_TYPES = frozenset(
+    {"BOOL", "FLOAT16", "FLOAT", "DOUBLE"}
+    | {f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
+)
+"""Types of inputs and outputs of EPContext nodes, of those that are read."""
+_LONGEST = 1 << 31
 
 
 @convert_errors("wrapping a binary")
@@ -68,7 +82,8 @@ def wrap_binary(
         NoSuchFile, InvalidGraph: the binary is missing or damaged.
         NotImplementedByProvider: it cannot be wrapped, or a package that this needs is
             not installed.
-        InvalidArgument: a name is unknown, or there twice.
+        InvalidArgument: a name is unknown, there twice or not fit for a model, or the
+            output is not a file beside which the binary can be.
         Fail: the files cannot be written.
     """
     try:
@@ -79,18 +94,20 @@ def wrap_binary(
             hint="pip install epctx-files",
         ) from error
     path, target = Path(binary), Path(output)
+    _check_paths(path, target)
     description = describe_binary(path)
     if description is None or not description.graphs or not description.source:
-        kind = "a file of no known format" if description is None else description.title
+        kind = "file of no known format" if description is None else description.title
         raise NotImplementedByProvider(
             f"{path.name} is a {kind}: its graphs are not known, so no EPContext node "
             "can be written for it.",
             hint="Wrap a context binary of QNN, or compile the model again.",
         )
+    names = {old: new for old, new in (rename or {}).items() if old != new}
     wrapper = _Wrapper(binary=path.name, source=description.source, is_float=as_float)
     for graph in _choose_graphs(description, graphs, path):
-        wrapper.add_graph(graph, rename or {})
-    wrapper.check_names(rename or {})
+        wrapper.add_graph(graph, names)
+    wrapper.check_names(names)
 
     # Sealed before it is published, so that no load finds it without digests.
     with tempfile.TemporaryDirectory(prefix=".wrap-", dir=target.parent) as folder:
@@ -117,6 +134,25 @@ def _choose_graphs(
     return [known[name] for name in dict.fromkeys(names or known)]
 
 
+def _check_paths(binary: Path, output: Path) -> None:
+    """Raise InvalidArgument if an output cannot be written beside a binary."""
+    problem = ""
+    if not output.name or output.is_dir():
+        problem = "is a folder"
+    elif not output.parent.is_dir():
+        problem = "lies in a folder that does not exist"
+    elif output.name == binary.name:
+        problem = "has the name of the binary, which goes beside it"
+    elif not binary.name.isprintable() or not output.name.isprintable():
+        problem = f"or the binary {binary.name!r} has a name that a model cannot hold"
+    if problem:
+        raise InvalidArgument(
+            f"the output {str(output)!r} {problem}.",
+            path=output,
+            hint="Choose a file such as model_ctx.onnx.",
+        )
+
+
 def _link(source: Path, target: Path) -> None:
     """Link a file, or copy it from another file system."""
     try:
@@ -126,6 +162,51 @@ def _link(source: Path, target: Path) -> None:
             shutil.copyfile(source, target)
         except OSError as error:
             raise Fail(f"{source} cannot be copied: {error}.", path=source) from error
+
+
+def _check_tensor(tensor: NativeTensor, *, is_float: bool) -> None:
+    """Check that a tensor can be an input or output of an EPContext node, and that
+    QuantizeLinear and DequantizeLinear compute its values if they become float.
+
+    Raises:
+        NotImplementedByProvider: ONNX has no such type, or no such quantisation.
+        InvalidGraph: its lengths, scales or zero points cannot be right.
+    """
+    if tensor.element_type not in _BOUNDARY_TYPES:
+        raise NotImplementedByProvider(
+            f"the tensor {tensor.name!r} has the type {tensor.type}, which cannot be "
+            "that of an input or output of an EPContext node."
+        )
+    problem = ""
+    if not all(0 <= length < _LONGEST for length in tensor.shape):
+        problem = f"the shape {tensor.shape}"
+    elif is_float and tensor.quantization is not None:
+        if tensor.element_type not in _QUANTIZED_TYPES or tensor.quantization.bits:
+            raise NotImplementedByProvider(
+                f"the tensor {tensor.name!r} is quantised as QuantizeLinear cannot.",
+                hint="Leave out --float (as_float), and quantise it yourself.",
+            )
+        problem = _find_wrong_quantization(tensor, tensor.quantization)
+    if problem:
+        raise InvalidGraph(
+            f"the tensor {tensor.name!r} has {problem}.",
+            hint="The binary is damaged: fetch it again.",
+        )
+
+
+def _find_wrong_quantization(tensor: NativeTensor, given: Quantization) -> str:
+    smallest, largest = _QUANTIZED_TYPES[tensor.element_type]
+    axis = given.axis
+    count = 1
+    if axis is not None:
+        count = tensor.shape[axis] if 0 <= axis < len(tensor.shape) else -1
+    if not len(given.scales) == len(given.zero_points) == count:
+        return f"{len(given.scales)} scales along axis {axis}"
+    if not all(0 < scale < math.inf for scale in given.scales):
+        return "a scale that is not a positive number"
+    if not all(smallest <= point <= largest for point in given.zero_points):
+        return "a zero point that its type does not have"
+    return ""
 
 
 @dataclass(kw_only=True)
@@ -184,14 +265,11 @@ class _Wrapper:
         """Add an input or output of the model; return its name at the node."""
         from onnx import TensorProto, helper
 
-        if not tensor.element_type:
-            raise NotImplementedByProvider(
-                f"the tensor {tensor.name!r} has the type {tensor.type}, which ONNX "
-                "lacks, so it cannot be an input or output of an EPContext node."
-            )
+        is_float = self.is_float and tensor.quantization is not None
+        _check_tensor(tensor, is_float=is_float)
         name = rename.get(tensor.name, tensor.name)
         type_ = TensorProto.DataType.Value(tensor.element_type)
-        if not (self.is_float and tensor.quantization):
+        if not is_float or tensor.quantization is None:
             boundary.append(helper.make_tensor_value_info(name, type_, tensor.shape))
             return name
 
@@ -234,14 +312,17 @@ class _Wrapper:
         """Raise InvalidArgument if a name is unknown, there twice, or the name of
         another tensor, to which onnxruntime would give the value.
         """
-        outer = [value.name for value in (*self.inputs, *self.outputs)]
-        twice = [name for name, count in Counter(outer).items() if count > 1]
+        added = [value.name for value in (*self.inputs, *self.outputs, *self.values)]
+        added += [constant.name for constant in self.constants]
+        twice = [name for name, count in Counter(added).items() if count > 1]
+        unfit = [n for n in rename.values() if not n or not n.isprintable()]
         unknown = [name for name in rename if name not in self.tensors]
         taken = {*rename.values()} & self.tensors
         inner = taken | ({value.name for value in self.values} & self.tensors)
         for names, problem, hint in (
             (unknown, "no tensor of the graphs has the name", "Its names: "),
-            (twice, "two inputs or outputs would have the name", "Rename one of: "),
+            (unfit, "a model cannot have the name", "Rename one of: "),
+            (twice, "two values would have the name", "Rename one of: "),
             (sorted(inner), "another tensor has the name", "Choose none of: "),
         ):
             if names:

@@ -8,7 +8,8 @@ import argparse
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,7 @@ def run_inspect(arguments: argparse.Namespace, console: Console) -> int:
         _print_facts(facts, console)
         parts.append(facts)
     if native is not None and info.ep_contexts:
-        parts.append(native.inspect_payloads(info, console))
+        parts.append(native.inspect_payloads(_open_payloads(info), console))
     _warn(info, files, console)
     result = InspectResult(
         model=arguments.model,
@@ -99,6 +100,43 @@ def _find_native_formats() -> Any:
         return import_installed("epctx_native_formats.commands", needed_by="inspect")
     except PackageMissing:
         return None
+
+
+def _open_payloads(info: ModelInfo) -> Iterator[tuple[str, Any]]:
+    """Yield the payloads of a model that can be opened, as files or bytes, by the names
+    of their files, or of the nodes that hold them; what is wrong with others is said of
+    the nodes.
+    """
+    from epctx_core.errors import InvalidGraph
+    from epctx_core.ext import ModelFolder, read_with_manifest
+
+    primaries = [node for node in info.ep_contexts if node.main_context]
+    if info.path is None:
+        return
+    folder = ModelFolder(info.path.parent, info.path)
+    for name in dict.fromkeys(n.payload_file for n in primaries if n.payload_file):
+        with (
+            suppress(InvalidGraph),
+            folder.open(name, what="a file", node=None) as file,
+        ):
+            yield name, file
+
+    if any(node.embed_mode for node in primaries):
+        proto, *_ = read_with_manifest(info.path)
+        for number, node in enumerate(_walk_nodes(proto.graph)):
+            caches = [a.s for a in node.attribute if a.name == "ep_cache_context"]
+            embedded = any(a.name == "embed_mode" and a.i == 0 for a in node.attribute)
+            if node.op_type == "EPContext" and caches and not embedded:
+                yield node.name or f"node {number}", memoryview(caches[0])
+
+
+def _walk_nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph and of its subgraphs."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _walk_nodes(inner)
 
 
 def _find_sealer(info: ModelInfo) -> str | None:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from epctx_native_formats import BinaryReader
 from epctx_native_formats.archives import list_targets
 
-from epctx_core.errors import InvalidArgument, InvalidGraph, NotImplementedByProvider
+from epctx_core.errors import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplementedByProvider,
+)
 from epctx_core.plugin import (
     Compatibility,
     Finding,
@@ -28,6 +33,8 @@ from epctx_onnxruntime.providers.library import PluginLibrary
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from epctx_native_formats import NativeGraph
+
     from epctx_core.plugin import (
         CompiledPartition,
         ContextNode,
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
         EPContextNode,
         GraphView,
         NodeView,
+        PayloadView,
         ProviderContext,
         ValueInfo,
     )
@@ -420,18 +428,27 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     ) -> Sequence[Finding] | None:
         """Have Qualcomm's library describe each payload, in another process, and
         compare the nodes with the graphs; of payloads of several SoCs, name these. None
-        where nothing here can read them.
+        for what was just compiled.
         """
         # What was just compiled is right, in whatever format.
         if context.purpose is Purpose.EXPORT:
             return None
         findings: list[Finding] = []
+        # Several nodes may have one payload, which is described once.
+        graphs: dict[str, Mapping[str, NativeGraph]] = {}
         with BinaryReader() as binaries:
             for node in nodes:
-                if node.main_context and _is_multi(node):
-                    findings.append(_describe_payload(node, reader))
-                elif not _is_multi(node):
-                    findings += _check_graph(node, reader, binaries)
+                payload = reader.payload(node)
+                if _is_multi(node):
+                    if node.main_context:
+                        findings.append(_describe_payload(node, reader))
+                    continue
+                if payload.name not in graphs:
+                    found = _read_graphs(node, payload, binaries)
+                    graphs[payload.name] = {} if isinstance(found, Finding) else found
+                    findings += [found] if isinstance(found, Finding) else []
+                if graphs[payload.name]:
+                    findings += _check_graph(node, payload.name, graphs[payload.name])
         return findings
 
     @classmethod
@@ -505,45 +522,47 @@ def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
     )
 
 
-def _check_graph(
-    node: ContextNode, reader: ContextReader, binaries: BinaryReader
-) -> Iterator[Finding]:
-    """Yield what is wrong with a node's payload, and how it differs from its graph."""
-    payload = reader.payload(node)
-    refused, name = "container-refused", node.name
+def _read_graphs(
+    node: ContextNode, payload: PayloadView, binaries: BinaryReader
+) -> Mapping[str, NativeGraph] | Finding:
+    """Return the graphs of a payload by name, or what is wrong with it."""
+    severity, code = Severity.ERROR, "container-refused"
     try:
         binary = binaries.describe(payload.view, payload.name)
-    except NotImplementedByProvider as error:
-        code = "container-not-checked"
-        hint = error.hint or ""
-        yield Finding(Severity.INFO, code, error.message, node=name, hint=hint)
-        return
     except InvalidGraph as error:
-        hint = error.hint or ""
-        yield Finding(Severity.ERROR, refused, error.message, node=name, hint=hint)
-        return
-    if binary is None or not binary.graphs:
+        message, hint = error.message, error.hint
+    except (NotImplementedByProvider, Fail) as error:
+        severity, code = Severity.INFO, "container-not-checked"
+        message, hint = error.message, error.hint
+    else:
+        if binary is not None and binary.graphs:
+            return {graph.name: graph for graph in binary.graphs}
         message = f"{payload.name!r} is not a context binary of QNN."
-        yield Finding(Severity.ERROR, refused, message, node=name)
-        return
+        hint = "Fetch the context binary again, or compile the model again."
+    return Finding(severity, code, message, node=node.name, hint=hint or "")
 
-    # Qualcomm's EP takes the only graph, whatever its name.
-    graphs = {graph.name: graph for graph in binary.graphs}
+
+def _check_graph(
+    node: ContextNode, payload: str, graphs: Mapping[str, NativeGraph]
+) -> Iterator[Finding]:
+    """Yield how a node differs from its graph."""
+    refused = "container-refused"
     graph = graphs.get(node.partition_name) or graphs.get(node.name)
     if graph is None and len(graphs) == 1:
-        graph = binary.graphs[0]
+        # Qualcomm's EP takes the only graph, whatever its name.
+        (graph,) = graphs.values()
     if graph is None:
         listed = ", ".join(map(repr, graphs))
-        message = f"{payload.name!r} has no graph {node.partition_name!r} but {listed}."
-        yield Finding(Severity.ERROR, refused, message, node=name)
+        message = f"{payload!r} has no graph {node.partition_name!r} but {listed}."
+        yield Finding(Severity.ERROR, refused, message, node=node.name)
         return
     for mismatch in graph.find_mismatches(node.inputs, node.outputs):
         yield Finding(
             Severity.ERROR,
             refused,
-            f"the node is not that of the graph {graph.name!r} in {payload.name!r}: "
+            f"the node is not that of the graph {graph.name!r} in {payload!r}: "
             f"{mismatch}.",
-            node=name,
+            node=node.name,
             hint="`epctx inspect` prints the graphs; compile or wrap them again.",
         )
 
