@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from epctx_bench.gate import JudgedRow, Judgement
+from epctx_bench.partition_errors import Deviation
 from epctx_cache.counters import CacheStatistics
 from epctx_cli.plugin_results import PluginsInfoResult
 from epctx_cli.results import ShareResult
@@ -246,6 +247,9 @@ FORMS: Mapping[type, Mapping[str, Any]] = MappingProxyType(
         },
         Judgement: {"failed": "failed", "undecided": "undecided"},
         JudgedRow: {"high": float | None, "peer": str | None},
+        Deviation: dict.fromkeys(
+            ("max_abs", "mean_abs", "max_rel", "snr_db", "cosine"), float | None
+        ),
         Explanation: {"model": None, "placement": None, "types": None},
         NodeExplanation: {"follows": None, "refusals": list[NodeRefusal]},
         Placement: {"eps": list[PlacedFacts], "left": list[LeftFacts]},

@@ -171,3 +171,95 @@ def test_models_in_onnxruntimes_own_format_are_compared_by_their_outputs(
 
     assert (said.code, said.err) == (1, "")
     assert "They differ first in the output 'y'" in said.out
+
+
+def compile_lstm(epctx, network):
+    """Compile a network of several partitions with weights in float16."""
+    lstm = network("lstm")
+    epctx(
+        *("compile", lstm.path, "--ep", "QNN", "--optimize", "none"),
+        *("-p", "QNN.enable_htp_fp16_precision=1"),
+    )
+    return lstm.path.with_name("lstm_ctx.onnx"), lstm.path
+
+
+def test_errors_are_shown_by_partition_and_the_worst_is_reduced(
+    epctx, network, tmp_path
+):
+    context, source = compile_lstm(epctx, network)
+    folder = tmp_path / "smallest"
+    command = (
+        *("compare", context, source, "--by-partition"),
+        *("--ep", "QNN", "-p", "QNN.enable_htp_fp16_precision=1"),
+    )
+
+    answer = epctx(*command, "--json").json
+    said = epctx(*command, "--reduce", folder)
+
+    rows = answer["by_partition"]["rows"]
+    ratios = [row["own"]["worst"]["snr_db"] for row in rows]
+    largest = rows[0]["own"]["worst"]["max_rel"]
+    assert ratios == sorted(ratios)
+    assert 0 < largest < 0.005
+    assert rows[0]["ep"] == "QNNExecutionProvider"
+    assert "reduction" not in answer
+    assert rows[0]["partition"] in said.out
+    assert "QNNExecutionProvider has an error of" in said.out
+    again = epctx(
+        *("compare", folder / "model_ctx.onnx", folder / "model.onnx", "--json"),
+        *("--input", folder / "inputs.npz"),
+    ).json
+    assert again["outputs"][0]["max_rel"] > largest / 8
+
+
+def test_partitions_are_compared_on_every_file_of_a_folder(epctx, compiled, tmp_path):
+    source = compiled.with_name("resnet.onnx")
+    shape = [
+        each.dim_value
+        for each in onnx.load(source).graph.input[0].type.tensor_type.shape.dim
+    ]
+    name = onnx.load(source).graph.input[0].name
+    for seed in range(2):
+        array = np.random.default_rng(seed).standard_normal(shape, np.float32)
+        np.savez(tmp_path / f"{seed}.npz", **{name: array})
+
+    answer = epctx(
+        *("compare", compiled, source, "--by-partition", "--inputs", tmp_path),
+        "--json",
+    ).json
+
+    assert answer["by_partition"]["inputs"] == 2
+    assert answer["by_partition"]["uncompared"] == []
+    assert answer["made_from_seed"] is None
+
+
+def test_nothing_is_reduced_where_no_partition_has_an_error(epctx, model, tmp_path):
+    source = model("y = Relu(x)", "a.onnx")
+    epctx("compile", source, "--ep", "QNN", "--free-dimension", "N=1")
+    context = source.with_name("a_ctx.onnx")
+
+    said = epctx(
+        "compare", context, source, "--by-partition", "--reduce", tmp_path / "r"
+    )
+
+    assert said.code == 0
+    assert "No partition has an error of its own." in said.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--inputs", "x"], "--inputs has no effect without --by-partition"),
+        (["--reduce", "x"], "--reduce has no effect without --by-partition"),
+        (["--by-partition", "--inputs", "x", "--input", "y"], "exclude each other"),
+        (["--by-partition", "--inputs", "nowhere"], "there are no .npz files"),
+        (["--by-partition"], "no EPContext node"),
+    ],
+)
+def test_options_of_partitions_that_cannot_be_used(epctx, model, flags, message):
+    source = model("y = Relu(x)", "a.onnx")
+
+    said = epctx("compare", source, source, *flags)
+
+    assert said.code == 2
+    assert message in said.err

@@ -127,6 +127,20 @@ def test_equal_and_different_models_are_compared(check, plain, context, tmp_path
     assert different["first_inside"]
 
 
+def test_partitions_are_compared(check, plain, tmp_path):
+    options = ("--ep", "QNN", "-p", "QNN.enable_htp_fp16_precision=1")
+    check("compile", plain, *options)
+    context = plain.with_name(f"{plain.stem}_ctx.onnx")
+
+    found = check(
+        *("compare", context, plain, "--by-partition", *options),
+        *("--rtol", "0.01", "--reduce", tmp_path / "smallest"),
+    )
+
+    assert found["by_partition"]["rows"]
+    assert found["reduction"]["nodes"] == 1
+
+
 def test_a_conversion(check, plain, tmp_path):
     check("convert", plain, tmp_path / "m.ort")
 

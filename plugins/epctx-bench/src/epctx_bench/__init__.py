@@ -1,5 +1,5 @@
 """Measurements: what compiling, loading and running models costs, beside onnxruntime
-and vendors; and profiles.
+and vendors; errors of results by partition; and profiles.
 
 Owns how it is measured, judged and recorded; `epctx_core` compiles, loads and runs.
 Names are imported on first use: a profile needs nothing of measuring.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from epctx_bench.gate import JudgedRow, Judgement, Verdict, judge
     from epctx_bench.measuring import bench
     from epctx_bench.noise import Noise
+    from epctx_bench.partition_errors import PartitionErrors, compare_partitions
     from epctx_bench.profile import Profile
     from epctx_bench.report import BenchReport, read_schema
     from epctx_bench.saved import load_report
@@ -27,10 +28,12 @@ __all__ = [
     "JudgedRow",
     "Judgement",
     "Noise",
+    "PartitionErrors",
     "Profile",
     "Row",
     "Verdict",
     "bench",
+    "compare_partitions",
     "judge",
     "load_report",
     "read_schema",
@@ -44,6 +47,8 @@ _HOME = {
     "judge": "gate",
     "Noise": "noise",
     "load_report": "saved",
+    "PartitionErrors": "partition_errors",
+    "compare_partitions": "partition_errors",
     "Profile": "profile",
     "BenchReport": "report",
     "ColumnReport": "columns",

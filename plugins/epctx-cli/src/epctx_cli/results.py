@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_bench.partition_errors import PartitionErrors
+
     from epctx_cli.comparison import Difference, InnerDifference
+    from epctx_cli.reduction import Reduction
     from epctx_core import Placement
 
 
@@ -255,10 +258,13 @@ class CompareResult:
         outputs: each output.
         models: both models.
         simulated: EPs that are simulated.
-        made_from_seed: seed of the random inputs; null with `--input`.
+        made_from_seed: seed of the random inputs; null with `--input` and `--inputs`.
         atol: largest absolute difference of equal outputs.
         rtol: largest relative difference of equal outputs.
-        first_inside: first value inside the models that differs; null for none.
+        first_inside: first value inside the models that differs; null for none, and
+            with `--by-partition`.
+        by_partition: errors of the partitions, with `--by-partition`.
+        reduction: smallest part with the worst partition's error, with `--reduce`.
     """
 
     equal: bool
@@ -269,6 +275,8 @@ class CompareResult:
     atol: float
     rtol: float
     first_inside: InnerDifference | None
+    by_partition: PartitionErrors | None = None
+    reduction: Reduction | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

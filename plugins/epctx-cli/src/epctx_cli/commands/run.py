@@ -7,8 +7,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,13 @@ from epctx_cli.results import (
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
+    from epctx_bench.partition_errors import PartitionErrors
+
     from epctx_cli.arrays import Lengths
-    from epctx_cli.comparison import Comparison, Difference, InnerDifference
+    from epctx_cli.comparison import Comparison, Difference, InnerDifference, Model
     from epctx_cli.console import Console
     from epctx_cli.node_counts import NodeCounts
+    from epctx_cli.reduction import Reduction
     from epctx_core import InferenceSession, NodeArg, SessionOptions
 
 
@@ -196,6 +200,7 @@ def add_compare_arguments(parser: CommandParser) -> None:
         ),
     )
     add_inputs(parser)
+    _add_partition_arguments(parser)
     parser.add_argument(
         "--atol",
         type=float,
@@ -213,6 +218,28 @@ def add_compare_arguments(parser: CommandParser) -> None:
     parser.set_defaults(run=run_compare)
 
 
+def _add_partition_arguments(parser: CommandParser) -> None:
+    parser.add_flag(
+        "--by-partition",
+        "show the error that each partition of A makes on the reference's values of "
+        "its inputs, and the one that it inherits; B runs without EPs (needs "
+        "epctx-bench and epctx-files)",
+    )
+    parser.add_argument(
+        "--inputs",
+        metavar="DIR",
+        help="compare partitions on every .npz file of a folder",
+    )
+    parser.add_argument(
+        "--reduce",
+        metavar="DIR",
+        help=(
+            "write the smallest part of B in which the worst partition's error is "
+            "found, compiled with the EPs and options of A"
+        ),
+    )
+
+
 def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     """Run both models and compare them, also inside if outputs differ."""
     from epctx_cli.comparison import Tolerance, compare_models, first_difference
@@ -220,8 +247,9 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
     if not (arguments.atol >= 0 and arguments.rtol >= 0):
         raise InvalidArgument("--atol and --rtol must be 0 or more.")
     tolerance = Tolerance(absolute=arguments.atol, relative=arguments.rtol)
+    files = _list_input_files(arguments)
     a, b = _pair_with_options(arguments, console)
-    inside = None
+    inside = partitions = None
     with console.progress() as progress:
         progress.watch(a[1], b[1])
         comparison = compare_models(
@@ -229,11 +257,13 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
             b,
             tolerance=tolerance,
             note=console.note,
-            input_path=arguments.input,
+            input_path=files[0] if files else None,
             seed=arguments.seed,
         )
         equal = all(d.equal for d in comparison.differences)
-        if not equal:
+        if arguments.by_partition:
+            partitions = _compare_partitions(arguments, a, b, comparison, files)
+        elif not equal:
             try:
                 inside = first_difference(a, b, comparison.inputs, tolerance)
             except Exception as error:  # noqa: BLE001 - the report of the outputs is complete without it
@@ -241,6 +271,10 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
                     f"Values inside the models could not be compared: {error}"
                 )
     _print_compare(arguments, comparison, inside, console)
+    if partitions is not None:
+        _print_partitions(*partitions, console)
+        if arguments.reduce is not None and partitions[1] is None:
+            console.say("\nNo partition has an error of its own.")
     simulated = console.note_simulated(
         ep for nodes in comparison.nodes for ep in nodes.simulated
     )
@@ -255,13 +289,74 @@ def run_compare(arguments: argparse.Namespace, console: Console) -> int:
                 for (path, _), nodes in zip((a, b), comparison.nodes, strict=True)
             ],
             simulated=simulated,
-            made_from_seed=None if arguments.input else arguments.seed,
+            made_from_seed=None if files else arguments.seed,
             atol=arguments.atol,
             rtol=arguments.rtol,
             first_inside=inside,
+            by_partition=partitions and partitions[0],
+            reduction=partitions and partitions[1],
         )
     )
     return ExitCode.DONE if equal else ExitCode.FAILED
+
+
+def _list_input_files(arguments: argparse.Namespace) -> list[str]:
+    """Return the files of `--input` or `--inputs`.
+
+    Raises:
+        InvalidArgument: an option is given without the one that it belongs to, or the
+            folder has no such files.
+    """
+    for name in ("inputs", "reduce"):
+        if getattr(arguments, name) is not None and not arguments.by_partition:
+            raise InvalidArgument(
+                f"--{name} has no effect without --by-partition.",
+                hint="Add --by-partition.",
+            )
+    if arguments.inputs is None:
+        return [arguments.input] if arguments.input is not None else []
+    if arguments.input is not None:
+        raise InvalidArgument("--input and --inputs exclude each other.")
+    files = sorted(map(str, Path(arguments.inputs).glob("*.npz")))
+    if not files:
+        raise InvalidArgument(
+            f"there are no .npz files in {arguments.inputs!r}.",
+            path=arguments.inputs,
+            hint="Write each with numpy.savez(file, input_name=array, …).",
+        )
+    return files
+
+
+def _compare_partitions(
+    arguments: argparse.Namespace,
+    a: Model,
+    b: Model,
+    comparison: Comparison,
+    files: Sequence[str],
+) -> tuple[PartitionErrors, Reduction | None]:
+    """Compare the partitions, and reduce the worst with `--reduce`."""
+    from epctx_cli.arrays import load_inputs
+    from epctx_core import InferenceSession
+    from epctx_core.ext import import_installed
+
+    import_installed("epctx_files", needed_by="--by-partition")
+    module = import_installed(
+        "epctx_bench.partition_errors", needed_by="--by-partition"
+    )
+    if arguments.reduce is not None:
+        from epctx_cli.reduction import make_folder, reduce_partition
+
+        make_folder(Path(arguments.reduce))
+    with InferenceSession(*b) as session:
+        expected = session.get_inputs()
+    inputs: list[Callable[[], Mapping[str, Any]]] = [
+        partial(load_inputs, file, expected) for file in files
+    ] or [lambda: comparison.inputs]
+    errors = module.compare_partitions(a, b, inputs)
+    worst = errors.rows[0] if errors.rows else None
+    if arguments.reduce is None or worst is None or not worst.own.worst.max_rel:
+        return errors, None
+    return errors, reduce_partition(a, b, worst, inputs, Path(arguments.reduce))
 
 
 def _pair_with_options(
@@ -269,14 +364,14 @@ def _pair_with_options(
 ) -> list[tuple[str, SessionOptions]]:
     """Return both models with their session options. A length is one for the models
     that have its dimension open, or of which that is not known; if neither has, for
-    both, which refuse it.
+    both, which refuse it. With `--by-partition` EPs are those of the first model.
     """
     from epctx_cli.model_facts import read_open_dimensions
 
     lengths = arguments.free_dimension
     paths = arguments.model, arguments.reference
     open_in = [read_open_dimensions(Path(path)) if lengths else [] for path in paths]
-    pair = []
+    pair: list[Model] = []
     for path, own in zip(paths, open_in, strict=True):
         applying = [
             text
@@ -286,7 +381,10 @@ def _pair_with_options(
             or name in own
             or not any(name in each for each in open_in if each is not None)
         ]
-        given = argparse.Namespace(**{**vars(arguments), "free_dimension": applying})
+        changed = {"free_dimension": applying}
+        if arguments.by_partition and pair:
+            changed |= {"ep": [], "provider_option": []}
+        given = argparse.Namespace(**{**vars(arguments), **changed})
         pair.append((path, session_options(given, console)))
     return pair
 
@@ -319,6 +417,45 @@ def _print_compare(
             f"{one_line(inside.from_b)}"
         )
     console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
+
+
+def _print_partitions(
+    errors: PartitionErrors, reduction: Reduction | None, console: Console
+) -> None:
+    console.table(
+        ("partition", "output", "own", "SNR dB", "cosine", "inherited", "total"),
+        [
+            (
+                row.partition,
+                text.cut(row.output),
+                text.number(row.own.worst.max_rel),
+                f"{row.own.worst.snr_db:.1f}",
+                f"{row.own.worst.cosine:.6f}",
+                text.number(row.inherited.worst.max_rel),
+                text.number(row.total.worst.max_rel),
+            )
+            for row in errors.rows
+        ],
+        title="\nErrors by partition, relative, the worst of "
+        f"{text.counted(errors.inputs, 'input')}",
+    )
+    for each in errors.uncompared:
+        console.warn(f"{each.partition} could not be compared: {each.reason}")
+    if reduction is None:
+        return
+    nodes = text.counted(reduction.nodes, "node")
+    error = text.number(reduction.error.max_rel)
+    found = (
+        f"{reduction.ep} has an error of {error} in {nodes}"
+        if reduction.reproduced
+        else f"The error of {error} is in the context model alone: compiled again, the "
+        f"part of B is right. The whole part, {nodes}"
+    )
+    operators = text.operators(reduction.operators, 8)
+    console.say(
+        f"\n{found} ({operators}): {one_line(reduction.model)}, with inputs.npz, "
+        "expected.npz and model_ctx.onnx."
+    )
 
 
 def print_differences(

@@ -1,0 +1,313 @@
+"""Errors of a context model by partition: those that a partition makes, and those that
+it inherits.
+
+Each partition is run alone on the values that the source model computes for its inputs.
+The models are opened anew for each partition, whose boundary they give as outputs: of
+the values, memory holds those of one boundary and one input.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import ValueInfoProto
+
+from epctx_core import InferenceSession
+from epctx_core.errors import EpctxError, InvalidArgument
+
+if TYPE_CHECKING:
+    from epctx_core import SessionOptions
+
+Model: TypeAlias = "tuple[str, SessionOptions]"
+"""Path and session options."""
+Arrays: TypeAlias = Mapping[str, Any]
+"""Arrays by the names of values."""
+Inputs: TypeAlias = Sequence[Callable[[], Arrays]]
+"""Functions that return inputs of a model, by name."""
+
+_TINY = 1e-6
+"""Keeps relative differences finite where the reference is zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """Difference of a value from its reference.
+
+    Attributes:
+        max_abs: largest absolute difference; None in JSON for infinity.
+        mean_abs: mean absolute difference; None in JSON for infinity.
+        max_rel: largest absolute difference, relative to the largest element of the
+            reference and 1e-6; None in JSON for infinity.
+        snr_db: signal-to-noise ratio in dB; None in JSON for infinity, such as that of
+            equal values.
+        cosine: cosine of the angle between the two as vectors.
+    """
+
+    max_abs: float
+    mean_abs: float
+    max_rel: float
+    snr_db: float
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviations:
+    """Differences over all inputs.
+
+    Attributes:
+        worst: the worst of each number: the smallest ratio and cosine, and the largest
+            of the others.
+        mean: the mean of each number.
+    """
+
+    worst: Deviation
+    mean: Deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionError:
+    """Errors of an output of a partition.
+
+    In each element the total error is the sum of own and inherited error.
+
+    Attributes:
+        partition: name of the EPContext node.
+        ep: its source, the name of an EP.
+        output: name of the output.
+        own: the partition alone on the reference's inputs, against the reference.
+        inherited: the partition in the whole model, against the partition alone.
+        total: the partition in the whole model, against the reference.
+        worst_input: index of the input with the smallest `snr_db` of the own error.
+    """
+
+    partition: str
+    ep: str
+    output: str
+    own: Deviations
+    inherited: Deviations
+    total: Deviations
+    worst_input: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncompared:
+    """Partition that cannot be compared.
+
+    Attributes:
+        partition: name of the EPContext node.
+        reason: the reason.
+    """
+
+    partition: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionErrors:
+    """Errors of all partitions.
+
+    Attributes:
+        rows: one for each partition and output, the largest own error first, that of
+            the smallest `snr_db`.
+        uncompared: partitions of the main graph that cannot be compared.
+        inputs: number of inputs.
+    """
+
+    rows: list[PartitionError]
+    uncompared: list[Uncompared]
+    inputs: int
+
+
+def compare_partitions(
+    context: Model, reference: Model, inputs: Inputs
+) -> PartitionErrors:
+    """Compare each partition of a context model with the part of its source that it
+    replaced.
+
+    Partitions within subgraphs belong to the node of the main graph that has these.
+
+    Args:
+        context: the context model, with the EPs that load it.
+        reference: its source, with the EPs that it is to run on, mostly none.
+        inputs: one or more, each loaded once for each partition.
+
+    Raises:
+        InvalidArgument: the main graph has no EPContext node.
+        EpctxError: a model cannot be read.
+    """
+    nodes = [
+        node
+        for node in onnx.load(context[0], load_external_data=False).graph.node
+        if (node.domain, node.op_type) == ("com.microsoft", "EPContext")
+    ]
+    if not nodes:
+        raise InvalidArgument(
+            "there are no partitions to compare: the main graph has no EPContext node.",
+            path=context[0],
+            hint="Name the context model first, and then its source.",
+        )
+
+    rows: list[PartitionError] = []
+    uncompared = []
+    for node in nodes:
+        try:
+            rows += _compare_partition(node, context, reference, inputs)
+        except EpctxError as error:
+            reason = error.message
+            uncompared.append(Uncompared(partition=node.name, reason=reason))
+    # Not by the largest difference: one element that is rounded the other way is more
+    # than a small error of all.
+    rows.sort(key=lambda row: (row.own.worst.snr_db, -row.own.worst.max_rel))
+    return PartitionErrors(rows=rows, uncompared=uncompared, inputs=len(inputs))
+
+
+def _compare_partition(
+    node: onnx.NodeProto, context: Model, reference: Model, inputs: Inputs
+) -> list[PartitionError]:
+    """Return the errors of a partition's outputs."""
+    from epctx_files import extract
+
+    source = next(a.s.decode() for a in node.attribute if a.name == "source")
+    with tempfile.TemporaryDirectory(prefix="epctx-compare-") as folder:
+        path = f"{folder}/part.onnx"
+        extract(context[0], path, node=node.name)
+        graph = onnx.load(path, load_external_data=False).graph
+        with (
+            open_values(reference, [*graph.input, *graph.output]) as right,
+            InferenceSession(path, context[1]) as alone,
+            open_values(context, graph.output) as whole,
+        ):
+            # All runs of one input are over before the next one is loaded.
+            measured = [_run_partition(load(), right, alone, whole) for load in inputs]
+
+    rows = []
+    for value in graph.output:
+        name = value.name
+        own, inherited, total = zip(*(each[name] for each in measured), strict=True)
+        ratios = [each.snr_db for each in own]
+        row = PartitionError(
+            partition=node.name,
+            ep=source,
+            output=name,
+            own=_summarize(own),
+            inherited=_summarize(inherited),
+            total=_summarize(total),
+            worst_input=ratios.index(min(ratios)),
+        )
+        rows.append(row)
+    return rows
+
+
+def _run_partition(
+    feed: Arrays,
+    right: InferenceSession,
+    alone: InferenceSession,
+    whole: InferenceSession,
+) -> dict[str, tuple[Deviation, Deviation, Deviation]]:
+    """Return own, inherited and total error of each output for one input."""
+    expected = run_values(right, feed)
+    own = {each.name: expected[each.name] for each in alone.get_inputs()}
+    made = run_values(alone, own)
+    found = run_values(whole, feed)
+    errors = {}
+    for output in alone.get_outputs():
+        name = output.name
+        errors[name] = (
+            measure_deviation(made[name], expected[name]),
+            measure_deviation(found[name], made[name]),
+            measure_deviation(found[name], expected[name]),
+        )
+    return errors
+
+
+def open_values(model: Model, values: Iterable[ValueInfoProto]) -> InferenceSession:
+    """Return a session of a model whose outputs are values inside it.
+
+    Args:
+        model: the model.
+        values: names and element types; inputs of the model are left out.
+
+    Raises:
+        EpctxError: the model cannot be loaded, or has no such values.
+    """
+    path, options = model
+    proto = onnx.load(path, load_external_data=False)
+    given = {value.name for value in proto.graph.input}
+    del proto.graph.output[:]
+    for value in values:
+        if value.name in given:
+            continue
+        output = proto.graph.output.add()
+        output.CopyFrom(value)
+        # It is that of another model: here it may be open.
+        output.type.tensor_type.ClearField("shape")
+
+    options = options.copy()
+    options.add_session_config_entry("ep.context_enable", "0")
+    # A model from bytes has no folder; these two options name that of its files.
+    options.add_session_config_entry("ep.context_file_path", path)
+    folder = str(Path(path).parent)
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", folder
+    )
+    return InferenceSession(proto.SerializeToString(), options)
+
+
+def run_values(session: InferenceSession, feed: Arrays) -> dict[str, Any]:
+    """Run a session and return its inputs and outputs by name."""
+    names = [each.name for each in session.get_outputs()]
+    results = session.run(names, feed)
+    return {**feed, **dict(zip(names, results, strict=True))}
+
+
+def measure_deviation(value: Any, reference: Any) -> Deviation:
+    """Return the difference of an array of numbers from another one of its shape.
+
+    NaN equals NaN at the same index, and infinity the same infinity.
+
+    Raises:
+        InvalidArgument: the shapes differ.
+    """
+    if value.shape != reference.shape:
+        raise InvalidArgument(
+            f"values of the shapes {value.shape} and {reference.shape} cannot be "
+            "compared."
+        )
+    x, y = (each.astype(np.float64).ravel() for each in (value, reference))
+    # An infinite difference is a result.
+    with np.errstate(all="ignore"):
+        distance = np.abs(x - y)
+        distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
+        distance[np.isnan(distance)] = np.inf
+        x, y = (np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0) for v in (x, y))
+        noise, signal, size = (float(np.linalg.norm(v)) for v in (distance, y, x))
+        ratio = 20 * np.log10(np.divide(max(signal, _TINY), noise))
+        cosine = float(x @ y) / max(size * signal, _TINY**2)
+
+    largest = float(distance.max(initial=0.0))
+    scale = float(np.abs(y).max(initial=0.0)) + _TINY
+    return Deviation(
+        max_abs=largest,
+        mean_abs=float(distance.sum()) / max(distance.size, 1),
+        max_rel=largest / scale,
+        snr_db=float(ratio),
+        cosine=cosine if noise else 1.0,
+    )
+
+
+def _summarize(deviations: Sequence[Deviation]) -> Deviations:
+    """Return worst and mean of each number."""
+    worst = {}
+    mean = {}
+    for key in vars(deviations[0]):
+        numbers = [getattr(each, key) for each in deviations]
+        select = min if key in {"snr_db", "cosine"} else max
+        worst[key] = select(numbers)
+        mean[key] = sum(numbers) / len(numbers)
+    return Deviations(worst=Deviation(**worst), mean=Deviation(**mean))

@@ -1,0 +1,234 @@
+"""An EP that computes one operator wrongly, in models that have a certain weight, and
+the networks of twelve partitions that it compiles.
+
+Its payload is the partition as an ONNX model, changed, which the core's engine
+computes. Softsign it refuses: it stands between the partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from epctx_core.plugin import (
+    CompiledPartition,
+    EPContextNode,
+    ExecutionProvider,
+    Purpose,
+    hookimpl,
+    supported_partitions,
+)
+
+SIZE = 16
+ROWS = 32
+FAULTS = ("scaled", "transposed", "clipped")
+OPERATORS = {
+    "Add": np.add,
+    "MatMul": np.matmul,
+    "Relu": lambda x: np.maximum(x, 0),
+    "Tanh": np.tanh,
+    "LeakyRelu": lambda x: np.where(x < 0, 0.01 * x, x),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Fault, the bytes of the weight whose reader has it, its block, and the limit of
+    what is clipped.
+    """
+
+    name: str
+    weight: bytes
+    block: int
+    limit: float
+
+
+class FaultyProvider(ExecutionProvider):
+    """Takes every node but Softsign; weights become float16."""
+
+    name = "FaultyExecutionProvider"
+    vendor = "tests"
+    binary_suffix = "faulty"
+    fault: Fault | None = None
+
+    def __init__(self, context):
+        super().__init__(context)
+        self._partitions = []
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda node: node.op_type != "Softsign")
+
+    @hookimpl
+    def compile(self, partitions):
+        self._partitions += partitions
+        return [
+            CompiledPartition(None)
+            if self.context.purpose is Purpose.EXPORT
+            else self._open(spoil(partition.model(), self.fault))
+            for partition in partitions
+        ]
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        nodes = []
+        for partition in self._partitions:
+            model = spoil(partition.model(), self.fault)
+            payload = writer.payload(partition.name)
+            payload.write(model.SerializeToString(deterministic=True))
+            nodes.append(EPContextNode(partition, payload))
+        return nodes
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        return [
+            self._open(onnx.load_from_string(bytes(reader.payload(node).view)))
+            for node in nodes
+        ]
+
+    def _open(self, model):
+        prepared = self.context.engine.prepare(model, {})
+        return CompiledPartition(prepared.run, close=prepared.close)
+
+
+def spoil(model, fault):
+    """Return a partition with weights in float16, and with the fault if it has the
+    weight.
+    """
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for tensor in changed.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype == np.float32 and array.ndim:
+            array = array.astype(np.float16).astype(np.float32)
+        if fault and numpy_helper.to_array(tensor).tobytes() == fault.weight:
+            if fault.name == "scaled":
+                array = array * 1.05
+                if tensor.data_type == TensorProto.INT8:
+                    array = np.clip(np.round(array), -127, 127)
+            elif fault.name == "transposed":
+                array = array.T
+            else:
+                _clip_result(changed.graph, tensor.name, fault.limit)
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        array = np.ascontiguousarray(array.astype(dtype))
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return changed
+
+
+def _clip_result(graph, name, limit):
+    """Clip the result of the MatMul that reads a weight, dequantised or not."""
+    reader = next(node for node in graph.node if name in node.input)
+    if reader.op_type == "DequantizeLinear":
+        name = reader.output[0]
+        reader = next(node for node in graph.node if name in node.input)
+    result = reader.output[0]
+    names = [f"{result}_{part}" for part in ("before", "low", "high")]
+    reader.output[0] = names[0]
+    for each, value in zip(names[1:], (-limit, limit), strict=True):
+        graph.initializer.append(numpy_helper.from_array(np.float32(value), each))
+    index = list(graph.node).index(reader) + 1
+    graph.node.insert(index, helper.make_node("Clip", names, [result]))
+
+
+class Network:
+    """A model of twelve partitions, drawn; quantised, its ranges are calibrated.
+
+    Attributes:
+        model: the model.
+        quantized: True for 8 bits, False for float32.
+        scales: by the name of a quantised value the step of its numbers.
+    """
+
+    def __init__(self, seed, *, quantized, blocks=12):
+        self._draw = np.random.default_rng(seed)
+        self.quantized = quantized
+        self._nodes = []
+        self._initializers = []
+        self._places = []
+        self.scales = {}
+        self._samples = {"x": self._draw.standard_normal((256, SIZE))}
+        value = "x"
+        for block in range(blocks):
+            value = self._add_block(value, block, is_last=block == blocks - 1)
+        shape = [ROWS, SIZE]
+        graph = helper.make_graph(
+            self._nodes,
+            "drawn",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(value, TensorProto.FLOAT, shape)],
+            self._initializers,
+        )
+        self.model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        )
+
+    def draw_fault(self, name):
+        """Return a fault of this name of one of the MatMuls."""
+        weight, block, result = self._places[self._draw.integers(len(self._places))]
+        limit = float(np.abs(self._samples[result]).max()) / 2
+        return Fault(name=name, weight=weight, block=block, limit=limit)
+
+    def _add_block(self, value, block, *, is_last):
+        begin = value
+        for step in range(int(self._draw.integers(1, 4))):
+            name = f"b{block}_{step}"
+            value = self._multiply(value, name, block)
+            value = self._compute("Add", value, self._bias(name), to=f"{name}_biased")
+            operator = self._draw.choice(["Relu", "Tanh", "LeakyRelu"])
+            value = self._compute(str(operator), value, to=f"{name}_act")
+        if self._draw.random() < 0.5:
+            value = self._compute("Add", value, begin, to=f"b{block}_sum")
+        if is_last:
+            return value
+        return self._compute("Softsign", value, to=f"b{block}_end")
+
+    def _multiply(self, value, name, block):
+        weight = self._draw.standard_normal((SIZE, SIZE)) / np.sqrt(SIZE)
+        if not self.quantized:
+            array = weight.astype(np.float32)
+            right = self._store(array, f"{name}_w")
+        else:
+            scale = np.float32(np.abs(weight).max() / 127)
+            array = np.round(weight / scale).astype(np.int8)
+            right = self._add(
+                "DequantizeLinear",
+                self._store(array, f"{name}_w"),
+                self._store(scale, f"{name}_w_scale"),
+                to=f"{name}_w_float",
+            )
+        self._samples[right] = weight
+        self._places.append((array.tobytes(), block, f"{name}_product"))
+        return self._compute("MatMul", value, right, to=f"{name}_product")
+
+    def _bias(self, name):
+        array = self._draw.standard_normal(SIZE).astype(np.float32) / 2
+        self._samples[f"{name}_bias"] = array
+        return self._store(array, f"{name}_bias")
+
+    def _compute(self, operator, *values, to):
+        """Add a node, and quantise its result."""
+        self._add(operator, *values, to=to)
+        sample = OPERATORS[operator](*(self._samples[value] for value in values))
+        self._samples[to] = sample
+        if not self.quantized:
+            return to
+        step = self.scales[f"{to}_float"] = float(np.abs(sample).max()) / 127
+        scale = self._store(np.float32(step), f"{to}_scale")
+        zero = self._store(np.int8(0), f"{to}_zero")
+        value = self._add("QuantizeLinear", to, scale, zero, to=f"{to}_int8")
+        value = self._add("DequantizeLinear", value, scale, zero, to=f"{to}_float")
+        self._samples[value] = sample
+        return value
+
+    def _store(self, array, name):
+        self._initializers.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def _add(self, operator, *values, to):
+        self._nodes.append(helper.make_node(operator, values, [to], name=f"n_{to}"))
+        return to
