@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 from onnx import ValueInfoProto
 
-from epctx_core import InferenceSession
+from epctx_core import InferenceSession, inspect_model
 from epctx_core.errors import EpctxError, InvalidArgument
 
 if TYPE_CHECKING:
-    from epctx_core import SessionOptions
+    from epctx_core import ContextNodeInfo, SessionOptions
 
 Model: TypeAlias = "tuple[str, SessionOptions]"
 """Path and session options."""
@@ -141,11 +141,8 @@ def compare_partitions(
         InvalidArgument: the main graph has no EPContext node.
         EpctxError: a model cannot be read.
     """
-    nodes = [
-        node
-        for node in onnx.load(context[0], load_external_data=False).graph.node
-        if (node.domain, node.op_type) == ("com.microsoft", "EPContext")
-    ]
+    contexts = inspect_model(context[0]).ep_contexts
+    nodes = [node for node in contexts if not node.body]
     if not nodes:
         raise InvalidArgument(
             "there are no partitions to compare: the main graph has no EPContext node.",
@@ -168,12 +165,11 @@ def compare_partitions(
 
 
 def _compare_partition(
-    node: onnx.NodeProto, context: Model, reference: Model, inputs: Inputs
+    node: ContextNodeInfo, context: Model, reference: Model, inputs: Inputs
 ) -> list[PartitionError]:
     """Return the errors of a partition's outputs."""
     from epctx_files import extract
 
-    source = next(a.s.decode() for a in node.attribute if a.name == "source")
     with tempfile.TemporaryDirectory(prefix="epctx-compare-") as folder:
         path = f"{folder}/part.onnx"
         extract(context[0], path, node=node.name)
@@ -193,7 +189,7 @@ def _compare_partition(
         ratios = [each.snr_db for each in own]
         row = PartitionError(
             partition=node.name,
-            ep=source,
+            ep=node.source,
             output=name,
             own=_summarize(own),
             inherited=_summarize(inherited),
