@@ -2,8 +2,8 @@
 it inherits.
 
 Each partition is run alone on the values that the source model computes for its inputs.
-The models are opened anew for each partition, whose boundary they give as outputs: of
-the values, memory holds those of one boundary and one input.
+Models are opened anew for each partition, the boundary of which they give as outputs,
+and for each input: memory holds the values of one boundary, and a device one session.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class PartitionErrors:
 
 
 def compare_partitions(
-    context: Model, reference: Model, inputs: Inputs
+    context: Model,
+    reference: Model,
+    inputs: Inputs,
 ) -> PartitionErrors:
     """Compare each partition of a context model with the part of its source that it
     replaced.
@@ -156,16 +158,31 @@ def compare_partitions(
         try:
             rows += _compare_partition(node, context, reference, inputs)
         except EpctxError as error:
-            reason = error.message
-            uncompared.append(Uncompared(partition=node.name, reason=reason))
-    # Not by the largest difference: one element that is rounded the other way is more
-    # than a small error of all.
-    rows.sort(key=lambda row: (row.own.worst.snr_db, -row.own.worst.max_rel))
-    return PartitionErrors(rows=rows, uncompared=uncompared, inputs=len(inputs))
+            failure = Uncompared(partition=node.name, reason=error.message)
+            uncompared.append(failure)
+    rows.sort(key=_rank)
+    return PartitionErrors(
+        rows=rows,
+        uncompared=uncompared,
+        inputs=len(inputs),
+    )
+
+
+def _rank(row: PartitionError) -> tuple[float, float]:
+    """Return the key by which rows are sorted.
+
+    Not the largest difference alone: one element that is rounded the other way is more
+    than a small error of all.
+    """
+    worst = row.own.worst
+    return worst.snr_db, -worst.max_rel
 
 
 def _compare_partition(
-    node: ContextNodeInfo, context: Model, reference: Model, inputs: Inputs
+    node: ContextNodeInfo,
+    context: Model,
+    reference: Model,
+    inputs: Inputs,
 ) -> list[PartitionError]:
     """Return the errors of a partition's outputs."""
     from epctx_files import extract
@@ -174,13 +191,12 @@ def _compare_partition(
         path = f"{folder}/part.onnx"
         extract(context[0], path, node=node.name)
         graph = onnx.load(path, load_external_data=False).graph
-        with (
-            open_values(reference, [*graph.input, *graph.output]) as right,
-            InferenceSession(path, context[1]) as alone,
-            open_values(context, graph.output) as whole,
-        ):
-            # All runs of one input are over before the next one is loaded.
-            measured = [_run_partition(load(), right, alone, whole) for load in inputs]
+        part = path, context[1]
+        with open_values(reference, [*graph.input, *graph.output]) as right:
+            measured = []
+            for load in inputs:
+                errors = _run_partition(load(), right, part, context, graph)
+                measured.append(errors)
 
     rows = []
     for value in graph.output:
@@ -203,22 +219,28 @@ def _compare_partition(
 def _run_partition(
     feed: Arrays,
     right: InferenceSession,
-    alone: InferenceSession,
-    whole: InferenceSession,
+    part: Model,
+    context: Model,
+    boundary: onnx.GraphProto,
 ) -> dict[str, tuple[Deviation, Deviation, Deviation]]:
     """Return own, inherited and total error of each output for one input."""
     expected = run_values(right, feed)
-    own = {each.name: expected[each.name] for each in alone.get_inputs()}
-    made = run_values(alone, own)
-    found = run_values(whole, feed)
+    given = {value.name: expected[value.name] for value in boundary.input}
+
+    # One after the other: a device may have no memory for both.
+    with InferenceSession(*part) as session:
+        made = run_values(session, given)
+    with open_values(context, boundary.output) as session:
+        found = run_values(session, feed)
+
     errors = {}
-    for output in alone.get_outputs():
-        name = output.name
-        errors[name] = (
-            measure_deviation(made[name], expected[name]),
-            measure_deviation(found[name], made[name]),
-            measure_deviation(found[name], expected[name]),
-        )
+    for value in boundary.output:
+        name = value.name
+        right_value = expected[name]
+        own = measure_deviation(made[name], right_value)
+        inherited = measure_deviation(found[name], made[name])
+        total = measure_deviation(found[name], right_value)
+        errors[name] = own, inherited, total
     return errors
 
 
@@ -227,24 +249,20 @@ def open_values(model: Model, values: Iterable[ValueInfoProto]) -> InferenceSess
 
     Args:
         model: the model.
-        values: names and element types; inputs of the model are left out.
+        values: values of the model; its inputs are left out.
 
     Raises:
         EpctxError: the model cannot be loaded, or has no such values.
     """
-    path, options = model
+    path = model[0]
+    options = model[1].copy()
     proto = onnx.load(path, load_external_data=False)
     given = {value.name for value in proto.graph.input}
+    # A node whose output has no type is refused.
+    proto.graph.value_info.extend(proto.graph.output)
     del proto.graph.output[:]
-    for value in values:
-        if value.name in given:
-            continue
-        output = proto.graph.output.add()
-        output.CopyFrom(value)
-        # It is that of another model: here it may be open.
-        output.type.tensor_type.ClearField("shape")
+    proto.graph.output.extend(value for value in values if value.name not in given)
 
-    options = options.copy()
     options.add_session_config_entry("ep.context_enable", "0")
     # A model from bytes has no folder; these two options name that of its files.
     options.add_session_config_entry("ep.context_file_path", path)
@@ -271,20 +289,24 @@ def measure_deviation(value: Any, reference: Any) -> Deviation:
         InvalidArgument: the shapes differ.
     """
     if value.shape != reference.shape:
-        raise InvalidArgument(
-            f"values of the shapes {value.shape} and {reference.shape} cannot be "
-            "compared."
-        )
-    x, y = (each.astype(np.float64).ravel() for each in (value, reference))
+        shapes = f"{value.shape} and {reference.shape}"
+        raise InvalidArgument(f"values of the shapes {shapes} cannot be compared.")
+    x = value.astype(np.float64).ravel()
+    y = reference.astype(np.float64).ravel()
     # An infinite difference is a result.
     with np.errstate(all="ignore"):
         distance = np.abs(x - y)
         distance[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
         distance[np.isnan(distance)] = np.inf
-        x, y = (np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0) for v in (x, y))
-        noise, signal, size = (float(np.linalg.norm(v)) for v in (distance, y, x))
-        ratio = 20 * np.log10(np.divide(max(signal, _TINY), noise))
-        cosine = float(x @ y) / max(size * signal, _TINY**2)
+        x[~np.isfinite(x)] = 0.0
+        y[~np.isfinite(y)] = 0.0
+        noise = float(np.linalg.norm(distance))
+        signal = float(np.linalg.norm(y))
+        size = float(np.linalg.norm(x))
+        ratio = np.divide(max(signal, _TINY), noise)
+        decibels = 20 * float(np.log10(ratio))
+    product = size * signal
+    cosine = float(x @ y) / max(product, _TINY)
 
     largest = float(distance.max(initial=0.0))
     scale = float(np.abs(y).max(initial=0.0)) + _TINY
@@ -292,7 +314,7 @@ def measure_deviation(value: Any, reference: Any) -> Deviation:
         max_abs=largest,
         mean_abs=float(distance.sum()) / max(distance.size, 1),
         max_rel=largest / scale,
-        snr_db=float(ratio),
+        snr_db=decibels,
         cosine=cosine if noise else 1.0,
     )
 

@@ -41,6 +41,10 @@ from epctx_core.errors import EpctxError, Fail, InvalidArgument
 Window: TypeAlias = tuple[int, int]
 """Indices of the first node and of the one after the last."""
 
+_SAME = 3.0
+"""dB by which the signal-to-noise ratio of all that the partition replaced, compiled
+again, may exceed the partition's: it is the same work, rounded alike.
+"""
 _FADING = 12.0
 """dB by which the signal-to-noise ratio of a smaller part may exceed the partition's,
 as for a quarter of the error: errors change on their way to the partition's outputs,
@@ -133,7 +137,7 @@ def reduce_partition(
         if not options.has_providers():
             options.add_provider(row.ep)
         parts = _Parts(source, feed, reference[1], options, Path(scratch))
-        found = parts.shrink(row.own.worst.snr_db + _FADING)
+        found = parts.shrink(row.own.worst.snr_db)
         error = parts.measure(found or parts.whole, folder)
 
     if found is None:
@@ -191,11 +195,11 @@ class _Parts:
         """All nodes."""
         return 0, len(self._nodes)
 
-    def shrink(self, most: float) -> Window | None:
-        """Return the smallest part with at most this signal-to-noise ratio in dB, or
-        None if not even all nodes have it.
+    def shrink(self, ratio: float) -> Window | None:
+        """Return the smallest part with about a signal-to-noise ratio in dB, or None
+        if all nodes together do not have it.
         """
-        if self._try(self.whole) > most:
+        if self._try(self.whole) > ratio + _SAME:
             return None
 
         low, high = self.whole
@@ -208,7 +212,7 @@ class _Parts:
                 for part in ((low + step, high), (low, high - step))
             }
             worst = min(smaller, key=smaller.__getitem__)
-            if smaller[worst] <= most:
+            if smaller[worst] <= ratio + _FADING:
                 low, high = worst
                 step = min(step, (high - low) // 2)
             else:
