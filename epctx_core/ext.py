@@ -77,7 +77,8 @@ exactly its own version of the core.
     reading files that anybody may have written (epctx-batch, epctx-bench,
     epctx-cache, epctx-cli, epctx-onnxruntime, epctx-report).
 `read_with_manifest`:
-    reading a model with its manifest, within the core's budgets (epctx-files).
+    reading a model with its manifest, within the core's budgets (epctx-cli,
+    epctx-files).
 `read_request`:
     options and EPs of a host as `InferenceSession` takes them (epctx-cache,
     epctx-conformance, epctx-onnxruntime).

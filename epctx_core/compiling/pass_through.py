@@ -266,7 +266,11 @@ def find_existing(
         source = model.source
         limit = config.input_budget.manifest_entries
         manifest = find_manifest(
-            source.proto, source.path, lambda: source.digest, limit
+            source.proto,
+            source.path,
+            lambda: source.digest,
+            limit,
+            model.context_nodes,
         )
         for record in model.context_nodes:
             # Nobody but the model knows them, and what is written has to verify.

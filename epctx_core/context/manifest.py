@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pkgutil import resolve_name
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from onnx import ModelProto
+
+    from epctx_core.context.node import ContextNodeRecord
 
 
 _log = logging.getLogger("epctx.context")
@@ -184,7 +186,11 @@ def read_manifest(
 
 
 def find_manifest(
-    model: ModelProto, path: Path | None, digest: Callable[[], str] | None, limit: int
+    model: ModelProto,
+    path: Path | None,
+    digest: Callable[[], str] | None,
+    limit: int,
+    nodes: Iterable[ContextNodeRecord] = (),
 ) -> Manifest | None:
     """Return a model's manifest: its own, the one in its EPContext nodes, or that of
     `epctx seal --beside`; None if there is none.
@@ -195,12 +201,13 @@ def find_manifest(
         digest: returns SHA-256 (hex) of the file; None if it does not matter which
             model the one beside it is of.
         limit: see `read_manifest`.
+        nodes: its EPContext nodes.
 
     Raises:
         ReplacedBinaryError: the one beside it is of another model.
         InvalidGraph: the manifest is damaged, or the one beside it cannot be read.
     """
-    manifest = _join_manifests(model, limit)
+    manifest = _join_manifests(read_manifest(model, limit), nodes, limit)
     beside = f"{path}{SIDECAR}"
     if path is None or manifest is not None or not os.path.lexists(beside):
         return manifest
@@ -233,19 +240,21 @@ def find_manifest(
     return manifest
 
 
-def _join_manifests(model: ModelProto, limit: int) -> Manifest | None:
+def _join_manifests(
+    own: Manifest | None, nodes: Iterable[ContextNodeRecord], limit: int
+) -> Manifest | None:
     """Return what metadata and EPContext nodes of a model say together; None if they
     say nothing.
     """
-    own = read_manifest(model, limit)
     stated = [
         read_json_text(
-            attribute.s, f"the manifest in {node.name!r:.200}", _read_manifest, limit
+            node.attributes[IN_NODE],
+            f"the manifest in {node.name!r:.200}",
+            _read_manifest,
+            limit,
         )
-        for node in model.graph.node
-        if node.op_type == "EPContext" and node.domain == "com.microsoft"
-        for attribute in node.attribute
-        if attribute.name == IN_NODE
+        for node in nodes
+        if IN_NODE in node.attributes
     ]
     if not stated:
         return own

@@ -214,15 +214,18 @@ def load_host_plugin(name: str, needed_by: str = "") -> HostPlugin:
     return check_host_plugin(plugin, name, describe_package(entry))
 
 
-def find_entry(group: str, name: str, kind: str, *, named_by: str) -> EntryPoint:
+def find_entry(
+    group: str, name: str, kind: str, *, named_by: str = "", needed_by: str = ""
+) -> EntryPoint:
     """Return the one entry of a group that has a name.
 
     Args:
         group: the group.
         name: the entry's, or `<distribution>:<name>`.
         kind: a noun for what the group has, for messages.
-        named_by: what has the name or needs the entry, for messages; empty for the
-            host.
+        named_by: what has the name, for messages; empty for the host.
+        needed_by: what needs the entry, where its package is one of epctx that is not
+            installed; by default `named_by`.
 
     Raises:
         PackageMissing: no installed package has it.
@@ -237,7 +240,7 @@ def find_entry(group: str, name: str, kind: str, *, named_by: str) -> EntryPoint
     if not candidates:
         package = PROVIDED_BY.get((group, name.rpartition(":")[2]))
         if package and group != ENGINE[0]:
-            needed_by = named_by or f"the {kind} {name!r}"
+            needed_by = needed_by or named_by or f"the {kind} {name!r}"
             raise missing_package(f"the package {package}", needed_by, package)
         names = sorted({entry.name for entry in entries})
         hint = (
@@ -279,7 +282,7 @@ def import_entry(
         InvalidArgument: several packages have it.
         PluginError: it cannot be imported.
     """
-    entry = find_entry(group, name, kind, named_by=needed_by)
+    entry = find_entry(group, name, kind, needed_by=needed_by)
     with blame_entry(entry, kind):
         # For an error that names the package; it is there then.
         package = entry.package.name

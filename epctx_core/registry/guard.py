@@ -290,6 +290,14 @@ def plugin_error(
 
 
 _MARK = f"{PROJECT}_impl"
+_GONE = {
+    "get_kernel_registry": (
+        "Kernels are a package of their own: derive the EP from "
+        "`epctx_kernels.KernelProvider` (pip install epctx-kernels), without @hookimpl "
+        "above this method."
+    )
+}
+"""Hints by the names of hooks that were there before API 1 was released."""
 
 
 class MarkedMethod(NamedTuple):
@@ -419,7 +427,7 @@ def _find_wrong_hook(cls: type[ExecutionProvider]) -> Problem | None:
         if hook not in HOOKS:
             fault = f"a method is marked with @hookimpl, but there is no hook {hook!r}"
             known = f"{suggestion(hook, HOOKS)} Hooks: {', '.join(HOOKS)}."
-            return fault, known.lstrip()
+            return fault, _GONE.get(hook, known.lstrip())
         if implemented.count(hook) > 1:
             return f"it implements {hook} more than once", "Implement each hook once."
     for hook, row in HOOKS.items():

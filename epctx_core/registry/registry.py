@@ -544,8 +544,10 @@ class Registry:
                 record, cls, "availability", purpose
             )
         except EpctxError as error:
-            cause = error.__cause__ or error
-            failed = mark_broken(record, cause, "its availability failed")
+            # No variable holds the cause, whose traceback has this frame.
+            failed = mark_broken(
+                record, error.__cause__ or error, "its availability failed"
+            )
             # Users of a record put its label before the reason, and a full stop after.
             reason = failed.reason.splitlines()[0].replace(f"{record.label} ", "")
             answer = Availability(False, reason=reason.rstrip("."))

@@ -253,10 +253,11 @@ class Opened(Chosen):
         """
         source = self.model.source
         limit = self.config.input_budget.manifest_entries
+        nodes = self.model.context_nodes
         manifest = find_manifest(
-            source.proto, source.path, lambda: source.digest, limit
+            source.proto, source.path, lambda: source.digest, limit, nodes
         )
-        routing = route_nodes(self, manifest, self.model.context_nodes)
+        routing = route_nodes(self, manifest, nodes)
         return Routed(**routing, manifest=manifest)
 
     def keep_nodes(self) -> Routed:

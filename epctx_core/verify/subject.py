@@ -243,6 +243,7 @@ class Subject(Stages):
                 self.content.path,
                 lambda: hashlib.sha256(view).hexdigest(),
                 self.request.config.input_budget.manifest_entries,
+                self.records,
             )
             seal = None if manifest is None else manifest.sealed
             # Nothing but the manifest may have been added.

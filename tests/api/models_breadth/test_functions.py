@@ -210,15 +210,6 @@ def test_functions_that_call_each_other_in_a_circle_are_refused():
         run_with(Taker, model.SerializeToString(), X)
 
 
-@pytest.mark.parametrize("kept", [{"mine": "Scaled"}, "mine"])
-def test_what_is_no_collection_is_refused_as_kept_functions(kept):
-    class Wrong(Taker):
-        keeps_functions = kept
-
-    with pytest.raises(epctx.PluginError, match="keeps_functions"):
-        registry_with(Wrong)
-
-
 def test_the_source_is_unchanged(tmp_path):
     example = sequence_of_functions()
     path = saved(example.model, tmp_path / "in")

@@ -23,7 +23,7 @@ _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 _OWN_NAMES = frozenset(
     {
         "batch", "bench", "blobs", "cache", "cli", "conformance", "files", "isolation",
-        "kernels", "onnxruntime", "openvino-container", "report",
+        "kernels", "onnxruntime", "native-formats", "report",
     }
 )  # fmt: skip
 """Names of further packages of epctx; that of `openvino` is reserved for its vendor."""
