@@ -111,7 +111,9 @@ def _print_binary(name: str, binary: NativeBinary, console: Console) -> None:
             for tensor in tensors
         ]
         columns = ("", "name", "type", "quantisation")
-        console.table(columns, rows, title=one_line(f"Graph {graph.name}:"))
+        console.table(
+            columns, rows, title=one_line(f"Graph {graph.name}".rstrip() + ":")
+        )
 
     shown = None if console.verbose else _MOST_PARTS
     parts = [(part, byte_size(size)) for part, size in binary.parts.items()]
