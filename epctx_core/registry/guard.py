@@ -267,7 +267,7 @@ def _resolve_type(name: str) -> Any:
     if name == "None":
         return type(None)
     if "." in name:
-        return load_object(name.replace("np.", "numpy.").replace(".", ":"))
+        return load_object(":".join(name.replace("np.", "numpy.").rsplit(".", 1)))
     return getattr(plugin, name, None) or getattr(builtins, name)
 
 

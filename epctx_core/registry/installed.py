@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -89,10 +89,14 @@ class Distribution:
         """Version by its metadata, None without one."""
         return self.find_field("Version") or None
 
+    @cached_property
+    def _metadata(self) -> str:
+        data = self.read("METADATA") or self.read("PKG-INFO")
+        return data.decode(errors="replace")
+
     def find_field(self, field: str) -> str:
         """Return a field of its metadata; empty if there is none."""
-        data = self.read("METADATA") or self.read("PKG-INFO")
-        match = re.search(rf"(?im)^{field}:(.*)$", data.decode(errors="replace"))
+        match = re.search(rf"(?im)^{field}:(.*)$", self._metadata)
         return match[1].strip() if match else ""
 
     def read_entry_points(self) -> Iterator[EntryPoint]:
