@@ -87,7 +87,7 @@ def run_merge(arguments: argparse.Namespace, console: Console) -> ExitCode:
                 ).items()
             },
         )
-    return _show_files(report, console)
+    return show_files(report, console)
 
 
 def _split_pairs(flag: str, texts: Iterable[str], form: str) -> Mapping[str, list[str]]:
@@ -143,7 +143,7 @@ def run_extract(arguments: argparse.Namespace, console: Console) -> ExitCode:
         outputs=arguments.outputs,
         source=arguments.source,
     )
-    return _show_files(report, console)
+    return show_files(report, console)
 
 
 def add_embed_arguments(parser: CommandParser) -> None:
@@ -162,7 +162,7 @@ def run_embed(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
     with console.progress("embedding"):
         report = embed(arguments.model, arguments.output)
-    return _show_files(report, console)
+    return show_files(report, console)
 
 
 def add_externalize_arguments(parser: CommandParser) -> None:
@@ -181,10 +181,10 @@ def run_externalize(arguments: argparse.Namespace, console: Console) -> ExitCode
 
     with console.progress("writing files"):
         report = externalize(arguments.model, arguments.output)
-    return _show_files(report, console)
+    return show_files(report, console)
 
 
-def _show_files(report: FilesReport, console: Console) -> ExitCode:
+def show_files(report: FilesReport, console: Console) -> ExitCode:
     """List what was written, and how."""
     console.say(f"wrote {report.model}")
     console.table(

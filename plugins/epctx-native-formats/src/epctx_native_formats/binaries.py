@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -217,6 +218,11 @@ class BinaryReader:
         self._functions: IsolatedFunctions | None = None
         self._open: tuple[memoryview, str] | None = None
 
+    @cached_property
+    def _formats(self) -> Sequence[tuple[str, NativeFormat]]:
+        # Once for all binaries: every installed package is looked at.
+        return list(list_formats())
+
     @convert_errors("reading the binary")
     def describe(
         self, binary: PathInput | BinaryIO | memoryview, name: str = ""
@@ -277,7 +283,7 @@ class BinaryReader:
 
     def _describe(self, content: memoryview, name: str) -> NativeBinary | None:
         head = bytes(content[:HEAD])
-        for label, native_format in list_formats():
+        for label, native_format in self._formats:
             try:
                 if native_format.matches(head):
                     return native_format.read(content, name, self)

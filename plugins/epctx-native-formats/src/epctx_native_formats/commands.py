@@ -182,13 +182,10 @@ def run_wrap(arguments: argparse.Namespace, console: Console) -> ExitCode:
             as_float=arguments.float,
             embed=arguments.embed,
         )
-    console.say(f"wrote {report.model}")
-    console.table(
-        ("file", "size", "how"),
-        [(file.name, byte_size(file.bytes), file.how) for file in report.files],
-    )
-    console.result(report.as_dict())
-    return ExitCode.DONE
+    # What wraps needs the package, and has refused without it.
+    from epctx_files.commands import show_files
+
+    return show_files(report, console)
 
 
 def _parse_names(texts: list[str]) -> Mapping[str, str]:

@@ -11,8 +11,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from epctx_core.errors import EpctxError, InvalidGraph, NotImplementedByProvider
 from epctx_native_formats.binaries import (
     HEAD,
@@ -107,6 +105,8 @@ def describe(content: memoryview | str, name: str) -> NativeGraph:
             "the package openvino, which reads blobs of OpenVINO, is not installed.",
             hint="pip install openvino",
         ) from error
+    import numpy as np
+
     data = np.memmap(content, np.uint8, "r") if isinstance(content, str) else content
     try:
         model = openvino.Core().import_model(bytes(data), "CPU")

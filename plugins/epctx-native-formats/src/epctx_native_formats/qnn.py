@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_core.errors import NotImplementedByProvider
-from epctx_native_formats import qnn_system
 from epctx_native_formats.binaries import NativeBinary
 
 if TYPE_CHECKING:
@@ -47,5 +46,7 @@ def find_library() -> Path:
 
 def read(content: memoryview, name: str, reader: BinaryReader) -> NativeBinary:
     """Return the description of a context binary; see `NativeFormat.read`."""
+    from epctx_native_formats import qnn_system
+
     arguments = str(find_library()), reader.share(content), name
     return reader.call(qnn_system.describe, *arguments, name=name, result=NativeBinary)
