@@ -347,11 +347,11 @@ def _compare_partitions(
         from epctx_cli.reduction import make_folder, reduce_partition
 
         make_folder(Path(arguments.reduce))
-    with InferenceSession(*b) as session:
-        expected = session.get_inputs()
-    inputs: list[Callable[[], Mapping[str, Any]]] = [
-        partial(load_inputs, file, expected) for file in files
-    ] or [lambda: comparison.inputs]
+    inputs: list[Callable[[], Mapping[str, Any]]] = [lambda: comparison.inputs]
+    if files:
+        with InferenceSession(*b) as session:
+            expected = session.get_inputs()
+        inputs = [partial(load_inputs, file, expected) for file in files]
     errors = module.compare_partitions(a, b, inputs)
     worst = errors.rows[0] if errors.rows else None
     if arguments.reduce is None or worst is None or not worst.own.worst.max_rel:
