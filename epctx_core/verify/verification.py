@@ -16,7 +16,13 @@ from epctx_core.context.manifest import NO_MANIFEST
 from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
-from epctx_core.errors import NotImplementedByProvider, convert_errors
+from epctx_core.errors import (
+    InvalidArgument,
+    NotImplementedByProvider,
+    PackageMissing,
+    PluginError,
+    convert_errors,
+)
 from epctx_core.graph.mapping import OpenedFiles
 from epctx_core.graph.model_io import describe_path, get_model_path, require_text_names
 from epctx_core.options import Isolation, SessionOptions
@@ -74,24 +80,36 @@ def verify_model(
         (True, [])
     """
     session = sess_options or SessionOptions()
-    config = session.config()
-    if config.isolation is not Isolation.NONE:
-        request = Request.from_options(
-            path_or_bytes, session, registry, session.providers or None
-        )
-        arguments = {
-            "path_or_bytes": path_or_bytes,
-            "sess_options": session,
-            "registry": registry,
-        }
-        with use_isolation(config) as isolation:
-            return isolation.call(request, verify_model, arguments, VerifyReport, {})
+    if session.config().isolation is not Isolation.NONE:
+        return _verify_elsewhere(path_or_bytes, session, registry)
     for _ in range(READ_ATTEMPTS):
         with OpenedFiles() as files:
             report = _verify_once(path_or_bytes, session, registry, files)
             # What is wrong may be so because another model was published meanwhile.
             if report.ok or not files.find_replaced():
                 break
+    return report
+
+
+def _verify_elsewhere(
+    path_or_bytes: ModelInput,
+    session: SessionOptions,
+    registry: Registry,
+    needed_by: str = "",
+) -> VerifyReport:
+    """Have another process verify a model; see `import_isolation`."""
+    request = Request.from_options(
+        path_or_bytes, session, registry, session.providers or None
+    )
+    arguments = {
+        "path_or_bytes": path_or_bytes,
+        "sess_options": session,
+        "registry": registry,
+    }
+    with use_isolation(request.config, needed_by) as isolation:
+        report: VerifyReport = isolation.call(
+            request, verify_model, arguments, VerifyReport, {}
+        )
     return report
 
 
@@ -153,9 +171,7 @@ def _verify(subject: Subject) -> list[PayloadReport]:
         with findings.collect("compatibility-damaged"):
             infos = read_compatibility_info(subject.proto)
             subject.chosen.check_compatibility(infos)
-        for choice in subject.chosen.choices:
-            if choice.name in subject.nodes:
-                subject.note_reader(_look_into(choice, subject), choice)
+        _look_into_payloads(subject)
     if subject.opened and subject.is_chosen and not findings.has_errors:
         _rehearse_load(subject.opened, subject)
     if not findings.has_errors:
@@ -197,27 +213,64 @@ def _describe_reader(record: ContextNodeRecord, subject: Subject) -> str:
     return remedy or "Verify it where the EP that made it is installed."
 
 
+def _look_into_payloads(subject: Subject) -> None:
+    """Have each EP look into its payloads, in another process if one without digests
+    could end this one.
+    """
+    contained = find_contained(subject.chosen, subject.nodes, subject.manifest)
+    if contained and _look_elsewhere(contained, subject):
+        return
+    for choice in subject.chosen.choices:
+        # As in a load; the rehearsal passes over it, too.
+        is_spared = contained and choice.cls.needs_verified_payloads
+        if choice.name in subject.nodes and not is_spared:
+            subject.note_reader(_look_into(choice, subject), choice)
+
+
+def _look_elsewhere(ep: str, subject: Subject) -> bool:
+    """Have another process verify the model, because a payload without digests could
+    end this one, and note what it found; return False if there can be none.
+    """
+    findings = subject.findings
+    request = subject.request
+    node = subject.nodes[ep][0].name
+    try:
+        with findings.collect(
+            "container-refused", {PluginError: "container-refused"}, node=node
+        ):
+            report = _verify_elsewhere(
+                request.source,
+                request.session,
+                request.registry,
+                f"a look of {ep} into payloads without digests",
+            )
+            for finding in report.findings:
+                findings.take(finding)
+            readers = {(p.name, p.embedded): p.looked_into_by for p in report.payloads}
+            for key, payload in subject.reports.items():
+                reader = readers.get((payload.name, payload.embedded))
+                subject.reports[key] = replace(payload, looked_into_by=reader)
+    except (InvalidArgument, PackageMissing) as error:
+        findings.add(
+            "container-not-checked",
+            f"{ep} gets no payload without digests in this process, as one could "
+            f"end it, and no other process can be used: {error.message}",
+            node=node,
+            hint=(
+                "`epctx seal` adds digests to files that are right; "
+                "ep.context_trust_unverified=1 does without them."
+            ),
+        )
+        return False
+    return True
+
+
 def _look_into(choice: ProviderChoice, subject: Subject) -> Sequence[ContextNode]:
     """Have an EP look into its payloads; return the nodes into whose payloads it
     looked.
     """
     findings = subject.findings
     label = choice.record.label
-    chosen = subject.chosen
-    if choice.name == find_contained(chosen, subject.nodes, subject.manifest):
-        # As in a load; the rehearsal passes over it, too.
-        findings.add(
-            "container-not-checked",
-            f"{label} gets no payload without digests in this process, as one could "
-            "end it.",
-            node=subject.nodes[choice.name][0].name,
-            hint=(
-                "`epctx seal` adds digests to files that are right; "
-                "ep.context_trust_unverified=1 does without them."
-            ),
-        )
-        return ()
-
     nodes = _select_nodes(choice.name, subject)
     opened = subject.opened
     if opened is None or not any(node.main_context for node in nodes):

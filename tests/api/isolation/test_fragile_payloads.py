@@ -473,23 +473,67 @@ def verify(path, **entries):
     )
 
 
-@pytest.mark.parametrize("name", ["file", "whole"])
-@pytest.mark.parametrize("damaged", [False, True], ids=["good", "damaged"])
-def test_a_verification_gives_the_ep_no_payload_without_digests_and_says_so(
-    make, name, damaged
+@pytest.mark.parametrize("name", ["file", "embedded", "whole"])
+@pytest.mark.parametrize("as_bytes", [False, True], ids=["file", "bytes"])
+def test_a_verification_gives_the_ep_a_payload_without_digests_in_another_process(
+    make, name, as_bytes
 ):
-    report = verify(make(name, bare=True, damaged=damaged))
+    path = make(name, bare=True)
+    options = options_for(isolate="", context_file_path=str(path))
+    model = path.read_bytes() if as_bytes else path
+
+    report = epctx.verify_model(model, options, registry=registry_of(*EPS))
+
+    assert [finding.code for finding in report.findings] == ["manifest-missing"]
+    (payload,) = report.payloads
+    assert payload.looked_into_by is not None
+    assert (report.ok, report.checked) == (True, True)
+    assert (Fragile.loads, Fragile.looks) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["file", "embedded", "whole"])
+def test_a_verification_whose_ep_ends_its_process_at_a_payload_refuses_that(make, name):
+    report = verify(make(name, bare=True, damaged=True))
+
+    (refused,) = [f for f in report.findings if f.code == "container-refused"]
+    assert not report.ok
+    assert "FragileE" in refused.message or "FragileW" in refused.message
+    assert "it was ended by SIGSEGV" in refused.message
+    assert (Fragile.loads, Fragile.looks) == ([], [])
+
+
+@pytest.mark.usefixtures("absent")
+@pytest.mark.parametrize("name", ["file", "whole"])
+def test_a_verification_that_can_start_no_process_gives_the_ep_no_payload_without_digests(
+    make, name
+):
+    report = verify(make(name, bare=True))
 
     codes = [finding.code for finding in report.findings]
     assert codes == ["manifest-missing", "container-not-checked", "not-checked"]
-    (said,) = [
-        finding
-        for finding in report.findings
-        if finding.code == "container-not-checked"
-    ]
+    (said,) = [f for f in report.findings if f.code == "container-not-checked"]
     assert "gets no payload without digests in this process" in said.message
-    assert "ep.context_trust_unverified=1" in said.hint
+    assert "epctx seal" in said.hint
     assert (report.ok, report.checked) == (True, False)
+    assert (Fragile.loads, Fragile.looks) == ([], [])
+
+
+@pytest.mark.usefixtures("absent")
+def test_a_verification_that_can_start_no_process_spares_each_ep_that_could_end_this_one(
+    tmp_path,
+):
+    eps = (Fragile, Beta, FragileWithoutDevice)
+    model = saved(chain(("Add", "Neg", "Dropout")), tmp_path / "m.onnx")
+    context = tmp_path / "m_ctx.onnx"
+    epctx.ModelCompiler(
+        options_for(*eps, isolate=""), model, registry=registry_of(*eps)
+    ).compile_to_file(context)
+    Fragile.loads.clear()
+    Fragile.looks.clear()
+
+    report = verify(from_other_process(context))
+
+    assert report.ok
     assert (Fragile.loads, Fragile.looks) == ([], [])
 
 
