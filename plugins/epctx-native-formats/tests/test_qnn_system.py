@@ -5,6 +5,9 @@ what is refused by name.
 from __future__ import annotations
 
 import ctypes
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from epctx_native_formats import Quantization, qnn_system
@@ -41,7 +44,7 @@ def make_binary(tensors, version=3, graph_version=3):
     graph.body.input_count = len(tensors)
     graph.body.inputs = fill(qnn_system._Tensor, tensors)
     binary = qnn_system._Binary(version=version)
-    body = binary.body
+    body = binary.bodies.latest
     body.backend = 6
     body.build = b"v2.51.0"
     body.core_api.major, body.core_api.minor = 2, 40
@@ -70,6 +73,38 @@ def test_a_binary_is_described_by_its_sdk_target_and_graphs():
     (graph,) = binary.graphs
     assert [str(each) for each in graph.inputs] == ["FLOAT_32[2,3]"] * 2
     assert (graph.name, graph.outputs) == ("main", ())
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Return a library whose structures a C compiler laid out."""
+    path = tmp_path_factory.mktemp("library") / "libQnnSystem.so"
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    source = Path(__file__).parent / "earlier_binaries.c"
+    subprocess.run(["cc", *flags, str(source), "-o", str(path)], check=True)
+    return str(path)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("version", "target"), [(1, "sm8550"), (2, "sm8550"), (3, "SoC 43")]
+)
+def test_each_version_of_the_description_is_read_as_a_c_compiler_lays_it_out(
+    library, version, target
+):
+    binary = qnn_system.describe(library, memoryview(bytes([version])), "it.bin")
+
+    assert (binary.sdk, binary.target) == ("v2.10.0", target)
+    assert binary.facts == {
+        "back end": "HTP",
+        "QNN core API": "2.0.0",
+        "QNN back end API": "0.0.0",
+        "context blob": "0.3.0",
+    }
+    assert [graph.name for graph in binary.graphs] == ["prefill", "decode"]
+    for graph in binary.graphs:
+        assert [each.name for each in (*graph.inputs, *graph.outputs)] == [*"xyz"]
+        assert {str(each) for each in graph.inputs} == {"FLOAT_32[2,3]"}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +215,7 @@ def test_a_name_that_is_missing_or_no_text_is_refused(name, monkeypatch):
             listed._obj.contents = ctypes.pointer(INTERFACE)
             count._obj.value = 1
 
-    graph = BINARY.body.graphs[0]
+    graph = BINARY.bodies.latest.graphs[0]
     monkeypatch.setattr(graph.body, "name", name)
     monkeypatch.setattr(qnn_system, "CDLL", lambda _path: Library)
     with pytest.raises(InvalidGraph, match=r"it\.bin is damaged"):

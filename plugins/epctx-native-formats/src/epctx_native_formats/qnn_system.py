@@ -138,20 +138,41 @@ class _Graph(Structure):
     _fields_ = (("version", c_uint32), ("body", _GraphBody))
 
 
+_IDENTITY = (
+    ("backend", c_uint32),
+    ("build", c_char_p),
+    ("core_api", _Version),
+    ("backend_api", _Version),
+    ("soc_version", c_char_p),
+)
+_CONTENT = (
+    ("tensor_count", c_uint32),
+    ("tensors", POINTER(_Tensor)),
+    ("graph_count", c_uint32),
+    ("graphs", POINTER(_Graph)),
+)
+
+
+class _EarlierBody(Structure):
+    # Version 1; version 2 adds the platform to its end.
+    _fields_ = (
+        *_IDENTITY,
+        ("hardware_version", _Version),
+        ("blob_version", _Version),
+        ("hardware_size", c_uint32),
+        ("hardware", c_void_p),
+        ("blob_size", c_uint64),
+        *_CONTENT,
+    )
+
+
 class _BinaryBody(Structure):
     # Version 3.
     _fields_ = (
-        ("backend", c_uint32),
-        ("build", c_char_p),
-        ("core_api", _Version),
-        ("backend_api", _Version),
-        ("soc_version", c_char_p),
+        *_IDENTITY,
         ("blob_version", _Version),
         ("blob_size", c_uint64),
-        ("tensor_count", c_uint32),
-        ("tensors", POINTER(_Tensor)),
-        ("graph_count", c_uint32),
-        ("graphs", POINTER(_Graph)),
+        *_CONTENT,
         ("platform", c_void_p),
         ("metadata_size", c_uint32),
         ("metadata", c_void_p),
@@ -159,8 +180,12 @@ class _BinaryBody(Structure):
     )
 
 
+class _BinaryBodies(Union):
+    _fields_ = (("earlier", _EarlierBody), ("latest", _BinaryBody))
+
+
 class _Binary(Structure):
-    _fields_ = (("version", c_uint32), ("body", _BinaryBody))
+    _fields_ = (("version", c_uint32), ("bodies", _BinaryBodies))
 
 
 class _Interface(Structure):
@@ -241,8 +266,13 @@ def _make_version_error(part: str, known: str) -> NotImplementedByProvider:
 
 
 def _describe_binary(info: _Binary, size: int) -> NativeBinary:
-    _check_version("binary's description", info.version, {3})
-    body = info.body
+    _check_version("binary's description", info.version, {1, 2, 3})
+    if info.version == 3:
+        body = info.bodies.latest
+        target = f"SoC {body.soc_model}" if body.soc_model else ""
+    else:
+        body = info.bodies.earlier
+        target = (body.soc_version or b"").decode()
     facts = {
         "back end": _BACKENDS.get(body.backend, str(body.backend)),
         "QNN core API": _join_version(body.core_api),
@@ -256,7 +286,7 @@ def _describe_binary(info: _Binary, size: int) -> NativeBinary:
         bytes=size,
         source="QNN",
         sdk=(body.build or b"").decode(),
-        target=f"SoC {body.soc_model}" if body.soc_model else "",
+        target=target,
         facts=facts,
         graphs=tuple(map(_describe_graph, graphs)),
     )
