@@ -38,7 +38,8 @@ def draw(model, seed=0):
         shape = [dim.dim_value for dim in tensor.shape.dim]
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         largest = 2 if dtype.kind == "f" else 3
-        inputs[value.name] = (generator.random(shape) * largest).astype(dtype)
+        drawn = generator.random(shape) * largest
+        inputs[value.name] = np.asarray(drawn, dtype)
     return inputs
 
 
