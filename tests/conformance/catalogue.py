@@ -15,7 +15,7 @@ from conformance.programs import load_programs
 from conformance.routes import ONNXRUNTIME, Route, make_routes, run_case
 from conformance.twins import load_twins
 from epctx_conformance.cases.onnx_cases import load_cases
-from epctx_onnxruntime.checking.campaign import Catalogue
+from epctx_onnxruntime.checking.child import Catalogue
 from vendors.vendors_onnxruntime import qnn_options
 
 # By distribution, as an installed EP of a vendor goes before the simulated one of its

@@ -9,7 +9,7 @@ import time
 import numpy as np
 from conformance.routes import Route, run_case
 from epctx_conformance.cases.case import Case, Data
-from epctx_onnxruntime.checking.campaign import Catalogue
+from epctx_onnxruntime.checking.child import Catalogue
 from onnx.backend.base import Backend, BackendRep
 
 from epctx_core.errors import Fail

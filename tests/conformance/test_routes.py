@@ -17,7 +17,7 @@ from conformance.routes import Route, run_case
 from epctx_conformance.cases.case import Case, Data
 from epctx_onnxruntime.checking.campaign import read, run_all
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_a_case_that_ends_its_process_or_does_not_end_is_a_result_and_the_others
     assert results[0].reason == "SIGABRT"
 
 
-def test_a_child_that_does_not_start_is_no_result(tmp_path):
-    with pytest.raises(RuntimeError, match="no_such_module"):
+def test_a_catalogue_that_a_child_cannot_import_is_no_result(tmp_path):
+    with pytest.raises(Fail, match="no_such_module"):
         run_all(
             [("double", "good.direct")],
             tmp_path / "kept",

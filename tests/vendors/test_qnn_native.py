@@ -230,16 +230,3 @@ def test_an_option_of_a_wrong_value_is_refused_before_the_ep_sees_it():
 
     with pytest.raises(epctx.InvalidArgument, match="allowed: burst, balanced"):
         epctx.ModelCompiler(options, network("lstm").model, True).compile_to_bytes()
-
-
-def test_several_models_in_one_binary_are_refused(tmp_path):
-    (tmp_path / "m.onnx").write_bytes(network("lstm").model)
-
-    with (
-        pytest.raises(
-            epctx.NotImplementedByProvider,
-            match="cannot put those of a share group into one",
-        ),
-        epctx.ShareGroup(output_dir=tmp_path) as group,
-    ):
-        group.compile(tmp_path / "m.onnx", options_for())

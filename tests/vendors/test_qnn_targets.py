@@ -76,7 +76,7 @@ def test_the_socs_of_a_context_model_are_named_without_a_device(source, embedded
     ] * 2
     (finding,) = report.findings
     assert (report.ok, finding.code) == (True, "container-not-checked")
-    assert "is for the SoCs sc8380xp and sm8750" in finding.message
+    assert "is for the SoCs sc8380xp, sm8750" in finding.message
 
 
 def test_what_is_compiled_for_several_socs_is_as_onnxruntime_compiles_it(
@@ -124,7 +124,7 @@ def test_a_context_model_of_onnxruntime_for_several_socs_is_named_once_it_is_sea
 
     (finding,) = epctx.verify_model(context, options_for()).findings
 
-    assert "'m_ctx_qnn.bin' is for the SoCs sc8380xp and sm8750" in finding.message
+    assert "'m_ctx_qnn.bin' is for the SoCs sc8380xp, sm8750" in finding.message
 
 
 def test_a_truncated_payload_of_several_socs_is_refused_by_its_list(source):
@@ -159,7 +159,7 @@ def test_the_simulator_loads_none_and_the_error_says_so(source, embedded, given)
         epctx.InferenceSession(context, options_for(**given))
 
     assert refused.value.hint == (
-        "Its payload is for the SoCs sc8380xp and sm8750, and Qualcomm's simulator, "
+        "Its payload is for the SoCs sc8380xp, sm8750, and Qualcomm's simulator, "
         "which runs here, loads none of several SoCs: load it on a device with one of "
         "them, or compile the model for one SoC."
     )

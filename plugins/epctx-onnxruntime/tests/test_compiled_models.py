@@ -143,7 +143,11 @@ IN_MEMORY = SimpleNamespace(view=memoryview(b"abc"), is_file=False)
 def load(node, payload=IN_MEMORY):
     cancel = SimpleNamespace(raise_if_requested=lambda: None)
     context = SimpleNamespace(
-        options={}, intra_op_num_threads=1, purpose=Purpose.LOAD, cancel=cancel
+        session_config={},
+        options={},
+        intra_op_num_threads=1,
+        purpose=Purpose.LOAD,
+        cancel=cancel,
     )
     reader = SimpleNamespace(payload=lambda _node: payload)
     return ByName(context).load_context([node], reader)

@@ -17,6 +17,7 @@ from epctx_onnxruntime.providers.library import PluginLibrary
 from epctx_onnxruntime.providers.openvino import OpenVINOExecutionProvider
 from epctx_onnxruntime.providers.programs import Binary, Program
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
+from epctx_onnxruntime.providers.sharing import SourceModel
 from networks.catalog import Catalog
 
 import epctx_core as epctx
@@ -364,7 +365,8 @@ def test_a_share_group_is_one_payload(networks, tmp_path):
     ],
 )
 def test_binaries_of_a_vendor_are_not_those_of_a_share_group(writer):
-    program = Program(binary=Binary(b"of the vendor"), name="graph")
+    source = SourceModel(name="model", content=b"", weights={}, level=0)
+    program = Program(binary=Binary(b"of the vendor"), name="graph", source=source)
     workspace = SimpleNamespace(get_or_create=lambda _key, factory: factory())
     ep = CpuProvider(
         SimpleNamespace(options={}, purpose=Purpose.EXPORT, workspace=workspace)

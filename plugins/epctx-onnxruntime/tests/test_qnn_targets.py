@@ -288,7 +288,7 @@ def test_a_verification_names_the_socs_of_a_payload_without_a_device():
     (finding,) = look_into(PAYLOAD)
 
     assert (finding.severity, finding.code) == (Severity.INFO, "container-not-checked")
-    assert "'m_qnn.bin' is for the SoCs sc8380xp and sm8750;" in finding.message
+    assert "'m_qnn.bin' is for the SoCs sc8380xp, sm8750;" in finding.message
     assert "simulator" in finding.hint
 
 
@@ -360,8 +360,8 @@ def test_no_damaged_list_of_entries_raises():
 @pytest.mark.parametrize(
     ("cls", "payload", "hint"),
     [
-        (Qnn, PAYLOAD, "sc8380xp and sm8750, and Qualcomm's simulator"),
-        (OnDevice, PAYLOAD, "sc8380xp and sm8750: if this device has another"),
+        (Qnn, PAYLOAD, "sc8380xp, sm8750, and Qualcomm's simulator"),
+        (OnDevice, PAYLOAD, "sc8380xp, sm8750: if this device has another"),
         (Qnn, b"damaged", "fetch the context binary again"),
     ],
     ids=["simulator", "device", "damaged"],
@@ -375,7 +375,7 @@ def test_the_hint_of_a_failed_load_names_the_socs(monkeypatch, cls, payload, hin
 
     monkeypatch.setattr("epctx_onnxruntime.providers.sessions.open_context", refuse)
     monkeypatch.setattr(cls, "session_options", lambda _self: None)
-    ep = cls(SimpleNamespace(options={}))
+    ep = cls(SimpleNamespace(options={}, session_config={}))
     attributes = {"is_multi_soc_ep_context": 1, "epctx_targets": "sc8380xp, sm8750"}
 
     with pytest.raises(epctx.InvalidGraph, match="does not load it") as refused:
@@ -391,7 +391,7 @@ def test_the_hint_of_a_payload_of_one_soc_stays(monkeypatch):
 
     monkeypatch.setattr("epctx_onnxruntime.providers.sessions.open_context", refuse)
     monkeypatch.setattr(Qnn, "session_options", lambda _self: None)
-    ep = Qnn(SimpleNamespace(options={}))
+    ep = Qnn(SimpleNamespace(options={}, session_config={}))
 
     with pytest.raises(epctx.InvalidGraph) as refused:
         ep.open_context("n", {"is_multi_soc_ep_context": 0}, ([], []), PAYLOAD)

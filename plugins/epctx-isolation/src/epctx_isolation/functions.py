@@ -32,11 +32,11 @@ class IsolatedFunctions:
     does one call at a time.
 
     Args:
-        seconds: of one call; above them the process is ended.
-        max_bytes: of memory for data, and of the result.
+        seconds: of one call; above them the process is ended. May be infinite.
+        max_bytes: of memory for data, and of the result; None for any.
     """
 
-    def __init__(self, *, seconds: float, max_bytes: int) -> None:
+    def __init__(self, *, seconds: float, max_bytes: int | None) -> None:
         self._limits = Limits(seconds=seconds, between=seconds, max_bytes=max_bytes)
         self._registry = Registry(entry_points=False)
         self._child: ChildProcess | None = None
@@ -80,6 +80,13 @@ class IsolatedFunctions:
         """
         is_over = self._child is not None and self._child.is_over
         return self._child.describe_end() if self._child and is_over else ""
+
+    def kill(self) -> None:
+        """End the process at once, also while another thread waits for a call, which
+        then raises Fail.
+        """
+        if child := self._child:
+            child.kill("it was ended by the host")
 
     def close(self) -> None:
         """End the process; another call begins a new one."""

@@ -38,6 +38,7 @@ _SYSTEM_API = 1
 _BACKENDS = {1: "reference", 3: "CPU", 4: "GPU", 5: "DSP", 6: "HTP", 8: "HTA"}
 """QNN's numbers of its back ends."""
 _UNDEFINED = 0x7FFFFFFF
+_LATEST = 3
 _HIGHEST_VERSION = 100
 """Versions above it are damage rather than versions that are not read."""
 
@@ -267,7 +268,7 @@ def _make_version_error(part: str, known: str) -> NotImplementedByProvider:
 
 def _describe_binary(info: _Binary, size: int) -> NativeBinary:
     _check_version("binary's description", info.version, {1, 2, 3})
-    if info.version == 3:
+    if info.version == _LATEST:
         body = info.bodies.latest
         target = f"SoC {body.soc_model}" if body.soc_model else ""
     else:

@@ -4,75 +4,29 @@ of JSON.
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from threading import Event, Lock
+from typing import TypeAlias
 
-from epctx_core.errors import InvalidArgument
+from epctx_isolation import IsolatedFunctions
+
+from epctx_core.errors import Fail, InvalidArgument
+from epctx_onnxruntime.checking.child import run_task
 from epctx_onnxruntime.checking.result import Result
-
-if TYPE_CHECKING:
-    from epctx_conformance.cases.case import Case
 
 Task: TypeAlias = tuple[str, str]
 """Names of a case and a route."""
 
-BATCH = 10_000
+_DIRECT = ".direct"
 SECONDS_FOR_A_CASE = 120
-
-
-class Catalogue:
-    """Cases and routes by name, for children to find; an attribute of a module.
-
-    Args:
-        suites: functions that give cases by name; called when one of theirs, or one of
-            a later suite, is first looked for. No two suites have a case of one name.
-        routes: all routes, each with its EPs' name `eps`, the way `through` and
-            `str`, which is both, such as "qnn.file".
-        run: runs a case on a route.
-    """
-
-    def __init__(
-        self,
-        suites: Mapping[str, Callable[[], Mapping[str, Case]]],
-        routes: Iterable[Any],
-        run: Callable[[Case, Any], Result],
-    ) -> None:
-        self.suites = {name: cache(load) for name, load in suites.items()}
-        self.routes = {str(route): route for route in routes}
-        self.run = run
-
-    def find(self, name: str) -> Case:
-        """Return a case.
-
-        Raises:
-            KeyError: no suite has it.
-        """
-        for load in self.suites.values():
-            if case := load().get(name):
-                return case
-        raise KeyError(name)
-
-
-def load_catalogue(name: str) -> Catalogue:
-    """Import a catalogue by "module:attribute"."""
-    module, _, attribute = name.partition(":")
-    catalogue = getattr(importlib.import_module(module), attribute)
-    if not isinstance(catalogue, Catalogue):
-        raise TypeError(f"{name} is no Catalogue: {catalogue!r:.80}")
-    return catalogue
 
 
 def run_all(
@@ -108,41 +62,33 @@ def run_all(
     _cut_tail(kept)
     left = [task for task in tasks if task not in done]
     lock = Lock()
-    children = _Children()
+    is_over = Event()
+    children = [IsolatedFunctions(seconds=seconds, max_bytes=None) for _ in range(jobs)]
+    idle = [*children]
 
-    def run_batch(batch: Sequence[Task]) -> None:
-        for result in _run_in_children(batch, catalogue, seconds, children):
+    def run_case(tasks: Sequence[Task]) -> None:
+        child = idle.pop()
+        for result in _run_in_child(tasks, catalogue, child, is_over):
             with lock, kept.open("a", encoding="utf-8") as file:
                 done[result.case, result.route] = result
                 file.write(_format_line(result))
                 if progress is not None:
                     progress(result)
+        idle.append(child)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            list(
-                pool.map(
-                    run_batch, _make_batches(left, min(BATCH, -(-len(left) // jobs)))
-                )
-            )
-        except BaseException:
-            children.end()
-            raise
+    with ExitStack() as stack:
+        for child in children:
+            stack.callback(child.close)
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                cases = [list(tasks) for _, tasks in groupby(left, itemgetter(0))]
+                list(pool.map(run_case, cases))
+            except BaseException:
+                is_over.set()
+                for child in children:
+                    child.kill()
+                raise
     return compared_with_direct([done[task] for task in tasks])
-
-
-def _make_batches(tasks: Sequence[Task], size: int) -> Iterator[list[Task]]:
-    """Yield batches of about a size, none of which ends within a case."""
-    batch: list[Task] = []
-    for task in tasks:
-        if len(batch) >= size:
-            last_case = batch[-1][0]
-            if task[0] != last_case:
-                yield batch
-                batch = []
-        batch.append(task)
-    if batch:
-        yield batch
 
 
 def read(path: Path) -> list[Result]:
@@ -191,102 +137,44 @@ def _format_line(result: Result) -> str:
     return json.dumps(result.as_dict()) + "\n"
 
 
-class _Children:
-    """Children that run, and whether any more may."""
-
-    def __init__(self) -> None:
-        self.are_ended = False
-        self._running: set[subprocess.Popen[str]] = set()
-        self._lock = Lock()
-
-    @contextmanager
-    def started(self, child: subprocess.Popen[str]) -> Iterator[None]:
-        """Have a child ended by `end` as long as it is used."""
-        with self._lock:
-            self._running.add(child)
-        if self.are_ended:
-            _kill(child)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._running.discard(child)
-
-    def end(self) -> None:
-        """End them all with what they started."""
-        self.are_ended = True
-        with self._lock:
-            for child in self._running:
-                _kill(child)
-
-
-def _kill(child: subprocess.Popen[str]) -> None:
-    with suppress(OSError):  # it has ended
-        if sys.platform == "win32":
-            child.kill()
-        else:
-            os.killpg(child.pid, signal.SIGKILL)
-
-
-def _run_in_children(
-    tasks: Sequence[Task], catalogue: str, seconds: float, children: _Children
+def _run_in_child(
+    tasks: Sequence[Task], catalogue: str, child: IsolatedFunctions, is_over: Event
 ) -> Iterator[Result]:
-    """Yield results of a child for each task; what ends a child is a result, and
-    another one goes on.
+    """Yield the result of each task; what ends the child is a result, and a new one
+    goes on.
     """
-    left = list(tasks)
-    command = [sys.executable, "-W", "ignore", "-m", "epctx_onnxruntime.checking.child"]
-    while left and not children.are_ended:
-        asked = {
-            "path": [str(Path(each).absolute()) for each in sys.path],
-            "catalogue": catalogue,
-            "seconds": seconds,
-            "tasks": left,
-        }
-        with (
-            tempfile.TemporaryFile("w+") as errors,
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        ):
-            with (
-                subprocess.Popen(  # noqa: S603 - this package's own module
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    env={"ORT_DISABLE_TELEMETRY": "1", **os.environ, "TMPDIR": folder},
-                    cwd=folder,  # some EPs write into it
-                    # Ctrl-C is for this process, which ends them
-                    start_new_session=True,
-                ) as child,
-                children.started(child),
-            ):
-                assert child.stdin is not None  # noqa: S101 - both are pipes
-                assert child.stdout is not None  # noqa: S101
-                child.stdin.write(json.dumps(asked))
-                child.stdin.close()
-                ready = child.stdout.readline()
-                for line in child.stdout:
-                    if not line.endswith("\n"):  # it ended while it wrote
-                        break
-                    yield Result(**json.loads(line))
-                    del left[0]
-            errors.seek(0)
-            error_output = errors.read()
-        if children.are_ended:
+    direct = Result(case="", route="", outcome="")
+    for case, route in tasks:
+        result = _skip(case, route, direct)
+        if result is None:
+            try:
+                result = child.call(run_task, catalogue, case, route, result=Result)
+            except Fail as error:
+                result = _explain_end(case, route, child.describe_end(), error)
+        if is_over.is_set():
             return
-        if not ready:
-            raise RuntimeError(f"a child did not start: {error_output}")
-        if left:
-            yield _explain_end(left.pop(0), child.returncode, error_output)
+        if route.endswith(_DIRECT):
+            direct = result
+        yield result
 
 
-def _explain_end(task: Task, code: int, error_output: str) -> Result:
-    case, route = task
-    if "Timeout (" in error_output:
+def _skip(case: str, route: str, direct: Result) -> Result | None:
+    """Return the result of a route over a context model that would have no payload."""
+    ran = direct.outcome in {"passed", "wrong", "unclaimed"} and not direct.claimed
+    same = case, route.rpartition(".")[0] + _DIRECT
+    if ran and not route.endswith(_DIRECT) and (direct.case, direct.route) == same:
+        return Result(case=case, route=route, outcome="unclaimed")
+    return None
+
+
+def _explain_end(case: str, route: str, end: str, error: Fail) -> Result:
+    if "took longer" in end:
         return Result(case=case, route=route, outcome="hung")
-    how = signal.Signals(-code).name if code < 0 else f"exit {code}"
-    return Result(case=case, route=route, outcome="crashed", reason=how, kind=how)
+    if not end:
+        raise error
+    ending = re.search(r"SIG\w+|exit code \d+", end)
+    kind = ending.group() if ending else end
+    return Result(case=case, route=route, outcome="crashed", reason=kind, kind=kind)
 
 
 def compared_with_direct(results: Sequence[Result]) -> list[Result]:
@@ -296,7 +184,7 @@ def compared_with_direct(results: Sequence[Result]) -> list[Result]:
     direct = {
         (result.case, result.route): result.bits
         for result in results
-        if result.route.endswith(".direct")
+        if result.route.endswith(_DIRECT)
     }
 
     def judge(result: Result) -> Result:

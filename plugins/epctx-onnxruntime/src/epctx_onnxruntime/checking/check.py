@@ -18,7 +18,8 @@ from epctx_conformance.runner import run_check
 from epctx_conformance.table import GROUPS, Requirements, all_checks, chosen_checks
 
 from epctx_core.errors import InvalidArgument, suggestion
-from epctx_onnxruntime.checking.campaign import Catalogue, run_all
+from epctx_onnxruntime.checking.campaign import run_all
+from epctx_onnxruntime.checking.child import Catalogue
 from epctx_onnxruntime.checking.report import LibraryReport
 from epctx_onnxruntime.checking.result import Result
 from epctx_onnxruntime.checking.subject import find_subject

@@ -35,7 +35,9 @@ from epctx_core.plugin import (
 )
 from epctx_onnxruntime.providers.library import (
     PluginLibrary,
+    describe_target,
     digest_named_files,
+    read_metadata,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.providers.sessions import VendorSession
     from epctx_onnxruntime.real import onnxruntime
 
+SHARE = "ep.share_ep_contexts"
 MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP
 writes no EPContext nodes.
@@ -81,6 +84,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
             their content counts for caches.
         static_shapes_only: whether nodes with shapes that are not static are left out
             where the EP refuses a model whole.
+        shares_binaries: whether onnxruntime compiles the models of a share group into
+            one binary for the EP.
         writes_contexts: whether the EP is known to write EPContext nodes. What another
             one compiles is loaded before it counts; where that fails, or it compiles
             nothing, onnxruntime is asked which nodes it runs.
@@ -90,6 +95,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
     finds_values_by_name: ClassVar[bool] = False
     file_options: ClassVar[tuple[str, ...]] = ()
     static_shapes_only: ClassVar[bool] = False
+    shares_binaries: ClassVar[bool] = False
     writes_contexts: ClassVar[bool] = False
 
     def __init__(self, context: ProviderContext) -> None:
@@ -101,7 +107,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
         self._only_runs = False
 
     # -- what subclasses may say otherwise
-    # ---------------------------------------------------------
 
     @classmethod
     def vendor_options(cls, options: Mapping[str, Any]) -> dict[str, str]:
@@ -184,7 +189,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
         return True
 
     # -- what is asked without an instance
-    # ---------------------------------------------------------
 
     @classmethod
     def availability(cls, purpose: Purpose) -> Availability:  # noqa: ARG003
@@ -212,14 +216,13 @@ class OnnxRuntimeProvider(ExecutionProvider):
             if listed not in cls.select_devices(devices, options):
                 continue
             hardware = listed.device
-            metadata = {**dict(hardware.metadata), **dict(listed.ep_metadata)}
             found.append(
                 HardwareDevice(
                     type=hardware.type.name,
                     vendor=hardware.vendor,
                     vendor_id=hardware.vendor_id,
                     device_id=hardware.device_id,
-                    metadata={**metadata, **cls.describe_device(listed)},
+                    metadata={**read_metadata(listed), **cls.describe_device(listed)},
                     options=options,
                 )
             )
@@ -297,21 +300,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
             NotImplementedByProvider: the EP is not available.
         """
         devices = cls.select_devices(cls.library.list_devices(), options)
-        if not devices:
-            return {"target": "", "driver": ""}  # Known to onnxruntime alone.
-        device = devices[0]
-        hardware = device.device
-        metadata = {**dict(hardware.metadata), **dict(device.ep_metadata)}
-        driver = next(
-            (
-                value
-                for key, value in sorted(metadata.items())
-                if "driver" in key.lower()
-            ),
-            "",
-        )
-        name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
-        return {"target": name, "driver": driver}
+        # Without one it is known to onnxruntime alone.
+        return describe_target(devices[0]) if devices else {"target": "", "driver": ""}
 
     @classmethod
     def validate_compatibility(
@@ -334,7 +324,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
             return Compatibility.EP_NOT_APPLICABLE
 
     # -- hooks
-    # ----------------------------------------------------------------------------------
 
     @hookimpl
     def get_capability(self, graph: GraphView) -> Sequence[ComputeCapability | Refusal]:
@@ -351,12 +340,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
             options = self.session_options(compiles=compiles)
             # Or onnxruntime would refuse the whole model for a node that stays on the
             # CPU.
-            register_libraries(
-                options,
-                getattr(
-                    self.context.engine, "policy", EnginePolicy()
-                ).custom_ops_libraries,
-            )
+            register_libraries(options, self._libraries)
             return options
 
         maker = ProgramMaker(
@@ -408,14 +392,16 @@ class OnnxRuntimeProvider(ExecutionProvider):
         payload = None
         models: dict[str, bytes] = self.context.workspace.get_or_create("models", dict)
         wanted = [name for names in writer.graphs_by_model for name in names]
-        self._join()
+        shared = self._share(writer)
+        if shared is None:
+            self._join()
         # Nodes of one model have one text.
-        infos = [
-            program.info for _, program in self._compiled if program.info is not None
-        ]
-        info = infos[0] if infos else None
+        infos = (program.info for _, program in self._compiled)
+        info = next((text for text in infos if text is not None), None)
         # The payload without a name is the vendor's binary, where there is one.
-        has_binary = any(program.name is not None for _, program in self._compiled)
+        has_binary = shared is not None or any(
+            program.name is not None for _, program in self._compiled
+        )
         for partition, program in self._compiled:
             if program.name is None:
                 payload = payload or writer.payload(_MODELS if has_binary else None)
@@ -429,7 +415,8 @@ class OnnxRuntimeProvider(ExecutionProvider):
                     )
                 )
             else:
-                self._check_single(writer)
+                if shared is not None:
+                    payloads[program.binary] = shared
                 nodes.append(self._describe(partition, program, payloads, writer))
         if writer.final and (
             written := {name: models[name] for name in wanted if name in models}
@@ -455,17 +442,39 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 (p, replace(program, binary=binary)) for p, program in self._compiled
             ]
 
-    def _check_single(self, writer: ContextWriter) -> None:
-        """Raise NotImplementedByProvider in a share group: a vendor's binary cannot be
-        split and joined.
+    def _share(self, writer: ContextWriter) -> Payload | None:
+        """Return the payload of a share group, which is compiled at its end; None where
+        the binary of this model alone is right.
+
+        Raises:
+            NotImplementedByProvider: they cannot.
         """
-        if not writer.final or len(writer.graphs_by_model) > 1:
+        from epctx_onnxruntime.providers.sharing import (
+            collect_sources,
+            compile_together,
+        )
+
+        sources = collect_sources(self._compiled, self.context.workspace, writer)
+        if sources is None:
+            return None
+        if not self.shares_binaries:
             raise NotImplementedByProvider(
                 f"{self.name} writes a binary for each model, and cannot put those of "
                 "a share group into one.",
                 ep=self.name,
                 hint="Compile the models without a share group.",
             )
+        payload = writer.payload()
+        if writer.final:
+            binary = compile_together(
+                sources,
+                self.make_session_options,
+                self.context,
+                self._libraries,
+                Path(self._get_folder(), "shared"),
+            )
+            payload.add_file(binary)
+        return payload
 
     def _describe(
         self,
@@ -483,7 +492,10 @@ class OnnxRuntimeProvider(ExecutionProvider):
             payloads[binary] = payload = writer.payload(
                 f"{len(payloads)}" if payloads else None
             )
-            _write(payload, binary.content)
+            if isinstance(binary.content, Path):
+                payload.add_file(binary.content)
+            else:
+                payload.write(binary.content)
         attributes = self.describe_program(program)
         if self.finds_values_by_name:
             values = *partition.inputs, *partition.outputs
@@ -534,7 +546,6 @@ class OnnxRuntimeProvider(ExecutionProvider):
         self._scratch.close()
 
     # -- sessions
-    # ----------------------------------------------------------------------------------
 
     def session_options(
         self, threads: int = 1, *, compiles: bool = False
@@ -556,9 +567,12 @@ class OnnxRuntimeProvider(ExecutionProvider):
         """Create a session over one EPContext node; see `sessions.open_context`."""
         from epctx_onnxruntime.providers.sessions import open_context
 
+        options = self.session_options()
+        if not self._compiled and self.context.session_config.get(SHARE) == "1":
+            # The EP takes the graph out of what it loaded for an earlier session.
+            options.add_session_config_entry(SHARE, "1")
         return self._create(
-            partial(open_context, name, attributes, boundary, content),
-            self.session_options(),
+            partial(open_context, name, attributes, boundary, content), options
         )
 
     def _create(
@@ -628,6 +642,12 @@ class OnnxRuntimeProvider(ExecutionProvider):
                 hint=_CHECK_OPTIONS,
             ) from error
 
+    @property
+    def _libraries(self) -> Sequence[str]:
+        """Libraries of custom operators that the host registered."""
+        policy = getattr(self.context.engine, "policy", EnginePolicy())
+        return tuple(policy.custom_ops_libraries)
+
     def _get_folder(self) -> Path:
         if self._folder is None:
             self._folder = self._scratch.enter_context(self.context.scratch())
@@ -695,23 +715,11 @@ class OnnxRuntimeProvider(ExecutionProvider):
         )
 
     def _open_model(self, content: Any, name: str) -> VendorSession:
-        """Create a session over an optimised model.
+        """Create a session over an optimised model; see `sessions.open_bytes`."""
+        from epctx_onnxruntime.providers.sessions import open_bytes
 
-        Raises:
-            InvalidGraph: it is damaged, or onnxruntime refuses it.
-        """
-        from google.protobuf.message import DecodeError
-        from onnx import ModelProto
-
-        from epctx_onnxruntime.providers.sessions import open_model
-
-        try:
-            model = ModelProto.FromString(bytes(content))
-        except DecodeError as error:
-            raise InvalidGraph(
-                f"the model of {name!r} is damaged: {error}", node=name
-            ) from error
-        return self._create(partial(open_model, model, name), self.session_options(0))
+        create = partial(open_bytes, bytes(content), name)
+        return self._create(create, self.session_options(0))
 
     def _load(self, node: ContextNode, reader: ContextReader) -> VendorSession:
         from epctx_onnxruntime.providers.sessions import (
@@ -740,10 +748,3 @@ class OnnxRuntimeProvider(ExecutionProvider):
     def _keep(self, session: VendorSession) -> CompiledPartition:
         self._sessions.append(session)
         return CompiledPartition(session.run, close=session.close)
-
-
-def _write(payload: Payload, content: Path | bytes) -> None:
-    if isinstance(content, Path):
-        payload.add_file(content)
-    else:
-        payload.write(content)

@@ -309,6 +309,25 @@ loaded again in this process.
 """
 
 
+def read_metadata(device: onnxruntime.OrtEpDevice) -> dict[str, str]:
+    """Return what onnxruntime and the EP say of a device."""
+    return {**dict(device.device.metadata), **dict(device.ep_metadata)}
+
+
+def describe_target(device: onnxruntime.OrtEpDevice) -> dict[str, str]:
+    """Return `target`, the name of a device, and `driver`, the version of its driver,
+    empty where nobody tells.
+    """
+    hardware = device.device
+    drivers = [
+        value
+        for key, value in sorted(read_metadata(device).items())
+        if "driver" in key.lower()
+    ]
+    name = f"{hardware.type.name} {hardware.vendor} {hardware.device_id:#x}"
+    return {"target": name, "driver": next(iter(drivers), "")}
+
+
 def digest_file(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; read again once its size or time has
     changed.

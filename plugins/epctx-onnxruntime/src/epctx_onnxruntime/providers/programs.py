@@ -21,12 +21,14 @@ from epctx_core.errors import quote
 from epctx_core.plugin import ComputeCapability, Purpose, Refusal, number_nodes
 from epctx_onnxruntime.engine import keep_distinct_names, place_weights
 from epctx_onnxruntime.providers.layout import add_barriers, enclose, strip_barrier
+from epctx_onnxruntime.providers.sharing import SourceModel, lend
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import compile_model, ort_value
+from epctx_onnxruntime.versions import compile_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    import numpy as np
     from onnx import GraphProto, NodeProto
 
     from epctx_core.plugin import GraphView, NodeView, ProviderContext
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 DOMAIN = "com.microsoft"
 CONTEXT = "EPContext"
 INFO_KEY = "ep_compatibility_info."
-_PATH_KEY = "ep.context_file_path"
 _LEVELS = onnxruntime.GraphOptimizationLevel
 _OF_SHAPES = frozenset({"Shape", "Size"})
 _PLACED = frozenset(
@@ -79,6 +80,7 @@ class Program:
         main_context: that of the vendor.
         info: text of `ep_compatibility_info` for it, or None.
         shapes: those of its inputs and outputs that are static, by name.
+        source: the model that was compiled; None for an optimised model.
     """
 
     binary: Binary
@@ -89,6 +91,7 @@ class Program:
     main_context: int = 1
     info: str | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    source: SourceModel | None = None
 
 
 @dataclass(kw_only=True)
@@ -222,11 +225,11 @@ class ProgramMaker:
         numbered = ModelProto()
         numbered.CopyFrom(model)
         number = number_nodes(numbered)
-        compiled, folder = self._call_compiler(numbered, level)
+        source, compiled, folder = self._call_compiler(numbered, level)
         left: set[int] = set()
         before = set(self._claimed)
         while contexts := [node for node in compiled.graph.node if _is_context(node)]:
-            programs = self._read_programs(compiled, contexts, folder)
+            programs = self._read_programs(compiled, contexts, folder, source)
             try:
                 claims = self._claim_all(programs, strict=True)
                 return self._refuse_rest(nodes, claims)
@@ -245,7 +248,7 @@ class ProgramMaker:
             left |= also
             if separated is None:
                 return self._compile_apart(nodes, model, left, programs, strict=strict)
-            compiled, folder = self._call_compiler(separated, level)
+            source, compiled, folder = self._call_compiler(separated, level)
         return self._take(nodes, self._find_assigned(nodes, model))
 
     def _compile_apart(
@@ -284,7 +287,11 @@ class ProgramMaker:
         return self._refuse_rest(nodes, claims)
 
     def _read_programs(
-        self, compiled: ModelProto, contexts: Iterable[NodeProto], folder: Path
+        self,
+        compiled: ModelProto,
+        contexts: Iterable[NodeProto],
+        folder: Path,
+        source: SourceModel,
     ) -> list[Program]:
         binaries: dict[bytes, Binary] = {}
         shapes = _find_static_shapes(compiled.graph)
@@ -295,6 +302,7 @@ class ProgramMaker:
                 _read_program(node, folder, binaries),
                 info=info,
                 shapes=_select(shapes, node),
+                source=source,
             )
             for node in contexts
         ]
@@ -346,51 +354,35 @@ class ProgramMaker:
 
     def _call_compiler(
         self, model: ModelProto, level: onnxruntime.GraphOptimizationLevel
-    ) -> tuple[ModelProto, Path]:
-        """Return the model with EPContext nodes, and the new folder of its binaries.
+    ) -> tuple[SourceModel, ModelProto, Path]:
+        """Return the model as onnxruntime gets it, the one with EPContext nodes, and
+        the new folder of its binaries.
 
         Raises:
             VendorRefusal: onnxruntime refuses the model.
         """
         folder = Path(self.folder, str(len(list(self.folder.iterdir()))))
         folder.mkdir()
-
-        def leave_out(
-            _name: str, value: onnxruntime.OrtValue, _info: object
-        ) -> onnxruntime.OrtExternalInitializerInfo:
-            # Weights of nodes that the EP leaves to others are not wanted.
-            return onnxruntime.OrtExternalInitializerInfo(
-                "left-out", 0, value.tensor_size_in_bytes()
-            )
-
         ends = {v.name for v in (*self._whole.graph.input, *self._whole.graph.output)}
         model = enclose(model, ends)
-        options = self.options(True)
-        content, kept = self._feed(model, options)
-        # The model itself stays in memory: EPs read where binaries go, and their name,
-        # out of this entry.
-        options.add_session_config_entry(
-            _PATH_KEY, str(folder / f"{self._name(model, content)}.onnx")
+        content, weights = self._detach(model)
+        source = SourceModel(
+            name=self._name(model, content),
+            content=content,
+            weights=weights,
+            level=level.value,
         )
         try:
-            compiler = onnxruntime.ModelCompiler(
-                options,
-                content,
-                get_initializer_location_func=leave_out,
-                graph_optimization_level=level,
-            )
-            compiled = compile_model(compiler)
+            return source, source.compile(self.options(True), folder), folder
         except MemoryError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             raise VendorRefusal(
                 f"onnxruntime does not compile it for {self.ep}: {quote(error)}"
             ) from error
-        del kept
-        return compiled, folder
 
     def _name(self, model: ModelProto, content: bytes) -> str:
-        """Return a name for a model, by its content: EPs make names of graphs of it,
+        """Return a name for a model, by its content: names of graphs are made of it,
         which have to be unique.
         """
         digest = hashlib.sha256(content)
@@ -417,11 +409,8 @@ class ProgramMaker:
                 info = helper.make_tensor_value_info(name, value.elem_type, value.shape)
                 model.graph.value_info.append(info)
 
-    def _feed(
-        self, model: ModelProto, options: onnxruntime.SessionOptions
-    ) -> tuple[bytes, object]:
-        """Return a model's bytes, its weights lent by the options; and their memory, to
-        keep until it was read.
+    def _detach(self, model: ModelProto) -> tuple[bytes, Mapping[str, np.ndarray]]:
+        """Return a model's bytes, and its weights, which are lent to onnxruntime.
 
         The model has no path, so that onnxruntime makes names of content and not of a
         folder.
@@ -430,13 +419,10 @@ class ProgramMaker:
             t.name: self.graph.initializer(t.name) for t in model.graph.initializer
         }
         lent = {name: view.array() for name, view in views.items() if view is not None}
-        arrays, copy = place_weights(model, lent)
+        weights, copy = place_weights(model, lent)
         self._declare_types(copy)
         keep_distinct_names(copy.graph)
-        values = [ort_value(array) for array in arrays.values()]
-        if values:
-            options.add_external_initializers(list(arrays), values)
-        return copy.SerializeToString(), (lent, arrays, values)
+        return copy.SerializeToString(), weights
 
     def _claim(self, program: Program) -> ComputeCapability:
         """Return the claim of the nodes behind an EPContext node.
@@ -644,7 +630,8 @@ class ProgramMaker:
             onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         )
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        content, kept = self._feed(copy, options)
+        content, weights = self._detach(copy)
+        kept = lend(weights, options)
         try:
             session = onnxruntime.InferenceSession(content, options, enable_fallback=0)
         except MemoryError:
@@ -667,7 +654,8 @@ class ProgramMaker:
         the EP.
         """
         options = self.options(True)
-        content, kept = self._feed(model, options)
+        content, weights = self._detach(model)
+        kept = lend(weights, options)
         level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         try:
             compiler = onnxruntime.ModelCompiler(

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.real import onnxruntime
 
 EP = "QNNExecutionProvider"
+_NOT_SUPPORTED = "QNN_COMMON_ERROR_NOT_SUPPORTED"
 _STARTED = threading.Event()
 """Set once this process's simulator has compiled something."""
 _BEST_FIRST = (
@@ -205,6 +206,7 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
     file_options: ClassVar[tuple[str, ...]] = ("backend_path", "op_packages")
     needs_verified_payloads: ClassVar[bool] = True
     static_shapes_only: ClassVar[bool] = True
+    shares_binaries: ClassVar[bool] = True
     writes_contexts: ClassVar[bool] = True
 
     def __init__(self, context: ProviderContext) -> None:
@@ -273,8 +275,8 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         boundary: tuple[Sequence[ValueInfo], Sequence[ValueInfo]],
         content: Path | bytes,
     ) -> VendorSession:
-        """Create a session over one EPContext node; say which SoCs its payload is for
-        where several, and it does not load.
+        """Create a session over one EPContext node; say what to do about one that
+        Qualcomm's simulator does not load.
         """
         vendor_attributes = {
             k: value for k, value in attributes.items() if k != targets.TARGETS
@@ -284,12 +286,20 @@ class QNNExecutionProvider(OnnxRuntimeProvider):
         except InvalidGraph as error:
             if vendor_attributes.get(targets.MULTI):
                 error.hint = self._advise(content)
+            elif _NOT_SUPPORTED in error.message and not self._has_npu(
+                self.context.options
+            ):
+                error.hint = (
+                    "Qualcomm's simulator, which runs here, loads no binary of a share "
+                    "group (ep.share_ep_contexts=1): load it on a device with an NPU, "
+                    "or compile the models without a share group."
+                )
             raise
 
     def _advise(self, content: Path | bytes) -> str:
         """Return what to do about a payload of several SoCs that does not load."""
         try:
-            socs = _join(list_targets(content))
+            socs = ", ".join(list_targets(content))
         except ValueError as error:
             return (
                 f"Its payload is for several SoCs, but {error}: fetch the context "
@@ -492,17 +502,13 @@ def _is_multi(node: ContextNode) -> bool:
     return bool(node.attributes.get(targets.MULTI))
 
 
-def _join(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
 def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
     """Return what is known of the payload of several SoCs, which Qualcomm's library
     does not describe.
     """
     payload = reader.payload(node)
     try:
-        socs = list_targets(payload.view)
+        socs = ", ".join(list_targets(payload.view))
     except ValueError as error:
         return Finding(
             Severity.ERROR,
@@ -514,7 +520,7 @@ def _describe_payload(node: ContextNode, reader: ContextReader) -> Finding:
     return Finding(
         Severity.INFO,
         "container-not-checked",
-        f"{payload.name!r} is for the SoCs {_join(socs)}; no more than its list of "
+        f"{payload.name!r} is for the SoCs {socs}; no more than its list of "
         "entries was read.",
         node=node.name,
         hint="Load it on a device with one of them; Qualcomm's simulator loads none "

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, helper
 
 from epctx_core.errors import InvalidGraph, quote
@@ -16,8 +17,8 @@ from epctx_onnxruntime.engine import (
     place_weights,
 )
 from epctx_onnxruntime.providers.programs import CONTEXT, DOMAIN
+from epctx_onnxruntime.providers.sharing import lend
 from epctx_onnxruntime.real import onnxruntime
-from epctx_onnxruntime.versions import ort_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -131,10 +132,25 @@ def open_partition(
     weights = {name: view.array() for name, view in partition.weights.items()}
     arrays, model = place_weights(partition.model(), weights)
     keep_distinct_names(model.graph)
-    values = [ort_value(array) for array in arrays.values()]
-    if values:
-        options.add_external_initializers(list(arrays), values)
-    return open_model(model, partition.name, options, (weights, arrays, values))
+    owned = weights, arrays, lend(arrays, options)
+    return open_model(model, partition.name, options, owned)
+
+
+def open_bytes(
+    content: bytes, name: str, options: onnxruntime.SessionOptions
+) -> VendorSession:
+    """Create a session over a model.
+
+    Raises:
+        InvalidGraph: it is damaged, or onnxruntime refuses it.
+    """
+    try:
+        model = ModelProto.FromString(content)
+    except DecodeError as error:
+        raise InvalidGraph(
+            f"the model of {name!r} is damaged: {error}", node=name
+        ) from error
+    return open_model(model, name, options)
 
 
 def open_model(
