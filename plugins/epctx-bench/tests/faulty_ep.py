@@ -101,31 +101,53 @@ def spoil(model, fault):
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
+    planted = plant(changed.graph, fault)
     for tensor in changed.graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.dtype == np.float32 and array.ndim:
-            array = array.astype(np.float16).astype(np.float32)
-        if fault and numpy_helper.to_array(tensor).tobytes() == fault.weight:
-            if fault.name == "scaled":
-                array = array * 1.05
-                if tensor.data_type == TensorProto.INT8:
-                    array = np.clip(np.round(array), -127, 127)
-            elif fault.name == "transposed":
-                array = array.T
-            else:
-                _clip_result(changed.graph, tensor.name, fault.limit)
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        array = np.ascontiguousarray(array.astype(dtype))
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        if array.dtype == np.float32 and array.ndim and tensor.name != planted:
+            _store_in(tensor, array.astype(np.float16))
     return changed
 
 
+def plant(graph, fault):
+    """Give a graph the fault if it has the weight, whose name is returned; else None."""
+    tensors = [] if fault is None else graph.initializer
+    for tensor in tensors:
+        array = numpy_helper.to_array(tensor)
+        if array.tobytes() != fault.weight:
+            continue
+        if fault.name == "scaled":
+            array = array * 1.05
+            if tensor.data_type == TensorProto.INT8:
+                array = np.clip(np.round(array), -127, 127)
+            _store_in(tensor, array)
+        elif fault.name == "transposed":
+            _store_in(tensor, array.T)
+        else:
+            _clip_result(graph, tensor.name, fault.limit)
+        return tensor.name
+    return None
+
+
+def _store_in(tensor, array):
+    """Give a tensor other numbers in its type."""
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    array = np.ascontiguousarray(array.astype(dtype))
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
 def _clip_result(graph, name, limit):
-    """Clip the result of the MatMul that reads a weight, dequantised or not."""
+    """Clip the result of the MatMul that reads a weight; a quantised one by its scale,
+    as a wrong calibration does.
+    """
     reader = next(node for node in graph.node if name in node.input)
     if reader.op_type == "DequantizeLinear":
         name = reader.output[0]
         reader = next(node for node in graph.node if name in node.input)
+        for tensor in graph.initializer:
+            if tensor.name == f"{reader.output[0]}_scale":
+                _store_in(tensor, np.asarray(limit / 127))
+        return
     result = reader.output[0]
     names = [f"{result}_{part}" for part in ("before", "low", "high")]
     reader.output[0] = names[0]
@@ -133,6 +155,11 @@ def _clip_result(graph, name, limit):
         graph.initializer.append(numpy_helper.from_array(np.float32(value), each))
     index = list(graph.node).index(reader) + 1
     graph.node.insert(index, helper.make_node("Clip", names, [result]))
+
+
+def find_block(name):
+    """Return the number of the block that computes a value."""
+    return int(name[1:].split("_")[0])
 
 
 class Network:
@@ -144,15 +171,18 @@ class Network:
         scales: by the name of a quantised value the step of its numbers.
     """
 
-    def __init__(self, seed, *, quantized, blocks=12):
+    def __init__(
+        self, seed, *, quantized, blocks=12, activations=("Relu", "Tanh", "LeakyRelu")
+    ):
         self._draw = np.random.default_rng(seed)
         self.quantized = quantized
+        self._activations = activations
         self._nodes = []
         self._initializers = []
         self._places = []
         self.scales = {}
         self._samples = {"x": self._draw.standard_normal((256, SIZE))}
-        value = "x"
+        value = self._quantise("x") if quantized else "x"
         for block in range(blocks):
             value = self._add_block(value, block, is_last=block == blocks - 1)
         shape = [ROWS, SIZE]
@@ -179,7 +209,7 @@ class Network:
             name = f"b{block}_{step}"
             value = self._multiply(value, name, block)
             value = self._compute("Add", value, self._bias(name), to=f"{name}_biased")
-            operator = self._draw.choice(["Relu", "Tanh", "LeakyRelu"])
+            operator = self._draw.choice(self._activations)
             value = self._compute(str(operator), value, to=f"{name}_act")
         if self._draw.random() < 0.5:
             value = self._compute("Add", value, begin, to=f"b{block}_sum")
@@ -195,35 +225,43 @@ class Network:
         else:
             scale = np.float32(np.abs(weight).max() / 127)
             array = np.round(weight / scale).astype(np.int8)
-            right = self._add(
-                "DequantizeLinear",
-                self._store(array, f"{name}_w"),
-                self._store(scale, f"{name}_w_scale"),
-                to=f"{name}_w_float",
-            )
+            right = self._dequantise(array, scale, f"{name}_w")
         self._samples[right] = weight
         self._places.append((array.tobytes(), block, f"{name}_product"))
         return self._compute("MatMul", value, right, to=f"{name}_product")
 
     def _bias(self, name):
         array = self._draw.standard_normal(SIZE).astype(np.float32) / 2
-        self._samples[f"{name}_bias"] = array
-        return self._store(array, f"{name}_bias")
+        if not self.quantized:
+            right = self._store(array, f"{name}_bias")
+        else:
+            scale = np.float32(np.abs(array).max() / 127)
+            stored = np.round(array / scale).astype(np.int8)
+            right = self._dequantise(stored, scale, f"{name}_bias")
+        self._samples[right] = array
+        return right
 
     def _compute(self, operator, *values, to):
         """Add a node, and quantise its result."""
         self._add(operator, *values, to=to)
         sample = OPERATORS[operator](*(self._samples[value] for value in values))
         self._samples[to] = sample
-        if not self.quantized:
-            return to
-        step = self.scales[f"{to}_float"] = float(np.abs(sample).max()) / 127
-        scale = self._store(np.float32(step), f"{to}_scale")
-        zero = self._store(np.int8(0), f"{to}_zero")
-        value = self._add("QuantizeLinear", to, scale, zero, to=f"{to}_int8")
-        value = self._add("DequantizeLinear", value, scale, zero, to=f"{to}_float")
+        return self._quantise(to) if self.quantized else to
+
+    def _quantise(self, name):
+        """Round a value to 8 bits of its range."""
+        sample = self._samples[name]
+        step = self.scales[f"{name}_float"] = float(np.abs(sample).max()) / 127
+        scale = self._store(np.float32(step), f"{name}_scale")
+        zero = self._store(np.int8(0), f"{name}_zero")
+        value = self._add("QuantizeLinear", name, scale, zero, to=f"{name}_int8")
+        value = self._add("DequantizeLinear", value, scale, zero, to=f"{name}_float")
         self._samples[value] = sample
         return value
+
+    def _dequantise(self, array, scale, name):
+        stored = self._store(array, name), self._store(scale, f"{name}_scale")
+        return self._add("DequantizeLinear", *stored, to=f"{name}_float")
 
     def _store(self, array, name):
         self._initializers.append(numpy_helper.from_array(np.asarray(array), name))

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from epctx_bench.partition_errors import compare_partitions, measure_deviation
 from epctx_cli.reduction import make_folder, reduce_partition
-from faulty_ep import FAULTS, ROWS, SIZE, FaultyProvider, Network
+from faulty_ep import FAULTS, ROWS, SIZE, FaultyProvider, Network, find_block
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument
@@ -59,11 +59,6 @@ def is_rounding(row, network):
     return row.own.worst.max_rel < 4 * FLOAT16
 
 
-def name_block(row):
-    """Return the number of the block that a row's output ends."""
-    return int(row.output[1:].split("_")[0])
-
-
 @pytest.mark.parametrize(
     "seed",
     [
@@ -87,11 +82,11 @@ def test_the_partition_with_a_planted_error_is_first_and_reduced_to_three_nodes(
 
     assert len({row.partition for row in errors.rows}) == 12
     assert errors.uncompared == []
-    assert name_block(errors.rows[0]) == fault.block
+    assert find_block(errors.rows[0].output) == fault.block
     assert reduced.reproduced
     assert reduced.nodes <= 3
     assert "MatMul" in reduced.operators
-    right = [row for row in errors.rows if name_block(row) != fault.block]
+    right = [row for row in errors.rows if find_block(row.output) != fault.block]
     assert [row for row in right if not is_rounding(row, network)] == []
 
 
@@ -104,7 +99,7 @@ def test_own_and_inherited_errors_are_told_apart(tmp_path, monkeypatch):
     rows = compare_partitions(a, b, draw_inputs()).rows
 
     for row in rows:
-        block = name_block(row)
+        block = find_block(row.output)
         own, inherited, total = (
             each.worst for each in (row.own, row.inherited, row.total)
         )
@@ -151,7 +146,7 @@ def test_an_error_of_the_context_model_alone_is_reported_with_the_whole_part(
     folder.mkdir()
     reduced = reduce_partition(a, b, row, draw_inputs(), folder)
 
-    assert name_block(row) == fault.block
+    assert find_block(row.output) == fault.block
     assert not reduced.reproduced
     assert reduced.error == row.own.worst
     # The context model in the folder is the one with the error.
