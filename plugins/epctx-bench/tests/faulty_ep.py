@@ -48,12 +48,15 @@ class Fault:
 
 
 class FaultyProvider(ExecutionProvider):
-    """Takes every node but Softsign; weights become float16."""
+    """Takes every node but Softsign; weights become float16. Counts the partitions that
+    are loaded.
+    """
 
     name = "FaultyExecutionProvider"
     vendor = "tests"
     binary_suffix = "faulty"
     fault: Fault | None = None
+    loads = 0
 
     def __init__(self, context):
         super().__init__(context)
@@ -85,6 +88,7 @@ class FaultyProvider(ExecutionProvider):
 
     @hookimpl
     def load_context(self, nodes, reader):
+        type(self).loads += len(nodes)
         return [
             self._open(onnx.load_from_string(bytes(reader.payload(node).view)))
             for node in nodes

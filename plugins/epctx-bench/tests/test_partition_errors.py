@@ -132,6 +132,18 @@ def test_of_many_inputs_the_worst_and_the_mean_are_given(tmp_path):
         assert row.worst_input == np.argmin([each.snr_db for each in alone])
 
 
+def test_partitions_are_loaded_as_often_for_many_inputs_as_for_one(tmp_path):
+    a, b = compile_network(Network(4, quantized=False), tmp_path)
+    counts = []
+    for inputs in (draw_inputs(1), draw_inputs(3)):
+        before = FaultyProvider.loads
+        compare_partitions(a, b, inputs)
+        counts.append(FaultyProvider.loads - before)
+
+    # Each once alone, and all in the context model once for each.
+    assert counts == [12 + 12 * 12] * 2
+
+
 def test_an_error_of_the_context_model_alone_is_reported_with_the_whole_part(
     tmp_path, monkeypatch
 ):

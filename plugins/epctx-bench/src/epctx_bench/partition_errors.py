@@ -2,12 +2,14 @@
 it inherits.
 
 Each partition is run alone on the values that the source model computes for its inputs.
-Models are opened anew for each partition, the boundary of which they give as outputs,
-and for each input: memory holds the values of one boundary, and a device one session.
+Models are opened anew for each partition, the boundary of which they give as outputs:
+memory holds the values of one boundary, for one input, and a device one session. What
+one session computed waits in files for the next.
 """
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,7 +139,7 @@ def compare_partitions(
     Args:
         context: the context model, with the EPs that load it.
         reference: its source, with the EPs that it is to run on, mostly none.
-        inputs: one or more, each loaded once for each partition.
+        inputs: one or more, each loaded twice for each partition.
 
     Raises:
         InvalidArgument: the main graph has no EPContext node.
@@ -193,10 +195,13 @@ def _compare_partition(
         graph = onnx.load(path, load_external_data=False).graph
         part = path, context[1]
         with open_values(reference, [*graph.input, *graph.output]) as right:
-            measured = []
-            for load in inputs:
-                errors = _run_partition(load(), right, part, context, graph)
-                measured.append(errors)
+            results = _run_alone(part, right, inputs, graph, folder)
+        # One after the other: a device may have no memory for both.
+        with open_values(context, graph.output) as session:
+            measured = [
+                _measure(run_values(session, load()), *read())
+                for load, read in zip(inputs, results, strict=True)
+            ]
 
     rows = []
     for value in graph.output:
@@ -216,27 +221,61 @@ def _compare_partition(
     return rows
 
 
-def _run_partition(
-    feed: Arrays,
-    right: InferenceSession,
+def _run_alone(
     part: Model,
-    context: Model,
+    right: InferenceSession,
+    inputs: Inputs,
     boundary: onnx.GraphProto,
+    folder: str,
+) -> list[Callable[[], Sequence[Arrays]]]:
+    """Run a partition on the reference's values; return for each input a function that
+    reads its outputs, as the partition and as the reference computes them.
+    """
+    results = []
+    with InferenceSession(*part) as session:
+        for index, load in enumerate(inputs):
+            expected = run_values(right, load())
+            given = {value.name: expected[value.name] for value in boundary.input}
+            made = run_values(session, given)
+            names = [value.name for value in boundary.output]
+            results.append(_store(f"{folder}/{index}", names, [made, expected]))
+    return results
+
+
+def _store(
+    path: str, names: Sequence[str], results: Sequence[Arrays]
+) -> Callable[[], Sequence[Arrays]]:
+    """Write results to a file, and return a function that reads them."""
+    forms = []
+    with Path(path).open("wb") as file:
+        for values in results:
+            # By their bytes: files of NumPy do not know types such as bfloat16.
+            file.writelines(values[name].tobytes() for name in names)
+            forms.append(
+                {name: (values[name].dtype, values[name].shape) for name in names}
+            )
+
+    def read() -> Sequence[Arrays]:
+        with Path(path).open("rb") as file:
+            return [
+                {
+                    name: np.frombuffer(
+                        file.read(dtype.itemsize * math.prod(shape)), dtype
+                    ).reshape(shape)
+                    for name, (dtype, shape) in form.items()
+                }
+                for form in forms
+            ]
+
+    return read
+
+
+def _measure(
+    found: Arrays, made: Arrays, expected: Arrays
 ) -> dict[str, tuple[Deviation, Deviation, Deviation]]:
     """Return own, inherited and total error of each output for one input."""
-    expected = run_values(right, feed)
-    given = {value.name: expected[value.name] for value in boundary.input}
-
-    # One after the other: a device may have no memory for both.
-    with InferenceSession(*part) as session:
-        made = run_values(session, given)
-    with open_values(context, boundary.output) as session:
-        found = run_values(session, feed)
-
     errors = {}
-    for value in boundary.output:
-        name = value.name
-        right_value = expected[name]
+    for name, right_value in expected.items():
         own = measure_deviation(made[name], right_value)
         inherited = measure_deviation(found[name], made[name])
         total = measure_deviation(found[name], right_value)
