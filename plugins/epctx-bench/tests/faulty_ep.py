@@ -48,7 +48,7 @@ class Fault:
 
 
 class FaultyProvider(ExecutionProvider):
-    """Takes every node but Softsign; weights become float16. Counts the partitions that
+    """Takes every node but Softsign and If; weights become float16. Counts the partitions that
     are loaded.
     """
 
@@ -64,7 +64,9 @@ class FaultyProvider(ExecutionProvider):
 
     @hookimpl
     def get_capability(self, graph):
-        return supported_partitions(graph, lambda node: node.op_type != "Softsign")
+        return supported_partitions(
+            graph, lambda node: node.op_type not in {"Softsign", "If"}
+        )
 
     @hookimpl
     def compile(self, partitions):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from faulty_ep import FaultyProvider
 
 import epctx_core
 
@@ -231,6 +232,39 @@ def test_partitions_are_compared_on_every_file_of_a_folder(epctx, compiled, tmp_
     assert answer["by_partition"]["inputs"] == 2
     assert answer["by_partition"]["uncompared"] == []
     assert answer["made_from_seed"] is None
+
+
+BRANCHES = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[2,3] x, bool c) => (float[2,3] y) {
+  a = Relu (x)
+  [pick] b = If (c) <
+    then_branch = yes () => (float[2,3] p) { p = Relu(a) },
+    else_branch = no () => (float[2,3] q) { q = Sigmoid(a) }
+  >
+  y = Sigmoid (b)
+}
+"""
+
+
+def test_partitions_in_subgraphs_are_named_as_not_compared(epctx, tmp_path):
+    source = tmp_path / "branches.onnx"
+    onnx.save(onnx.parser.parse_model(BRANCHES), source)
+    command = ("compare", source.with_name("branches_ctx.onnx"), source)
+
+    with epctx_core.temporary_execution_provider(FaultyProvider):
+        epctx("compile", source, "--ep", "Faulty")
+        said = epctx(*command, "--by-partition")
+        answer = epctx(*command, "--by-partition", "--json").json
+
+    assert "2 partitions in subgraphs could not be compared" in said.err
+    assert "pick.then_branch" in said.err
+    found = answer["by_partition"]
+    assert len(found["rows"]) == 2
+    assert [each["body"] for each in found["uncompared"]] == [
+        "pick.then_branch",
+        "pick.else_branch",
+    ]
 
 
 def test_nothing_is_reduced_where_no_partition_has_an_error(epctx, model, tmp_path):

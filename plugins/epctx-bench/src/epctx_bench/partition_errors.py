@@ -33,6 +33,7 @@ Arrays: TypeAlias = Mapping[str, Any]
 Inputs: TypeAlias = Sequence[Callable[[], Arrays]]
 """Functions that return inputs of a model, by name."""
 
+_IN_A_BODY = "it is in a subgraph, whose values cannot be outputs of a model."
 _TINY = 1e-6
 """Keeps relative differences finite where the reference is zero."""
 
@@ -104,10 +105,12 @@ class Uncompared:
     Attributes:
         partition: name of the EPContext node.
         reason: the reason.
+        body: the subgraph that holds it; empty in the main graph.
     """
 
     partition: str
     reason: str
+    body: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +120,7 @@ class PartitionErrors:
     Attributes:
         rows: one for each partition and output, the largest own error first, that of
             the smallest `snr_db`.
-        uncompared: partitions of the main graph that cannot be compared.
+        uncompared: partitions that cannot be compared, such as all within subgraphs.
         inputs: number of inputs.
     """
 
@@ -134,7 +137,7 @@ def compare_partitions(
     """Compare each partition of a context model with the part of its source that it
     replaced.
 
-    Partitions within subgraphs belong to the node of the main graph that has these.
+    Partitions within subgraphs have no rows: values there are no outputs of a model.
 
     Args:
         context: the context model, with the EPs that load it.
@@ -142,21 +145,24 @@ def compare_partitions(
         inputs: one or more, each loaded twice for each partition.
 
     Raises:
-        InvalidArgument: the main graph has no EPContext node.
+        InvalidArgument: the model has no EPContext node.
         EpctxError: a model cannot be read.
     """
     contexts = inspect_model(context[0]).ep_contexts
-    nodes = [node for node in contexts if not node.body]
-    if not nodes:
+    if not contexts:
         raise InvalidArgument(
-            "there are no partitions to compare: the main graph has no EPContext node.",
+            "there are no partitions to compare: the model has no EPContext node.",
             path=context[0],
             hint="Name the context model first, and then its source.",
         )
 
     rows: list[PartitionError] = []
     uncompared = []
-    for node in nodes:
+    for node in contexts:
+        if node.body:
+            failure = Uncompared(partition=node.name, reason=_IN_A_BODY, body=node.body)
+            uncompared.append(failure)
+            continue
         try:
             rows += _compare_partition(node, context, reference, inputs)
         except EpctxError as error:

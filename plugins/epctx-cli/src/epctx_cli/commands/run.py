@@ -419,6 +419,10 @@ def _print_compare(
     console.debug(f"See also: {shlex.join(['epctx', 'inspect', arguments.model])}")
 
 
+_MOST_BODIES = 8
+"""Largest number of subgraphs that are named."""
+
+
 def _print_partitions(
     errors: PartitionErrors, reduction: Reduction | None, console: Console
 ) -> None:
@@ -439,8 +443,16 @@ def _print_partitions(
         title="\nErrors by partition, relative, the worst of "
         f"{text.counted(errors.inputs, 'input')}",
     )
+    bodies = [one_line(each.body) for each in errors.uncompared if each.body]
+    if bodies:
+        console.warn(
+            f"{text.counted(len(bodies), 'partition')} in subgraphs could not be "
+            f"compared, as values there cannot be outputs of a model: "
+            f"{text.operators(bodies, _MOST_BODIES)}."
+        )
     for each in errors.uncompared:
-        console.warn(f"{each.partition} could not be compared: {each.reason}")
+        if not each.body:
+            console.warn(f"{each.partition} could not be compared: {each.reason}")
     if reduction is None:
         return
     nodes = text.counted(reduction.nodes, "node")
