@@ -154,6 +154,32 @@ def test_a_group_has_one_binary_of_the_size_of_onnxruntimes_own(
         assert (verified.ok, verified.checked) == (True, True), verified.findings
 
 
+@pytest.fixture(scope="module")
+def berts(tmp_path_factory):
+    """Return the paths of two encoders of equal weights but for one."""
+    folder = tmp_path_factory.mktemp("berts")
+    model = onnx.ModelProto.FromString(network("bert").model)
+    paths = [folder / "bert_0.onnx", folder / "bert_1.onnx"]
+    onnx.save(model, paths[0])
+    last = max(
+        (t for t in model.graph.initializer if len(t.dims) == 2),
+        key=lambda tensor: len(tensor.raw_data),
+    )
+    last.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(last) * 2, last.name))
+    onnx.save(model, paths[1])
+    return paths
+
+
+def test_two_encoders_have_one_binary_of_the_size_of_onnxruntimes_own(berts, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+
+    report = share(tmp_path / "out", berts)
+
+    expected = ask_onnxruntime("compile", own, *berts)
+    assert abs(report.binaries[0].bytes - expected) <= PAGE
+
+
 def test_two_models_that_share_nothing_have_one_binary_too(tmp_path):
     sources = []
     for name in ("bert", "lstm"):
