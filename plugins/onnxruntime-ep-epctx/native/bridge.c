@@ -504,6 +504,41 @@ static void *find(void *library, const char *name)
     return dlsym(library ? library : RTLD_DEFAULT, name);
 }
 
+typedef struct {
+    int type;
+    const char *function, *message;
+    int code;
+} PyStatus;
+
+/* Starts an interpreter without signal handlers; returns what is wrong, or NULL. Py_InitializeEx would end the
+ * process, such as for a wrong PYTHONHOME. */
+static const char *begin_python(void *library)
+{
+    /* A PyConfig, whose size depends on the version and is below 1 KiB; it begins with a version, isolated,
+     * use_environment, dev_mode and install_signal_handlers. */
+    static _Alignas(16) int config[1 << 12];
+    static const char *problem;
+    void (*fill)(int *) = (void (*)(int *))find(library, "PyConfig_InitPythonConfig");
+    PyStatus (*start)(int *) = (PyStatus(*)(int *))find(library, "Py_InitializeFromConfig");
+    int (*is_error)(PyStatus) = (int (*)(PyStatus))find(library, "PyStatus_Exception");
+    PyStatus status;
+
+    /* What a failed start leaves cannot be started again. */
+    if (problem)
+        return problem;
+    if (fill && start && is_error)
+        fill(config);
+    /* As in 3.8 to 3.13. */
+    if (config[1] || config[2] != 1 || config[3] != -1 || config[4] != 1)
+        return problem = "EPCTX_LIBPYTHON names a Python of an unknown version.";
+    config[4] = 0;
+    status = start(config);
+    if (is_error(status))
+        problem = "its Python does not start; standard error has the reason. Check PYTHONHOME and PYTHONPATH, and "
+                  "that EPCTX_LIBPYTHON names the libpython3 of a whole installation.";
+    return problem;
+}
+
 /* Imports the Python half, in the interpreter of the process or in one of our own;
  * returns what is wrong, or NULL. */
 static const char *start_python(void)
@@ -545,9 +580,10 @@ static const char *start_python(void)
              "\"\"\", {})\n",
              self.dli_fname);
     bool is_ours = !is_initialized();
-    if (is_ours)
-        ((void (*)(int))find(library, "Py_InitializeEx"))(0);
-    else
+    const char *problem = is_ours ? begin_python(library) : NULL;
+    if (problem)
+        return problem;
+    if (!is_ours)
         lock = ((int (*)(void))find(library, "PyGILState_Ensure"))();
     failed = ((int (*)(const char *))find(library, "PyRun_SimpleString"))(code);
     /* The interpreter goes on for as long as the process: other threads may enter it. */

@@ -133,6 +133,20 @@ def test_a_library_that_is_no_libpython_is_refused(host, model):
 
 
 @needs_libpython
+@pytest.mark.parametrize("variable", ["PYTHONHOME", "PYTHONPLATLIBDIR"])
+def test_a_python_that_does_not_start_is_refused_and_the_host_goes_on(
+    host, model, variable
+):
+    missing = {variable: "/nowhere"}
+
+    code, output, _ = run_host(host, model[0], **{**environment(), **missing})
+
+    assert code == 3
+    assert "register: epctx: its Python does not start" in output
+    assert "PYTHONHOME" in output
+
+
+@needs_libpython
 def test_a_python_without_the_packages_is_refused_with_the_reason(host, model):
     code, output, errors = run_host(
         host, model[0], EPCTX_LIBPYTHON=str(LIBPYTHON), EPCTX_SITE=""
