@@ -13,6 +13,8 @@ from epctx_native_formats import (
 )
 
 MAGIC = b"BOXD"
+HARMED: list[bool] = []
+"""In a process that read what harms it."""
 
 
 def matches(head):
@@ -22,8 +24,11 @@ def matches(head):
 def parse(content):
     """Return the description; called in another process. What it says can end that."""
     text = json.loads(bytes(content[len(MAGIC) :]))
-    if text == "end":
+    if text == "end" or HARMED:
         os._exit(7)
+    if text == "harm":
+        HARMED.append(True)
+        text = []
     graphs = []
     for graph in text:
         values = {}

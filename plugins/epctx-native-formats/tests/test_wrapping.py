@@ -55,7 +55,8 @@ def box(tmp_path):
 
     def write(*graphs, name="net.box"):
         path = tmp_path / name
-        text = json.dumps(graphs if graphs != ("end",) else "end")
+        word = graphs[0] if graphs and isinstance(graphs[0], str) else None
+        text = json.dumps(word or graphs)
         path.write_bytes(b"BOXD" + text.encode())
         return path
 
@@ -96,6 +97,14 @@ def test_a_binary_that_ends_its_process_is_refused_and_the_next_one_read(box):
         assert reader.describe(right).graphs
         with pytest.raises(InvalidGraph, match=r"bad\.box cannot be read"):
             reader.describe(box("end", name="bad.box"))
+        assert reader.describe(right).graphs
+
+
+def test_a_binary_that_harms_its_process_does_not_have_the_next_one_refused(box):
+    with BinaryReader() as reader:
+        right = box(make_graph(), name="right.box")
+        assert not reader.describe(box("harm", name="harm.box")).graphs
+
         assert reader.describe(right).graphs
 
 

@@ -216,6 +216,7 @@ class BinaryReader:
 
     def __init__(self) -> None:
         self._functions: IsolatedFunctions | None = None
+        self._is_fresh = True
         self._open: tuple[memoryview, str] | None = None
 
     @cached_property
@@ -313,11 +314,17 @@ class BinaryReader:
             EpctxError: the function raised it.
         """
         functions = self._functions = self._functions or _make_process()
+        was_fresh = self._is_fresh
+        self._is_fresh = False
         try:
             return functions.call(function, *arguments, result=result)
         except EpctxError as error:
-            # One that took long says nothing of the binary.
             end = functions.describe_end()
+            self._is_fresh = bool(end)
+            if end and not was_fresh:
+                # What it read before may have harmed it.
+                return self.call(function, *arguments, name=name, result=result)
+            # One that took long says nothing of the binary.
             if end and "longer than" not in end:
                 raise InvalidGraph(
                     f"{name} cannot be read: the process of the vendor's library is "
