@@ -17,6 +17,7 @@ from epctx_core.context.metadata import read_compatibility_info
 from epctx_core.context.payload_reader import make_plugin_nodes
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.errors import (
+    Fail,
     InvalidArgument,
     NotImplementedByProvider,
     PackageMissing,
@@ -250,7 +251,7 @@ def _look_elsewhere(ep: str, subject: Subject) -> bool:
             for key, payload in subject.reports.items():
                 reader = readers.get((payload.name, payload.embedded))
                 subject.reports[key] = replace(payload, looked_into_by=reader)
-    except (InvalidArgument, PackageMissing) as error:
+    except (Fail, InvalidArgument, PackageMissing) as error:
         findings.add(
             "container-not-checked",
             f"{ep} gets no payload without digests in this process, as one could "
