@@ -129,22 +129,6 @@ def test_values_that_subgraphs_read_are_needed(folder):
     assert [value.name for value in graph.input] == ["x", "c"]
 
 
-def test_functions_that_a_part_does_not_call_are_left_out(folder):
-    model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 17, "own" : 1]> g (float[2] x) => '
-        "(float[2] y, float[2] z) { y = own.one(x) z = own.two(x) }"
-        '<domain: "own", opset_import: ["" : 17]> one (a) => (b) { b = Neg(a) }'
-        '<domain: "own", opset_import: ["" : 17]> two (a) => (b) { b = Abs(a) }'
-    )
-    path = folder / "functions.onnx"
-    folder.mkdir()
-    onnx.save(model, path)
-
-    part = extract(path, folder / "part.onnx", outputs=["z"]).model
-
-    assert [function.name for function in onnx.load(part).functions] == ["two"]
-
-
 @pytest.mark.parametrize(
     ("options", "match"),
     [

@@ -148,40 +148,29 @@ def run_extract(arguments: argparse.Namespace, console: Console) -> ExitCode:
 
 def add_embed_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx embed`."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a model with context binaries or weights beside"
-    )
-    _add_output(parser)
-    add_common(parser)
-    parser.set_defaults(run=run_embed)
-
-
-def run_embed(arguments: argparse.Namespace, console: Console) -> ExitCode:
-    """Write the model with all that it names."""
-    from epctx_files.embedding import embed
-
-    with console.progress("embedding"):
-        report = embed(arguments.model, arguments.output)
-    return show_files(report, console)
+    _add_rewrite(parser, "embed", "a model with context binaries or weights beside")
 
 
 def add_externalize_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx externalize`."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a model with embedded payloads or weights"
-    )
+    _add_rewrite(parser, "externalize", "a model with embedded payloads or weights")
+
+
+def _add_rewrite(parser: CommandParser, function: str, model: str) -> None:
+    """Declare the options of a command that writes a model in another form."""
+    parser.add_argument("model", metavar="MODEL", help=model)
     _add_output(parser)
     add_common(parser)
-    parser.set_defaults(run=run_externalize)
+    parser.set_defaults(run=run_rewrite, function=function)
 
 
-def run_externalize(arguments: argparse.Namespace, console: Console) -> ExitCode:
-    """Write the model and the files for what was in it."""
-    from epctx_files.embedding import externalize
+def run_rewrite(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    """Write the model with all that it names, or with files for what was in it."""
+    from epctx_files import embedding
 
+    rewrite = getattr(embedding, arguments.function)
     with console.progress("writing files"):
-        report = externalize(arguments.model, arguments.output)
-    return show_files(report, console)
+        return show_files(rewrite(arguments.model, arguments.output), console)
 
 
 def show_files(report: FilesReport, console: Console) -> ExitCode:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from onnx import helper
+from onnx import NodeProto, helper
 
 from epctx_core.errors import InvalidArgument
 from epctx_files.manifests import Manifest, index_payloads
@@ -21,7 +21,7 @@ from epctx_files.structure import (
 )
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import AttributeProto
 
     from epctx_files.bundle import Bundle
 
@@ -163,12 +163,19 @@ def make_primary(bundle: Bundle, node: NodeProto) -> None:
 
 def _give_payload(primary: NodeProto, node: NodeProto) -> None:
     """Give a reference the payload of a primary."""
-    kept = [each for each in node.attribute if each.name not in _OF_PAYLOAD]
     given = [each for each in primary.attribute if each.name in _OF_PAYLOAD]
-    attributes = [each.SerializeToString() for each in (*given, *kept)]
+    _replace_attributes(node, _OF_PAYLOAD, given)
+
+
+def _replace_attributes(
+    node: NodeProto, names: Iterable[str], given: Iterable[AttributeProto]
+) -> None:
+    """Give a node attributes in place of those with some names."""
+    kept = [each for each in node.attribute if each.name not in names]
+    # As messages: a text that is not UTF-8 can be copied, and not be set.
+    copies = NodeProto(attribute=(*given, *kept))
     del node.attribute[:]
-    for text in attributes:
-        node.attribute.add().ParseFromString(text)
+    node.attribute.MergeFrom(copies.attribute)
 
 
 def share_payloads(bundle: Bundle) -> None:
@@ -198,12 +205,5 @@ def share_payloads(bundle: Bundle) -> None:
 
 def _make_reference(node: NodeProto) -> None:
     """Take the payload of an EPContext node away."""
-    kept = [
-        each.SerializeToString()
-        for each in node.attribute
-        if each.name not in ("main_context", "ep_cache_context")
-    ]
-    del node.attribute[:]
-    for text in kept:
-        node.attribute.add().ParseFromString(text)
-    node.attribute.append(helper.make_attribute("main_context", 0))
+    reference = helper.make_attribute("main_context", 0)
+    _replace_attributes(node, ("main_context", "ep_cache_context"), [reference])

@@ -107,7 +107,7 @@ class DiffReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `epctx diff --json` prints."""
         return {
-            "differences": [each.as_dict() for each in self.differences],
+            "differences": [asdict(each) for each in self.differences],
             "notes": list(self.notes),
         }
 

@@ -14,7 +14,6 @@ from epctx_core.errors import InvalidArgument, convert_errors
 from epctx_core.ext import infer_safely
 from epctx_files.bundle import FilesReport, PathInput, publish, read_bundle
 from epctx_files.contexts import make_primary
-from epctx_files.names import get_key
 from epctx_files.structure import (
     INITIALIZERS,
     is_context_node,
@@ -23,7 +22,7 @@ from epctx_files.structure import (
 )
 
 if TYPE_CHECKING:
-    from onnx import FunctionProto, NodeProto
+    from onnx import NodeProto
 
     from epctx_files.bundle import Bundle
 
@@ -275,32 +274,9 @@ def _copy_value(name: str, types: Mapping[str, ValueInfoProto]) -> ValueInfoProt
     return value
 
 
-def _find_used_functions(bundle: Bundle) -> list[FunctionProto]:
-    """Return the functions that the nodes of a model call, directly or through
-    others.
-    """
-    functions = {get_key(each): each for each in bundle.model.functions}
-    used = set()
-    pending = [graph.node for graph in bundle.parts.graphs] if functions else []
-    while pending:
-        for node in pending.pop():
-            key = (node.domain, node.op_type, node.overload)
-            if key in functions and key not in used:
-                used.add(key)
-                pending.append(functions[key].node)
-            pending += [graph.node for graph in iter_subgraphs(node)]
-    return [each for key, each in functions.items() if key in used]
-
-
 def _prune(bundle: Bundle) -> None:
-    """Remove files, payloads, functions and metadata that a part does not need."""
+    """Remove files, payloads and metadata that a part does not need."""
     model = bundle.model
-    used = _find_used_functions(bundle)
-    if len(used) < len(model.functions):
-        copies = ModelProto(functions=used).functions
-        del model.functions[:]
-        model.functions.extend(copies)
-
     named = {name for name, _, _ in bundle.list_names()}
     for name in bundle.files.keys() - named:
         del bundle.files[name]
