@@ -178,18 +178,6 @@ def test_embedded_payloads_stay_in_the_model(folder):
     np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-5)
 
 
-def test_an_older_opset_is_converted(folder):
-    first = product(folder / "one.onnx", y="h", opset=13)
-    second = product(folder / "two.onnx", x="h", opset=17)
-    expected = in_turn(first, second)
-
-    report = merge([first, second], folder / "whole.onnx")
-
-    model = onnx.load(report.model, load_external_data=False)
-    assert [each.version for each in model.opset_import] == [17]
-    np.testing.assert_allclose(run(report.model, x=X)["y"], expected["y"], rtol=1e-5)
-
-
 def refused(folder, match, models, **options):
     with pytest.raises(InvalidArgument, match=match):
         merge(models, folder / "out" / "whole.onnx", **options)
@@ -198,6 +186,17 @@ def refused(folder, match, models, **options):
 
 def test_one_model_is_not_merged(folder):
     refused(folder, "fewer than two models", [product(folder / "one.onnx")])
+
+
+def test_models_of_unlike_opsets_are_refused(folder):
+    models = [
+        product(folder / "one.onnx", y="h", opset=13),
+        product(folder / "two.onnx", x="h", opset=17),
+    ]
+
+    refused(
+        folder, r"two\.onnx has opset 17 of 'ai\.onnx', and one\.onnx has 13", models
+    )
 
 
 def test_two_outputs_of_one_name_are_refused(folder):

@@ -41,7 +41,8 @@ def get_payload(path):
 
 def head_of(context, path):
     """Write a plain model that goes on from a context model's output."""
-    (output, *_) = onnx.load(context, load_external_data=False).graph.output
+    model = onnx.load(context, load_external_data=False)
+    (output, *_) = model.graph.output
     last = onnx.ValueInfoProto()
     last.CopyFrom(output)
     last.name = "last"
@@ -51,7 +52,8 @@ def head_of(context, path):
         [output],
         [last],
     )
-    onnx.save(onnx.helper.make_model(graph), path)
+    opsets = [each for each in model.opset_import if not each.domain]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), path)
     return path
 
 

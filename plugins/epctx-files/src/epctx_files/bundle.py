@@ -34,7 +34,6 @@ from epctx_files.names import list_doubtful_texts
 from epctx_files.structure import (
     DEPENDENCIES,
     INITIALIZERS,
-    find_attribute,
     find_file_name,
     find_location,
     find_metadata,
@@ -341,29 +340,7 @@ def publish(
         publication.create(target.name).write(data)
         publication.commit([target.name])
     model = WrittenFile(name=target.name, bytes=len(data), how="written")
-    missing = _list_missing_sources(bundle, target.parent)
-    return FilesReport(model=target, files=(model, *written), notes=(*notes, *missing))
-
-
-def _list_missing_sources(bundle: Bundle, folder: Path) -> Iterator[str]:
-    """Yield a sentence for each file of its source that a weightless model needs, and
-    that does not lie in a folder.
-    """
-    weights = bundle.manifest.get("source_weights", {}).values()
-    names = dict.fromkeys(str(location) for *_, location, _ in weights)
-    models = (
-        find_attribute(node, "onnx_model_filename") for node in bundle.parts.contexts
-    )
-    if "" in names:
-        names |= dict.fromkeys(
-            model.s.decode(errors="replace") for model in models if model is not None
-        )
-    for name in filter(None, names):
-        if not (folder / name).exists():
-            yield (
-                f"the model needs {name!r} of its source, which is not in its folder: "
-                "put it there before it is loaded"
-            )
+    return FilesReport(model=target, files=(model, *written), notes=tuple(notes))
 
 
 def _rename_apart(bundle: Bundle, target: Path) -> None:

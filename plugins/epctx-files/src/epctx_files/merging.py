@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import onnx.version_converter
-from onnx import ModelProto
-
 from epctx_core.errors import InvalidArgument, convert_errors
 from epctx_files.bundle import Bundle, FilesReport, PathInput, publish, read_bundle
 from epctx_files.names import list_bound_values, list_values, rename_values
@@ -44,8 +41,8 @@ def merge(
         NoSuchFile, InvalidProtobuf, InvalidGraph: a model, or a file of it, is missing
             or damaged.
         InvalidArgument: fewer than two models; a join of what is not there, or of
-            unlike types; a name that two models need; opsets that cannot be made
-            equal; EPs that compiled the models unlike.
+            unlike types; a name that two models need; unlike opsets; EPs that
+            compiled the models unlike.
         Fail: the files cannot be written.
 
     Examples:
@@ -73,7 +70,7 @@ def merge(
             )
             for source, giver, target, taker in pairs
         ]
-    _align_opsets(parts)
+    _check_opsets(parts)
 
     union = Union(parts[0])
     for part in parts[1:]:
@@ -172,60 +169,21 @@ def _find_value(parts: Sequence[Bundle], text: str, role: str) -> tuple[str, Bun
     )
 
 
-def _align_opsets(parts: Sequence[Bundle]) -> None:
-    """Bring all models to the highest opset of any of them.
+def _check_opsets(parts: Sequence[Bundle]) -> None:
+    """Check that models with a domain have one version of it.
 
     Raises:
-        InvalidArgument: onnx cannot convert a model.
+        InvalidArgument: they have several.
     """
-    highest: dict[str, tuple[int, Bundle]] = {}
+    known: dict[str, tuple[int, Bundle]] = {}
     for part in parts:
         for domain, version in get_opsets(part.model).items():
-            if domain not in highest or version > highest[domain][0]:
-                highest[domain] = version, part
-
-    for part in parts:
-        for domain, version in get_opsets(part.model).items():
-            newest, other = highest[domain]
-            if version == newest:
-                continue
-
-            reason = "onnx's version converter knows no other domain than its own."
-            if not domain:
-                try:
-                    part.model = _convert(part.model, newest)
-                    part.refresh()
-                    continue
-                except Exception as error:  # noqa: BLE001 - its C++ raises many kinds
-                    reason = " ".join(f"onnx's version converter says: {error}".split())
-            raise InvalidArgument(
-                f"{part.path.name} has opset {version} of {domain or 'ai.onnx'!r}, and "
-                f"{other.path.name} has {newest}; {reason:.300}",
-                path=part.path,
-                hint="Export or compile both with one opset.",
-            )
-
-
-def _convert(model: ModelProto, version: int) -> ModelProto:
-    """Return a model with another opset, and with what onnx's converter loses.
-
-    Raises:
-        Exception: any, as the converter does; also for functions, which have opsets of
-            their own and which it loses.
-    """
-    if model.functions:
-        raise ValueError("it does not convert functions")
-    converted: ModelProto = onnx.version_converter.convert_version(model, version)
-    graph = model.graph
-    new = converted.graph
-    if len(new.sparse_initializer) < len(graph.sparse_initializer):
-        raise ValueError("it does not convert sparse initializers")
-
-    new.quantization_annotation.MergeFrom(graph.quantization_annotation)
-    new.metadata_props.MergeFrom(graph.metadata_props)
-    given = {node.output[0]: node for node in graph.node if node.output}
-    for node in new.node:
-        old = given.get(node.output[0]) if node.output else None
-        if old is not None and not node.metadata_props:
-            node.metadata_props.MergeFrom(old.metadata_props)
-    return converted
+            first, other = known.setdefault(domain, (version, part))
+            if version != first:
+                raise InvalidArgument(
+                    f"{part.path.name} has opset {version} of "
+                    f"{domain or 'ai.onnx'!r}, and {other.path.name} has {first}.",
+                    path=part.path,
+                    hint="Export or compile both with one opset; "
+                    "onnx.version_converter converts plain models.",
+                )

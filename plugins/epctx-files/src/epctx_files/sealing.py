@@ -28,7 +28,13 @@ from epctx_core.ext import (
     Request,
     dump_seal,
 )
-from epctx_files.bundle import BINARY, MOST_BYTES, PathInput, normalise
+from epctx_files.bundle import (
+    BINARY,
+    MOST_BYTES,
+    PathInput,
+    normalise,
+    require_path,
+)
 from epctx_files.manifests import BESIDE, encode_seal
 from epctx_files.structure import MANIFEST, SEALED, find_metadata, remove_metadata
 
@@ -109,12 +115,9 @@ def seal_model(
         >>> seal_model("resnet_ctx.onnx").payloads
         {'resnet_ctx_qnn.bin': (65536, '6f0d...')}
     """
-    if not all(isinstance(each, (str, os.PathLike)) for each in (model, output or "")):
-        raise InvalidArgument(
-            f"a model to seal is a path, not {model!r:.80}, and so is the output."
-        )
-    path = Path(model)
-    if beside and output is not None:
+    path = require_path(model)
+    copy = None if output is None else require_path(output)
+    if beside and copy is not None:
         raise InvalidArgument(
             "a seal goes beside a model or into a copy of it, not both."
         )
@@ -127,7 +130,7 @@ def seal_model(
         target = path.with_name(path.name + BESIDE)
         content = _seal_beside(path, target, data, payloads, force=force)
     else:
-        target = path if output is None else Path(output)
+        target = copy or path
         content = _seal_inside(path, data, payloads, force=force)
         _check_target(target, path, content, payloads)
 

@@ -5,7 +5,7 @@ after the other are added to those of the first.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -29,13 +29,12 @@ from epctx_files.names import (
 from epctx_files.structure import (
     COMPATIBILITY,
     INITIALIZERS,
-    find_location,
     remove_metadata,
     spell_type,
 )
 
 if TYPE_CHECKING:
-    from onnx import TensorProto, TypeProto, ValueInfoProto
+    from onnx import TypeProto, ValueInfoProto
 
     from epctx_files.bundle import Bundle
     from epctx_files.structure import FunctionKey
@@ -106,10 +105,9 @@ class Union:
         self._drop_training(part)
         for target, (giver, output) in joins.items():
             self._give_one_name(part, self._outputs[id(giver), output], target)
-        apart = self._find_unlike_defaults(part)
-        self._settle_defaults(part, apart)
-        self._note_joins(part, apart)
-        self._rename_clashes(part, apart)
+        self._check_defaults(part)
+        self._note_joins(part)
+        self._rename_clashes(part)
         self._rename_nodes(part)
 
         self._add_files(part)
@@ -187,68 +185,44 @@ class Union:
         for key, name in self._outputs.items():
             self._outputs[key] = names.get(name, name)
 
-    def _find_unlike_defaults(self, part: Bundle) -> set[str]:
-        """Return the inputs that both models have with unlike defaults: they are two
-        values, such as the weights of old models, which are inputs as well.
-        """
-        mine = {each.name: each for each in self._graph.initializer}
-        inputs = {value.name for value in self._graph.input}
-        return {
-            tensor.name
-            for tensor in part.model.graph.initializer
-            if tensor.name in inputs
-            and tensor.name in mine
-            and not _have_same_data(self._whole, mine[tensor.name], part, tensor)
-        }
+    def _check_defaults(self, part: Bundle) -> None:
+        """Check that no input with a default, an initializer of its name, is a value of
+        both: which of them may be left out of a run is not said anywhere.
 
-    def _settle_defaults(self, part: Bundle, apart: Collection[str]) -> None:
-        """Drop a default where an input is one of the union now: it may be left out of
-        a run only if it may in both models, and then with one result.
+        Raises:
+            InvalidArgument: one is.
         """
-        graph = part.model.graph
-        outputs = {value.name for value in self._graph.output}
-        shared = {value.name for value in self._graph.input}
-        mine = {each.name: each for each in self._graph.initializer}
-        theirs = {each.name: each for each in graph.initializer}
-        dropped: tuple[set[str], set[str]] = set(), set()
-        for value in graph.input:
-            name = value.name
-            if name in apart or (name not in outputs and name not in shared):
-                continue
-            if name in theirs:
-                dropped[1].add(name)
-            elif name in mine and name in shared:
-                dropped[0].add(name)
-                self.notes.append(
-                    f"the input {name!r} has no default any more, as {part.path.name} "
-                    "has none"
-                )
-        for bundle, names in zip((self._whole, part), dropped, strict=True):
-            weights = bundle.model.graph.initializer
-            for index in reversed(range(len(weights))) if names else ():
-                if weights[index].name in names:
-                    del weights[index]
-            bundle.refresh()
-        self._graphs = self._whole.parts.graphs
+        values = chain(self._graph.input, self._graph.output)
+        shared = {v.name for v in values} & {v.name for v in part.model.graph.input}
+        for bundle in (self._whole, part):
+            for tensor in bundle.model.graph.initializer:
+                if tensor.name in shared:
+                    raise InvalidArgument(
+                        f"{tensor.name!r} is an input of {part.path.name} and a value "
+                        "of a model before it, and one of them gives it a default.",
+                        path=part.path,
+                        hint=f"Give one a prefix, {self._suggest_prefix(part)}, or "
+                        "remove the input or its initializer.",
+                    )
 
-    def _note_joins(self, part: Bundle, apart: Collection[str]) -> None:
+    def _note_joins(self, part: Bundle) -> None:
         """Check the types of values that inputs of a model are."""
         outputs = {value.name: value for value in self._graph.output}
         inputs = {value.name: value for value in self._graph.input}
         for value in part.model.graph.input:
             known = outputs.get(value.name) or inputs.get(value.name)
-            if known is not None and value.name not in apart:
+            if known is not None:
                 _check_types(known, value, part)
             if value.name in outputs:
                 self._joined.add(value.name)
 
-    def _rename_clashes(self, part: Bundle, unlike: Collection[str]) -> None:
+    def _rename_clashes(self, part: Bundle) -> None:
         """Change names that both have and that do not mean one value: in the model, or
         in the union where it cannot be done there.
         """
         graph = part.model.graph
         graphs = part.parts.graphs
-        inputs = {v.name for v in graph.input if v.name not in unlike}
+        inputs = {v.name for v in graph.input}
         mine = {v.name for v in chain(self._graph.input, self._graph.output)}
         apart = self._values - (inputs & mine)
         theirs = dict.fromkeys(list_values(graphs))
@@ -410,19 +384,6 @@ class Union:
         self._graphs = self._whole.parts.graphs
         self._values.update(list_values(part.parts.graphs))
         self._nodes.update(list_nodes(part.parts.graphs))
-
-
-def _have_same_data(
-    whole: Bundle, mine: TensorProto, part: Bundle, theirs: TensorProto
-) -> bool:
-    """Return whether two initializers of one name are known to have the same data,
-    without reading files.
-    """
-    location = find_location(theirs)
-    return mine == theirs and (
-        location is None
-        or are_one_file(whole.get_file(location.value), part.get_file(location.value))
-    )
 
 
 def _check_types(given: ValueInfoProto, taken: ValueInfoProto, part: Bundle) -> None:
