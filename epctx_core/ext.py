@@ -15,7 +15,8 @@ exactly its own version of the core.
     opening only what lies in a model's folder, and the state of a file there
     (epctx-cache, epctx-cli, epctx-files, epctx-report, onnxruntime-ep-epctx).
 `PayloadEntry`, `dump_seal`:
-    a manifest for a model that another tool wrote (epctx-files).
+    a manifest for a model that another tool wrote, and digests of a folder's files
+    (epctx-files).
 `Publication`:
     putting a converted, annotated or changed model, or a page, in its place, and
     saying that it cannot be before any work is done for it (epctx-batch,
@@ -75,7 +76,7 @@ exactly its own version of the core.
     epctx-report).
 `read_small_file`:
     reading files that anybody may have written (epctx-batch, epctx-bench,
-    epctx-cache, epctx-cli, epctx-onnxruntime, epctx-report).
+    epctx-cache, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
 `read_with_manifest`:
     reading a model with its manifest, within the core's budgets (epctx-cli,
     epctx-files).

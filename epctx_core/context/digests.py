@@ -30,6 +30,7 @@ from epctx_core.options import Verification
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+    from io import FileIO
 
     from epctx_core.options import CancellationFlag
 
@@ -185,6 +186,28 @@ class PayloadEntry:
         return cls(
             name=name, embedded=embedded, size=len(view), segments=tuple(segments)
         )
+
+    @classmethod
+    def of_file(cls, name: str, file: FileIO, expected: str = "") -> Self:
+        """Return the entry of an open file as one segment.
+
+        A file is not read if this machine has a receipt for it and the expected digest
+        (hex). Else it goes through a small buffer, not a mapping: truncating it ends no
+        process.
+        """
+        status = os.fstat(file.fileno())
+        begun = time.time_ns()
+        segment = Segment(0, status.st_size, expected)
+        entry = cls(name=name, embedded=False, size=segment.length, segments=(segment,))
+        if expected and is_noted(make_file_receipt(status, entry.root)):
+            return entry
+
+        segment = segment._replace(
+            digest=hashlib.file_digest(file, "sha256").hexdigest()
+        )
+        entry = cls(name=name, embedded=False, size=segment.length, segments=(segment,))
+        note(_make_receipts_after(status, file.fileno(), entry.root, begun))
+        return entry
 
     @cached_property
     def root(self) -> str:
@@ -449,7 +472,9 @@ class DigestChecks:
             if segment is not None:
                 with blame():
                     raise entry.mismatch_error(segment)
-            return [] if file is None else _make_receipts_after(file, entry.root, begun)
+            if file is None:
+                return []
+            return _make_receipts_after(file.status, file.descriptor, entry.root, begun)
 
         find = partial(entry.find_damage, view, forget)
         if not is_concurrent:
@@ -491,7 +516,9 @@ IN_PLACE = DigestChecks()
 """Checks for reading outside of a load, where nothing is checked concurrently."""
 
 
-def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[str]:
+def _make_receipts_after(
+    before: os.stat_result, descriptor: int, digest: str, begun: int
+) -> list[str]:
     """Return the receipt of a file that was right, if every change since the check
     began would show in its times.
 
@@ -499,8 +526,7 @@ def _make_receipts_after(content: MappedFile, digest: str, begun: int) -> list[s
     that is as young gets none, and the next load checks it again. A link made
     meanwhile, as for an EP that wants a file, changes the ctime, too.
     """
-    before = content.status
-    after = os.fstat(content.descriptor)
+    after = os.fstat(descriptor)
     untouched = (
         before.st_ctime_ns == after.st_ctime_ns or before.st_nlink != after.st_nlink
     )

@@ -20,6 +20,7 @@ from epctx_cli.model_facts import ModelFacts
 from epctx_conformance.report import ConformanceReport
 from epctx_files.bundle import FilesReport
 from epctx_files.difference import DiffReport
+from epctx_files.folders import FolderReport, SealedFolder
 from epctx_files.sealing import SealReport
 from epctx_native_formats import commands as native
 from epctx_report import results as report
@@ -64,6 +65,8 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "externalize": (FilesReport,),
             "diff": (DiffReport,),
             "seal": (SealReport,),
+            "seal folder": (SealedFolder,),
+            "verify folder": (FolderReport,),
         },
         "epctx-native-formats": {
             "inspect binary": (native.BinaryResult,),

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from epctx_files.difference import Difference, DiffReport, diff
     from epctx_files.embedding import embed, externalize
     from epctx_files.extraction import extract
+    from epctx_files.folders import (
+        FolderReport,
+        SealedFolder,
+        seal_folder,
+        verify_folder,
+    )
     from epctx_files.merging import merge
     from epctx_files.sealing import SealReport, seal_model
 
@@ -23,14 +29,18 @@ __all__ = [
     "DiffReport",
     "Difference",
     "FilesReport",
+    "FolderReport",
     "SealReport",
+    "SealedFolder",
     "WrittenFile",
     "diff",
     "embed",
     "externalize",
     "extract",
     "merge",
+    "seal_folder",
     "seal_model",
+    "verify_folder",
 ]
 
 _HOME = {
@@ -42,6 +52,10 @@ _HOME = {
     "embed": "embedding",
     "externalize": "embedding",
     "extract": "extraction",
+    "FolderReport": "folders",
+    "SealedFolder": "folders",
+    "seal_folder": "folders",
+    "verify_folder": "folders",
     "merge": "merging",
     "SealReport": "sealing",
     "seal_model": "sealing",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epctx_cli.command import (
@@ -234,7 +235,10 @@ def add_seal_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a context model that another tool wrote, with the files beside it",
+        help=(
+            "a context model that another tool wrote, with the files beside it; or the "
+            "folder of a build, which gets a digest of all its files"
+        ),
     )
     parser.add_argument(
         "-o",
@@ -246,14 +250,19 @@ def add_seal_arguments(parser: CommandParser) -> None:
         "--beside", "write the manifest into MODEL.epctx.json and leave MODEL as it is"
     )
     parser.add_flag("--force", "replace a manifest that says something else")
+    parser.add_argument("--purpose", metavar="TEXT", help="use of a folder")
     add_common(parser)
     parser.set_defaults(run=run_seal)
 
 
 def run_seal(arguments: argparse.Namespace, console: Console) -> ExitCode:
-    """Seal the model, and print the digests."""
+    """Seal the model or the folder, and print the digests."""
     from epctx_files.sealing import seal_model
 
+    if Path(arguments.model).is_dir():
+        return _seal_folder(arguments, console)
+    if arguments.purpose:
+        raise InvalidArgument("--purpose is for folders, not models.")
     with console.progress("computing digests"):
         report = seal_model(
             arguments.model,
@@ -271,4 +280,20 @@ def run_seal(arguments: argparse.Namespace, console: Console) -> ExitCode:
         ],
     )
     console.result(report.as_dict())
+    return ExitCode.DONE
+
+
+def _seal_folder(arguments: argparse.Namespace, console: Console) -> ExitCode:
+    from epctx_files.folders import DIGEST, seal_folder
+
+    if arguments.output or arguments.beside or arguments.force:
+        raise InvalidArgument("-o, --beside and --force are for models, not folders.")
+    with console.progress("computing digests"):
+        sealed = seal_folder(arguments.model, purpose=arguments.purpose)
+    console.say(f"wrote {Path(arguments.model) / DIGEST}")
+    console.table(
+        ("file", "size", "digest"),
+        [(f.name, byte_size(f.size), f.digest[:_SHOWN_DIGITS]) for f in sealed.files],
+    )
+    console.result(sealed)
     return ExitCode.DONE

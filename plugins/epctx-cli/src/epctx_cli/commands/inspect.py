@@ -416,7 +416,10 @@ def add_verify_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="the context model to check, with the files beside it",
+        help=(
+            "the context model to check, with the files beside it; or a folder with a "
+            "digest, as `epctx seal FOLDER` writes it"
+        ),
     )
     add_providers(
         parser,
@@ -425,6 +428,11 @@ def add_verify_arguments(parser: CommandParser) -> None:
         ),
     )
     parser.add_flag("--strict", "exit with 1 if no byte of a payload could be checked")
+    parser.add_argument(
+        "--public-key",
+        metavar="KEY.pem",
+        help="require a signature of the folder by this key (needs model-signing)",
+    )
     add_common(parser)
     parser.set_defaults(run=run_verify)
 
@@ -433,11 +441,17 @@ def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the model and list the findings.
 
     Returns:
-        1 for a faulty model, or with `--strict` for one that was not checked; 2 for an
-        unreadable one; 3 if all errors are of plugins.
+        1 for a faulty model or folder, or with `--strict` for a model that was not
+        checked; 2 for an unreadable one; 3 if all errors are of plugins.
     """
     from epctx_core import verify_model
 
+    if Path(arguments.model).is_dir():
+        from epctx_cli.commands.verify_folder import run_verify_folder
+
+        return run_verify_folder(arguments, console)
+    if arguments.public_key is not None:
+        raise InvalidArgument("--public-key is for folders, not models.")
     session = session_options(arguments, console)
     with console.progress("checking the model") as progress:
         progress.watch(session)
