@@ -14,7 +14,7 @@ from documentation.forms import NumberOfChecks
 from epctx_batch import results as batch
 from epctx_cache import results as cache
 from epctx_cache.counters import CacheStatistics
-from epctx_cli import pages, plugin_results
+from epctx_cli import gate_results, pages, plugin_results
 from epctx_cli import results as cli
 from epctx_cli.model_facts import ModelFacts
 from epctx_conformance.report import ConformanceReport
@@ -49,6 +49,7 @@ PACKAGES: Mapping[str, Mapping[str, tuple[Any, ...]]] = MappingProxyType(
             "verify": (VerifyReport, cli.VerifyResult),
             "explain": (Explanation, cli.ExplainResult),
             "compare": (cli.CompareResult,),
+            "gate": (gate_results.GateResult,),
             "convert": (cli.ConvertResult,),
             "plugins list": (plugin_results.PluginsListResult,),
             "plugins info": (plugin_results.PluginsInfoResult,),

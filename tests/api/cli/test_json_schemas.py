@@ -289,3 +289,14 @@ def test_a_command_without_a_schema_is_refused(epctx, command, said):
 
     assert done.code == 2
     assert said in done.err
+
+
+def test_a_gate(check, plain, tmp_path):
+    words = ("gate", plain, "--ep", "QNN", "--baseline", tmp_path / "gate.json")
+
+    written = check(*words, "--update")
+    compared = check(*words)
+
+    assert written["checks"] == []
+    assert compared["checks"]
+    assert compared["facts"] == written["facts"]

@@ -161,6 +161,11 @@ _GROUPS = {
             "epctx_bench.command:add_arguments",
         ),
         Command(
+            "gate",
+            "compare a model with a baseline: may it ship?",
+            "epctx_cli.commands.gate:add_arguments",
+        ),
+        Command(
             "batch",
             "compile many models for many targets, as a file lists them",
             "epctx_batch.command:add_arguments",
