@@ -1,45 +1,15 @@
-"""`epctx explain --annotate` and `--node-data`: files for Netron and Model Explorer."""
+"""`epctx explain --annotate`: a copy for Netron and Model Explorer."""
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 
-import jsonschema
 import numpy as np
 import onnx
 import pytest
 from end_to_end.small_models import snapshot
 
-NODE_DATA = {
-    "description": "Node data of Model Explorer: its node_data_builder.ModelNodeData.",
-    "type": "object",
-    "minProperties": 1,
-    "additionalProperties": {
-        "type": "object",
-        "required": ["results"],
-        "additionalProperties": False,
-        "properties": {
-            "name": {"type": "string"},
-            "results": {
-                "type": "object",
-                "additionalProperties": {
-                    "type": "object",
-                    "required": ["value"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "value": {"type": ["number", "string"]},
-                        "bgColor": {"type": "string", "pattern": "^#[0-9a-f]{6}$"},
-                        "textColor": {"type": "string"},
-                    },
-                },
-            },
-            "showExpandedSummaryOnGroupNode": {"type": "boolean"},
-            "showLabelCountColumnsInChildrenStatsTable": {"type": "boolean"},
-        },
-    },
-}
 # QNN has no Erf, and takes no control flow whole.
 BRANCHES = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -212,7 +182,6 @@ def test_control_flow_around_an_eps_work_is_run_by_the_session(
 
     said = process(
         *("explain", path, "--ep", "Acme", "--annotate", "seen.onnx"),
-        *("--node-data", "seen.json"),
         path=[folder],
     )
 
@@ -224,12 +193,6 @@ def test_control_flow_around_an_eps_work_is_run_by_the_session(
     assert "the session runs it" in metadata(whole)["epctx.reason"]
     assert metadata(relu)["namespace"] == "AcmeExecutionProvider/partition 0"
     assert metadata(erf)["epctx.ep"] == "CPUExecutionProvider"
-    results = json.loads((tmp_path / "seen.json").read_text())["g"]["results"]
-    assert [result["value"] for result in results.values()] == [
-        "session",
-        "AcmeExecutionProvider",
-        "CPUExecutionProvider",
-    ]
 
 
 def test_the_models_own_nesting_stays_inside_that_of_eps(annotate, branches):
@@ -357,7 +320,7 @@ def test_the_model_itself_is_never_replaced(epctx, branches, tmp_path, link):
 
 @pytest.mark.parametrize(
     ("option", "name"),
-    [("--annotate", "w.bin"), ("--annotate", "."), ("--node-data", "seen.onnx")],
+    [("--annotate", "w.bin"), ("--annotate", "."), ("--html", "seen.onnx")],
 )
 def test_another_ending_is_refused_so_that_no_weights_are_replaced(
     epctx, branches, tmp_path, option, name
@@ -390,22 +353,14 @@ def test_a_model_that_is_no_annotated_copy_is_never_replaced(
 
 def test_an_older_file_is_replaced_and_nothing_else_is_left(epctx, branches, tmp_path):
     epctx("explain", branches, "--ep", "VitisAI", "--annotate", tmp_path / "seen.onnx")
-    (tmp_path / "seen.json").write_text("another")
 
     said = epctx(
         "explain", branches, "--ep", "QNN", "--json",
-        "--annotate", tmp_path / "seen.onnx", "--node-data", tmp_path / "seen.json",
+        "--annotate", tmp_path / "seen.onnx",
     )  # fmt: skip
 
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "branches.onnx",
-        "seen.json",
-        "seen.onnx",
-    ]
-    assert said.json["written"] == [
-        str(tmp_path / "seen.onnx"),
-        str(tmp_path / "seen.json"),
-    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["branches.onnx", "seen.onnx"]
+    assert said.json["written"] == [str(tmp_path / "seen.onnx")]
 
 
 def test_nothing_is_written_for_a_model_that_cannot_be_explained(epctx, tmp_path):
@@ -418,67 +373,10 @@ def test_nothing_is_written_for_a_model_that_cannot_be_explained(epctx, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["broken.onnx"]
 
 
-def make_node_data(epctx, path, *eps):
-    written = path.with_name("seen.json")
-    names = [word for ep in eps for word in ("--ep", ep)]
-    said = epctx("explain", path, *names, "--node-data", written)
-    assert said.code in {0, 1}, said.err
-    return json.loads(written.read_text())
-
-
-def test_node_data_have_the_structure_that_model_explorer_documents(epctx, branches):
-    data = make_node_data(epctx, branches, "QNN")
-
-    jsonschema.validate(data, NODE_DATA)
-
-
-def test_node_data_have_every_node_as_model_explorer_names_it(epctx, branches):
-    data = make_node_data(epctx, branches, "QNN")
-
-    names = {graph: list(content["results"]) for graph, content in data.items()}
-    pick = "/encoder/layer.0/pick"
-    assert names == {
-        "branches": [
-            "twice",
-            "twice_1",
-            "node",
-            pick,
-            f"{pick}/then_branch/in",
-            f"{pick}/then_branch/node",
-            f"{pick}/else_branch/in",
-            f"{pick}/else_branch/in/then_branch/node",
-            f"{pick}/else_branch/in/else_branch/node",
-            "turn",
-        ],
-        "turn/body": ["node", "in"],
-    }
-
-
-def test_each_ep_has_a_colour_and_the_cpu_is_grey(epctx, model):
-    data = make_node_data(
-        epctx,
-        model(
-            '<ir_version: 8, opset_import: ["": 17]> g (float[2, 2] x) => (float y) '
-            "{ [r] a = Relu(x) [e] b = Erf(a) [d] y = Det(b) }"
-        ),
-        "QNN",
-        "OpenVINO",
-    )
-
-    results = data["g"]["results"]
-    assert [results[name]["value"] for name in "red"] == [
-        "QNNExecutionProvider",
-        "OpenVINOExecutionProvider",
-        "CPUExecutionProvider",
-    ]
-    assert len({results[name]["bgColor"] for name in "red"}) == 3
-    assert results["d"]["bgColor"] == "#d9d9d9"
-
-
 @pytest.mark.stress
 @pytest.mark.parametrize("name", ["branches", "resnet"])
-def test_model_explorer_opens_the_copy_and_finds_every_node_in_the_data(
-    epctx, annotate, branches, resnet, tmp_path, name
+def test_model_explorer_opens_the_copy_and_nests_nodes_by_ep_and_partition(
+    annotate, branches, resnet, tmp_path, name
 ):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -487,22 +385,10 @@ def test_model_explorer_opens_the_copy_and_finds_every_node_in_the_data(
         ).ONNXAdapter()
     path = {"branches": branches, "resnet": resnet.path}[name]
     copy, _ = annotate(path, "QNN")
-    data = make_node_data(epctx, path, "QNN")
 
-    for opened in (path, tmp_path / "seen.onnx"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            graphs = adapter.convert(str(opened), {})["graphs"]
-        shown = {
-            graph.id: {
-                node.id
-                for node in graph.nodes
-                # Values, and what the adapter adds for the end of an If.
-                if not node.id.startswith("[") and not node.id.endswith("_phi")
-            }
-            for graph in graphs
-        }
-        assert shown == {graph: set(data[graph]["results"]) for graph in data}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graphs = adapter.convert(str(tmp_path / "seen.onnx"), {})["graphs"]
 
     partition = f"{copy.graph.name}/QNNExecutionProvider/partition 0"
     assert any(node.namespace.startswith(partition) for node in graphs[0].nodes)

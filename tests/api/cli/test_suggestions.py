@@ -1,9 +1,8 @@
-"""EPs that the start page and errors name as an example, or as not installed yet."""
+"""EPs that the start page and errors name as an example."""
 
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -39,43 +38,3 @@ def test_examples_name_an_ep_that_is_not_excluded(process, own_and_broken):
 
     assert "epctx compile model.onnx --ep Abc" in some.out
     assert "epctx compile model.onnx --ep Aardvark" in one.out
-
-
-@pytest.mark.parametrize("name", ["zebra", "Zebra", "ZebraExecutionProvider"])
-def test_an_ep_whose_package_is_not_installed_is_found_in_the_working_folder(
-    process, name
-):
-    process("plugins", "new", "zebra")
-
-    said = process("plugins", "check", name)
-
-    assert said.code == 3
-    assert said.err == (
-        f"error: no installed plugin provides the Execution Provider {name!r}. "
-        "Installed: OpenVINOExecutionProvider, QNNExecutionProvider, "
-        "VitisAIExecutionProvider.\n  ./epctx-zebra has its package, which is not "
-        "installed: pip install --editable ./epctx-zebra\n"
-    )
-
-
-def test_a_folder_of_another_ep_or_without_a_readable_project_is_no_answer(
-    process, tmp_path
-):
-    process("plugins", "new", "zebra")
-    (tmp_path / "epctx-zebra").rename(tmp_path / "epctx-lion")
-    (tmp_path / "tiger").mkdir()
-    (tmp_path / "tiger" / "pyproject.toml").write_text("[project\n")
-    (tmp_path / "pyproject.toml").write_text('project = "none"\n')
-    (tmp_path / "puma").mkdir()
-    (tmp_path / "puma" / "pyproject.toml").write_text(
-        '[project.entry-points]\n"epctx.execution_providers" = [1]\n'
-    )
-    (tmp_path / "lynx").mkdir()
-    (tmp_path / "lynx" / "pyproject.toml").write_text(f"a = {'[' * 9999}\n")
-    (tmp_path / "serval").mkdir()
-    os.mkfifo(tmp_path / "serval" / "pyproject.toml")
-
-    for name in ("lion", "tiger", "zebra", "puma", "lynx", "serval"):
-        said = process("plugins", "info", name)
-        assert said.code == 3
-        assert "pip install --editable" not in said.err

@@ -1,20 +1,16 @@
-"""An explained model for viewers: a copy whose nodes say which EP takes them, and
-colours of nodes for Model Explorer.
+"""An explained model for viewers: a copy whose nodes say which EP takes them.
 
 Knows no command.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from epctx_cli import text
-from epctx_cli.arguments import CPU_EP
 from epctx_cli.graphs import (
-    OF_ONNX,
     decode_text,
     get_initializers,
     iter_subgraphs,
@@ -45,31 +41,8 @@ _DATA_FIELDS: Sequence[Any] = (
     "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
     "external_data",
 )  # fmt: skip
-_CPU_COLOUR = "#d9d9d9"
-_SESSION_COLOUR = "#f7f7f7"
-_COLOURS = ("#8dd3c7", "#fdb462", "#80b1d3", "#bebada", "#b3de69", "#fb8072", "#fccde5")
-"""Of the EPs in their order; ColorBrewer's Set3, on which black text is readable."""
-
-
-class PlacedNode(NamedTuple):
-    """Node of a model, also of a subgraph.
-
-    Attributes:
-        node: the protobuf.
-        explained: its explanation, or that of the node around it which an EP takes
-            whole; None for a node that the session itself runs.
-        graph_id, node_id: what Model Explorer calls its graph and itself.
-    """
-
-    node: NodeProto
-    explained: NodeExplanation | None
-    graph_id: str
-    node_id: str
-
-    @property
-    def ep(self) -> str:
-        """The EP that takes it, or `SESSION`."""
-        return SESSION if self.explained is None else self.explained.ep
+GraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
+"""Indices of nodes and names of attributes from the main graph to a subgraph."""
 
 
 def annotate(explanation: Explanation) -> ModelProto:
@@ -84,8 +57,11 @@ def annotate(explanation: Explanation) -> ModelProto:
     copy.CopyFrom(explanation.model)
     copy.ir_version = max(copy.ir_version, _METADATA_SINCE)
     copy.graph.name = copy.graph.name or _UNNAMED_GRAPH
-    for placed in _place_nodes(copy, explanation):
-        _write_metadata(placed)
+    explained = {
+        (node.graph, node.index): node for node in explanation.nodes if not node.session
+    }
+    for node, taken in _walk(copy.graph, explained):
+        _write_metadata(node, taken)
     _leave_out_weights(copy)
     return copy
 
@@ -104,35 +80,6 @@ def is_annotated(path: Path) -> bool:
     )
 
 
-def make_node_data(explanation: Explanation) -> dict[str, Any]:
-    """Return the EP of each node in the form of Model Explorer's node data: by graph,
-    then by node, each EP with a colour.
-
-    Nodes have the names that Model Explorer's adapter for ONNX gives them.
-    """
-    eps = [ep for ep in explanation.eps if ep != CPU_EP]
-    others = (node.ep for node in explanation.nodes if node.ep != CPU_EP)
-    takers = dict.fromkeys([*eps, *others])
-    colours = {
-        ep: _COLOURS[index % len(_COLOURS)] for index, ep in enumerate(takers)
-    } | {CPU_EP: _CPU_COLOUR, SESSION: _SESSION_COLOUR}
-
-    graphs: dict[str, dict[str, Any]] = {}
-    for placed in _place_nodes(explanation.model, explanation):
-        graph = graphs.setdefault(
-            placed.graph_id,
-            {
-                "name": "EP",
-                "results": {},
-                "showExpandedSummaryOnGroupNode": True,
-                "showLabelCountColumnsInChildrenStatsTable": True,
-            },
-        )
-        ep = placed.ep
-        graph["results"][placed.node_id] = {"value": ep, "bgColor": colours[ep]}
-    return graphs
-
-
 def join_refusals(explained: NodeExplanation) -> str:
     """Return the EPs that refused a node, each with its reason."""
     refusals = []
@@ -144,77 +91,27 @@ def join_refusals(explained: NodeExplanation) -> str:
     return "; ".join(refusals)
 
 
-class _Placing:
-    """One walk over a model.
-
-    Model Explorer's adapter names nodes without a name, and those whose name occurs
-    twice in a graph, by counters of the whole model; the walk has its order.
+def _walk(
+    graph: GraphProto,
+    explained: Mapping[tuple[GraphPath, int], NodeExplanation],
+    path: GraphPath = (),
+    owner: NodeExplanation | None = None,
+) -> Iterator[tuple[NodeProto, NodeExplanation | None]]:
+    """Yield the nodes of a graph and of its subgraphs, each with its explanation, or
+    that of the node around it which an EP takes whole; None for a node that the session
+    itself runs.
     """
-
-    def __init__(self, explanation: Explanation) -> None:
-        self._explained = {
-            (node.graph, node.index): node
-            for node in explanation.nodes
-            if not node.session
-        }
-        self._counts: Counter[str] = Counter()
-
-    def walk(
-        self,
-        graph: GraphProto,
-        path: tuple[tuple[int, str], ...],
-        owner: NodeExplanation | None,
-        graph_id: str,
-        prefix: str,
-    ) -> Iterator[PlacedNode]:
-        """Yield the nodes of a graph, each before those of its subgraphs.
-
-        Args:
-            graph: the graph.
-            path: from the main graph to it.
-            owner: the explanation of the node around it, if that has one.
-            graph_id: what Model Explorer calls the graph that it shows the nodes in.
-            prefix: of their names there.
-        """
-        taken: set[str] = set()
-        for index, node in enumerate(graph.node):
-            explained = self._explained.get((path, index), owner)
-            node_id = f"{prefix}{self._make_unique(node.name, taken)}"
-            yield PlacedNode(node, explained, graph_id, node_id)
-
-            # The adapter shows the branches of an If in the graph around it.
-            is_if = node.op_type == "If" and node.domain in OF_ONNX
-            for name, subgraph in iter_subgraphs(node):
-                inside = f"{node_id}/{name}"
-                yield from self.walk(
-                    subgraph,
-                    (*path, (index, name)),
-                    explained,
-                    graph_id if is_if else inside,
-                    f"{inside}/" if is_if else "",
-                )
-
-    def _make_unique(self, name: str, taken: set[str]) -> str:
-        expected = name or "node"
-        unique = expected
-        while unique in taken:
-            self._counts[expected] += 1
-            unique = f"{expected}_{self._counts[expected]}"
-        taken.add(unique)
-        return unique
+    for index, node in enumerate(graph.node):
+        taken = explained.get((path, index), owner)
+        yield node, taken
+        for name, subgraph in iter_subgraphs(node):
+            yield from _walk(subgraph, explained, (*path, (index, name)), taken)
 
 
-def _place_nodes(model: ModelProto, explanation: Explanation) -> Iterator[PlacedNode]:
-    graph = model.graph
-    graph_id = graph.name or _UNNAMED_GRAPH
-    return _Placing(explanation).walk(graph, (), None, graph_id, "")
-
-
-def _write_metadata(placed: PlacedNode) -> None:
-    node = placed.node
-    explained = placed.explained
-    groups = [placed.ep.replace("/", "_")]
-    values = {_EP: placed.ep}
+def _write_metadata(node: NodeProto, explained: NodeExplanation | None) -> None:
+    ep = SESSION if explained is None else explained.ep
+    groups = [ep.replace("/", "_")]
+    values = {_EP: ep}
     if explained is None:
         values["epctx.reason"] = _BECAUSE_OF_SUBGRAPHS
     else:

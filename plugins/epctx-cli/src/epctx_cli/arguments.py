@@ -17,7 +17,6 @@ from epctx_core.errors import (
     NotImplementedByProvider,
     suggestion,
 )
-from epctx_core.ext import install_command
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
@@ -424,13 +423,6 @@ def require_plugin(name: str) -> None:
     try:
         default_registry.resolve(name)
     except InvalidArgument as error:
-        from epctx_cli.uninstalled import find_uninstalled
-
-        hint = error.hint
-        if folder := find_uninstalled(ep):
-            where = "This folder" if folder == "." else folder
-            hint = (
-                f"{where} has its package, which is not installed: "
-                f"{install_command('--editable', folder)}"
-            )
-        raise NotImplementedByProvider(error.message, ep=name, hint=hint) from error
+        raise NotImplementedByProvider(
+            error.message, ep=name, hint=error.hint
+        ) from error

@@ -5,11 +5,11 @@ compiling or running it.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +107,7 @@ def _open_payloads(info: ModelInfo) -> Iterator[tuple[str, Any]]:
     of their files, or of the nodes that hold them; what is wrong with others is said of
     the nodes.
     """
+    from epctx_cli.graphs import walk_graphs
     from epctx_core.errors import InvalidGraph
     from epctx_core.ext import ModelFolder, read_with_manifest
 
@@ -123,20 +124,12 @@ def _open_payloads(info: ModelInfo) -> Iterator[tuple[str, Any]]:
 
     if any(node.embed_mode for node in primaries):
         proto, *_ = read_with_manifest(info.path)
-        for number, node in enumerate(_walk_nodes(proto.graph)):
+        nodes = chain.from_iterable(graph.node for graph in walk_graphs(proto))
+        for number, node in enumerate(nodes):
             caches = [a.s for a in node.attribute if a.name == "ep_cache_context"]
             embedded = any(a.name == "embed_mode" and a.i == 0 for a in node.attribute)
             if node.op_type == "EPContext" and caches and not embedded:
                 yield node.name or f"node {number}", memoryview(caches[0])
-
-
-def _walk_nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph and of its subgraphs."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _walk_nodes(inner)
 
 
 def _find_sealer(info: ModelInfo) -> str | None:
@@ -533,14 +526,6 @@ def add_explain_arguments(parser: CommandParser) -> None:
         ),
     )
     parser.add_argument(
-        "--node-data",
-        metavar="OUT.json",
-        help=(
-            "write the EP of each node, with colours, for Model Explorer to show over "
-            "the model or its annotated copy"
-        ),
-    )
-    parser.add_argument(
         "--html",
         metavar="OUT.html",
         help="write a page that shows the cut and the refusals (needs epctx-report)",
@@ -558,7 +543,6 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
         raise no_ep("explain")
     model = Path(arguments.model)
     annotated = _check_output("--annotate", arguments.annotate, ".onnx", model)
-    node_data = _check_output("--node-data", arguments.node_data, ".json", model)
     page = _check_output("--html", arguments.html, ".html", model)
     reporting = None
     if page is not None:
@@ -568,7 +552,9 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
         progress.watch(session)
         explanation = explain_model(arguments.model, session)
     _print_explain(arguments.model, explanation, console)
-    written = _write_for_viewers(explanation, annotated, node_data)
+    written = []
+    if annotated is not None:
+        written.append(_write_annotated(explanation, annotated))
     if page is not None and reporting is not None:
         report = reporting.make_report(
             model, sess_options=session, explanation=explanation
@@ -632,27 +618,16 @@ def _check_output(
     return path
 
 
-def _write_for_viewers(
-    explanation: Explanation, annotated: Path | None, node_data: Path | None
-) -> list[Path]:
-    """Write the annotated copy and the node data; return the paths."""
-    if annotated is None and node_data is None:
-        return []
-    from epctx_cli.annotation import annotate, make_node_data
+def _write_annotated(explanation: Explanation, path: Path) -> Path:
+    """Write the annotated copy; return its path."""
+    from epctx_cli.annotation import annotate
     from epctx_core.ext import Publication
 
-    contents: dict[Path, bytes] = {}
-    if annotated is not None:
-        contents[annotated] = annotate(explanation).SerializeToString(
-            deterministic=True
-        )
-    if node_data is not None:
-        contents[node_data] = json.dumps(make_node_data(explanation)).encode()
-    for path, content in contents.items():
-        with Publication(path.parent) as publication:
-            publication.create(path.name).write(content)
-            publication.commit([path.name])
-    return list(contents)
+    content = annotate(explanation).SerializeToString(deterministic=True)
+    with Publication(path.parent) as publication:
+        publication.create(path.name).write(content)
+        publication.commit([path.name])
+    return path
 
 
 def _print_explain(model: str, explanation: Explanation, console: Console) -> None:
