@@ -256,7 +256,7 @@ def test_a_completion_and_the_list_of_schemas(check):
 
 def test_the_pages_of_the_documentation(check):
     assert len(check("docs")["pages"]) > 30
-    assert check("docs", "errors#notfound")["text"]
+    assert check("docs", "errors")["text"]
 
 
 def test_an_error_of_any_command(check, tmp_path):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from epctx_cli.entry_points import COMMAND_GROUP
@@ -333,15 +332,6 @@ OWN = tuple(
     for command in commands
 )
 """epctx's own commands, in the order of `epctx --help`."""
-
-REMOVED = MappingProxyType(
-    dict.fromkeys(
-        ("cache export", "cache import"),
-        "Machines exchange entries through a shared cache, also one in a folder: set "
-        "EPCTX_CACHE_SHARED. See `epctx docs shared-cache`.",
-    )
-)
-"""Commands that earlier versions had, and what to use in place of each."""
 
 
 def added_commands() -> list[Command]:

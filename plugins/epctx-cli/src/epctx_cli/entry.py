@@ -16,7 +16,6 @@ from typing import Any
 from epctx_cli.arguments import CommandParser, add_verbosity
 from epctx_cli.command_table import (
     OWN,
-    REMOVED,
     Command,
     add_commands,
     added_commands,
@@ -95,11 +94,7 @@ def _run_command(argv: list[str], console: Console) -> int:
 def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
     """Return the parsed arguments, or an exit code if there is nothing to run."""
     commands = _OWN.copy()
-    words = [argument for argument in argv if not argument.startswith("-")]
-    if hint := REMOVED.get(removed := " ".join(words[:2])):
-        raise InvalidArgument(f"there is no command {removed!r} any more.", hint=hint)
-
-    name = next(iter(words), None)
+    name = next((word for word in argv if not word.startswith("-")), None)
     if name not in commands:
         added = [command for command in added_commands() if command.can_be_typed]
         rivals = [f"{c.package} {c.version}" for c in added if c.name == name]

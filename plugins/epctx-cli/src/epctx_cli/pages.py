@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 FOLDERS = (Path(__file__).parent / "docs", Path(__file__).parents[4] / "docs")
@@ -26,8 +26,7 @@ made of docstrings, which only a site shows.
 
 _NOT_SHOWN = re.compile(r"\A---\n.*?\n---\n+|^<!--.*?-->\n+", re.DOTALL | re.MULTILINE)
 """Front matter and comments, which only the site and tests read."""
-_FENCE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
-_HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]+)\]\((?!\w+://)([^)\s#]*)[^)\s]*\)")
 """Link within the documentation: its words, and the path of a file."""
 _ENTRY = re.compile(r"^  ((?: {4})*)- (\"[^\"]+\"|[^:]+):(?: (\S+))?$", re.MULTILINE)
@@ -57,7 +56,7 @@ class DocsResult:
 
     Attributes:
         pages: all pages; the one that was named.
-        text: Markdown of that one, or of the part below the heading that was named.
+        text: Markdown of that one.
     """
 
     pages: list[PageFacts]
@@ -66,7 +65,7 @@ class DocsResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Page of the documentation, or a part of one.
+    """Page of the documentation.
 
     Attributes:
         name: as it is typed.
@@ -82,7 +81,8 @@ class Page:
     @property
     def title(self) -> str:
         """The first heading."""
-        return self._find_headings()[0][2]
+        heading = _HEADING.search(self.text)
+        return heading[1] if heading else self.name
 
     @property
     def summary(self) -> str:
@@ -90,29 +90,6 @@ class Page:
         sentence = _SENTENCE.search(_LINK.sub(r"\1", self.text))
         words = sentence[1].split() if sentence else []
         return f"{' '.join(words)}.".replace("*", "")
-
-    def split(self) -> dict[str, Page]:
-        """Return the part below each heading, with the headings below that one, by its
-        anchor in links.
-        """
-        parts: dict[str, Page] = {}
-        headings = self._find_headings()
-        for heading in headings:
-            start = heading.start()
-            ends = [
-                other.start()
-                for other in headings
-                if other.start() > start and len(other[1]) <= len(heading[1])
-            ]
-            end = min(ends, default=None)
-            text = self.text[start:end].rstrip()
-            parts[make_anchor(heading[2])] = replace(self, text=text)
-        return parts
-
-    def _find_headings(self) -> list[re.Match[str]]:
-        # In a block of code, a comment looks like a heading.
-        prose = _FENCE.sub(lambda block: "-" * len(block[0]), self.text)
-        return list(_HEADING.finditer(prose))
 
     def resolve_links(self, names: Collection[str]) -> str:
         """Return the text with links that lead somewhere without the other files: those
@@ -128,11 +105,6 @@ class Page:
             if name in names and name != self.name:
                 linked[f"`epctx docs {name}`"] = None
         return f"{text}\n\nSee also: {', '.join(linked)}" if linked else text
-
-
-def make_anchor(words: str) -> str:
-    """Return the name that a heading has in links, as code hosts make it."""
-    return re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
 
 
 def find_navigation(folder: Path) -> Path:

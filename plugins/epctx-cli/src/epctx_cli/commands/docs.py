@@ -22,13 +22,10 @@ def add_arguments(parser: CommandParser) -> None:
     """Declare the arguments of `epctx docs`."""
     parser.add_argument(
         "page",
-        metavar="PAGE[#HEADING]",
+        metavar="PAGE",
         nargs="?",
-        help=(
-            "the page, such as errors, or a part of it, such as errors#pluginerror; "
-            "another word lists the pages that have it in their title, or else in "
-            "their text (default: list all)"
-        ),
+        help="the page, such as errors; another word lists the pages that have it in "
+        "their title, or else in their text (default: list all)",
     )
     parser.list_further = lambda: {(): pages.read_pages()}
     add_common(parser)
@@ -48,20 +45,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             path=str(pages.FOLDERS[0]),
             hint="Install it again: pip install --force-reinstall epctx-cli",
         )
-    name, _, words = (arguments.page or "").partition("#")
-    chosen = _find(all_pages, name)
+    chosen = _find(all_pages, arguments.page or "")
+    text = None
     if len(chosen) == 1:
-        (page,) = chosen
-        part = _cut(page, words) if words else page
-        text = part.resolve_links(all_pages)
+        text = chosen[0].resolve_links(all_pages)
         console.markdown(text)
-    elif words:
-        names = ", ".join(page.name for page in chosen)
-        raise InvalidArgument(
-            f"there is no page {name!r}.", hint=f"Pages with that word: {names}."
-        )
     else:
-        text = None
         _print_list(chosen, console)
     facts = [
         PageFacts(name=page.name, title=page.title, summary=page.summary)
@@ -112,23 +101,6 @@ def _print_list(listed: Sequence[Page], console: Console) -> None:
 
     more = "" if console.verbose else " -v says what each is about."
     console.say(
-        "\n`epctx docs PAGE` prints one, `epctx docs PAGE#HEADING` a part of it, and "
-        f"`epctx docs WORD` lists those that have a word.{more}"
+        "\n`epctx docs PAGE` prints one, and `epctx docs WORD` lists those that have a "
+        f"word.{more}"
     )
-
-
-def _cut(page: Page, words: str) -> Page:
-    """Return the part of a page below a heading.
-
-    Raises:
-        InvalidArgument: there is no such heading.
-    """
-    parts = page.split()
-    anchor = pages.make_anchor(words)
-    if anchor not in parts:
-        raise InvalidArgument(
-            f"the page {page.name!r} has no heading {words!r}."
-            f"{suggestion(anchor, parts)}",
-            hint=f"Headings: {', '.join(parts)}.",
-        )
-    return parts[anchor]
