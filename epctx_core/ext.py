@@ -48,7 +48,8 @@ exactly its own version of the core.
 `make_scratch_folder`:
     temporary files of another process (epctx-isolation).
 `digest_model`:
-    a digest of a model with its weights, and the state of its files (epctx-cache).
+    a digest of a model with its weights, and the state of its files (epctx-cache,
+    epctx-cli).
 `host_call`:
     one call of a host that compiles, loads or explains (epctx-cache, epctx-conformance,
     epctx-onnxruntime).
@@ -72,8 +73,8 @@ exactly its own version of the core.
     (onnxruntime-ep-epctx).
 `parse_json`:
     counting what a message, a manifest or a result has before it is decoded
-    (epctx-bench, epctx-cache, epctx-files, epctx-isolation, epctx-onnxruntime,
-    epctx-report).
+    (epctx-bench, epctx-cache, epctx-cli, epctx-files, epctx-isolation,
+    epctx-onnxruntime, epctx-report).
 `read_small_file`:
     reading files that anybody may have written (epctx-batch, epctx-bench,
     epctx-cache, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).

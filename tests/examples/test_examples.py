@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from installed import install_distribution
 
 ROOT = Path(__file__).parents[2]
@@ -117,40 +118,61 @@ def model(tmp_path):
     return write
 
 
-def test_the_gate_lets_a_build_pass_until_the_ep_loses_a_node_of_the_model(
-    model, tmp_path
+@pytest.fixture
+def run_workflow(tmp_path):
+    """Run the step of gate.yml that has a name, in the folder of the model, with further
+    options.
+    """
+    workflow = yaml.safe_load((EXAMPLES / "gate.yml").read_text("utf-8"))
+    steps = {step.get("name"): step for step in workflow["jobs"]["gate"]["steps"]}
+    command = shlex.split(steps["Gate"]["run"])
+    assert command[0] == "epctx"
+
+    def run(*options):
+        return subprocess.run(
+            [sys.executable, "-m", "epctx_core", *command[1:], *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+
+    return run
+
+
+def test_the_workflow_fails_a_build_in_which_the_ep_loses_a_node_of_the_model(
+    model, run_workflow, tmp_path
 ):
-    baseline = tmp_path / "baseline.json"
+    model()
+    written = run_workflow("--update")
+    passed = run_workflow()
+    model(", wrap=True")
+    failed = run_workflow()
 
-    first = run_example("ci_gate.py", model(), baseline)
-    second = run_example("ci_gate.py", model(), baseline)
-    third = run_example("ci_gate.py", model(", wrap=True"), baseline, code=1)
-
-    assert "wrote baseline.json: 0 nodes" in first
-    assert (
-        second == "ok: QNN takes what it took of model.onnx, and the result verifies\n"
-    )
-    assert third.startswith("FAILED: QNN does not take 'wrap' any more: ")
-    assert "Mod" in third
-    assert json.loads(baseline.read_text()) == []
+    assert (written.returncode, passed.returncode, failed.returncode) == (0, 0, 1)
+    assert "regressed: nodes of CPUExecutionProvider: 1, 0 in the" in failed.stdout
+    comment = (tmp_path / "reports" / "gate.md").read_text()
+    assert comment.startswith("### epctx gate: failed\n")
 
 
-def test_the_gate_passes_a_model_whose_refused_nodes_are_in_the_baseline(
-    model, tmp_path
+def test_the_workflow_uploads_the_reports_that_its_gate_writes(
+    model, run_workflow, tmp_path
 ):
-    baseline = tmp_path / "baseline.json"
+    model()
+    run_workflow("--update")
+    text = (EXAMPLES / "gate.yml").read_text("utf-8")
 
-    run_example("ci_gate.py", model(", wrap=True"), baseline)
-    run_example("ci_gate.py", model(", wrap=True"), baseline)
+    written = {f"reports/{path.name}" for path in (tmp_path / "reports").iterdir()}
 
-    assert json.loads(baseline.read_text()) == ["wrap"]
-
-
-def test_the_gate_ends_as_the_command_does_that_cannot_read_the_model(tmp_path):
-    run_example("ci_gate.py", tmp_path / "no.onnx", tmp_path / "b.json", code=2)
+    assert {"reports/gate.md", "reports/gate.sarif", "reports/gate.xml"} == written
+    assert written <= set(re.findall(r"reports/\S+", text))
 
 
-@pytest.mark.parametrize("name", ["ci_gate.py", "keep_onnxruntime.py", "network.py"])
+def test_the_workflow_ends_as_the_command_does_that_cannot_read_the_model(run_workflow):
+    assert run_workflow("--update").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["keep_onnxruntime.py", "network.py"])
 def test_an_example_without_its_arguments_ends_with_its_usage(name):
     done = subprocess.run(
         [sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False
@@ -174,11 +196,13 @@ def test_each_command_line_of_the_readme_is_one_that_its_example_takes(tmp_path)
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr
-    assert {"ci_gate.py", "keep_onnxruntime.py"} <= {name for name, _ in lines}
+    assert {"keep_onnxruntime.py"} <= {name for name, _ in lines}
 
 
 def test_each_example_is_in_the_table_of_the_readme_and_has_a_first_sentence():
     text = (EXAMPLES / "README.md").read_text("utf-8")
-    named = re.findall(r"^\| \[`(\w+\.py)`\]\((\w+\.py)\) \|", text, re.MULTILINE)
+    named = re.findall(r"^\| \[`(\w+\.\w+)`\]\((\w+\.\w+)\) \|", text, re.MULTILINE)
 
-    assert sorted(named) == sorted((p.name, p.name) for p in EXAMPLES.glob("*.py"))
+    assert sorted(named) == sorted(
+        (p.name, p.name) for p in EXAMPLES.iterdir() if p.suffix in {".py", ".yml"}
+    )

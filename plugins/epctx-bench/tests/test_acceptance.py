@@ -168,6 +168,34 @@ def test_two_spinning_processes_prevent_a_verdict(process, chain, tmp_path):  # 
     assert "UNDECIDED, which is not passed. 1 row compared: 1 too noisy." in text
 
 
+def test_a_slowdown_regresses_in_the_gate_of_a_build_too(
+    process,  # noqa: F811
+    site,
+    chain,
+    tmp_path,
+):
+    def run(*options, slowdown):
+        return process(
+            *("gate", chain, "--ep", "Slowed", "--baseline", tmp_path / "gate.json"),
+            *("--time", tmp_path / "times.json", "--turns", 5, *options),
+            path=(site,),
+            timeout=700,
+            **{slowed_ep.SLOWDOWN: str(slowdown)},
+        )
+
+    written = run("--update", slowdown=0)
+    slowed = run("--json", slowdown=5)
+
+    assert written.code == 0, written.err
+    checks = {check["name"]: check for check in slowed.json["checks"]}
+    [run_time] = [c for name, c in checks.items() if name.startswith("times run of ")]
+    # A machine that is too busy gets no verdict.
+    assert run_time["status"] in {"regressed", "undecided"}
+    assert slowed.code == (run_time["status"] == "regressed")
+    assert run_time["now"] > 2
+    assert "--against" in run_time["command"]
+
+
 def run_gate(measured, path, slowdown=0.0):
     """Return the judgement of a measurement against a saved one, and its exit code."""
     amounts = ("--turns", 20, "--time-limit", 600, "--json")

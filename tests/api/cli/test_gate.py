@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import junitparser
 import numpy as np
 import onnx
 import pytest
+import sarif_pydantic
 from end_to_end.small_models import chain, finished, saved, tensor
 from onnx import helper, numpy_helper
 
@@ -52,9 +54,9 @@ def tolerate(tmp_path):
 
 
 def find_regressions(said):
-    """Return fact and subject of each regression."""
+    """Return kind and subject of each regression."""
     return [
-        (check["fact"], check["subject"])
+        tuple(check["name"].split(" ", 1))
         for check in said.json["checks"]
         if check["status"] == "regressed"
     ]
@@ -82,11 +84,16 @@ def test_a_baseline_is_small_sorted_and_names_nothing_of_the_machine(gate, tmp_p
     baseline = json.loads(text)
 
     assert text == json.dumps(baseline, indent=2, sort_keys=True) + "\n"
-    assert baseline["facts"]["nodes"] == {CPU: 0, QNN: 4}
-    assert baseline["facts"]["partitions"] == {QNN: 1}
-    assert baseline["facts"]["errors"]["y"] < 1e-4
-    assert baseline["facts"]["verdicts"] == {QNN: "EP_SUPPORTED_OPTIMAL"}
-    assert baseline["facts"]["verification"] == {"payloads": "ok"}
+    facts = baseline["facts"]
+    assert facts.pop("errors y") < 1e-4
+    assert facts.pop(f"bytes {QNN}") > 0
+    assert facts == {
+        f"nodes {CPU}": 0,
+        f"nodes {QNN}": 4,
+        f"partitions {QNN}": 1,
+        f"verdicts {QNN}": "EP_SUPPORTED_OPTIMAL",
+        "verification payloads": "ok",
+    }
     assert "distribution epctx-sim-qnn, version 0.1.0" in baseline["made_from"][QNN]
     assert "sdk sim-" in baseline["made_from"][QNN]
     assert str(tmp_path) not in text
@@ -127,7 +134,8 @@ def test_nodes_inside_a_subgraph_count(gate, tmp_path):
     gate(write("Relu"), "--ep", "QNN", "--update")
     facts = json.loads((tmp_path / "gate.json").read_text())["facts"]
 
-    assert facts["nodes"] == {CPU: 5, QNN: 0}
+    assert facts[f"nodes {CPU}"] == 5
+    assert facts[f"nodes {QNN}"] == 0
 
 
 def test_more_partitions_fail(gate, tolerate):
@@ -174,7 +182,7 @@ def test_results_that_became_worse_fail(gate, tolerate):
 
     assert (said.code, find_regressions(said)) == (1, [("errors", "y")])
     assert "epctx compile " in text.out
-    assert "--check" in text.out
+    assert "--check (with the same -c, -p and --free-dimension)" in text.out
     # Their values may be secret.
     assert "fp16_precision" not in text.out
 
@@ -189,8 +197,8 @@ def test_an_ep_that_does_not_support_its_context_model_any_more_fails(gate, cont
 
     assert said.code == 1
     assert ("verdicts", QNN) in find_regressions(said)
-    errors = [each for each in said.json["checks"] if each["fact"] == "errors"]
-    assert [each["status"] for each in errors] == ["undecided"]
+    # What could be measured and cannot any more is no success.
+    assert ("errors", "y") in find_regressions(said)
 
 
 def test_a_payload_that_was_damaged_fails(gate, context):
@@ -215,11 +223,73 @@ def test_a_context_model_has_errors_where_its_source_is_given(gate, context, tmp
     with_source = json.loads((tmp_path / "gate.json").read_text())["facts"]
     forgotten = gate(context)
 
-    assert without["errors"] == {}
-    assert [*with_source["errors"]] == ["y"]
-    assert without["nodes"] == {CPU: 0, QNN: 1}
-    assert forgotten.code == 2
-    assert "--source" in forgotten.err
+    assert "errors y" not in without
+    assert with_source["errors y"] < 1e-4
+    assert (without[f"nodes {CPU}"], without[f"nodes {QNN}"]) == (0, 1)
+    assert forgotten.code == 1
+    assert "regressed: errors of y: absent, " in forgotten.out
+    assert "SOURCE" in forgotten.out
+
+
+def test_an_output_that_the_model_lost_fails_and_a_new_one_is_told(gate, tmp_path):
+    def write(name):
+        model = chain(TAKEN)
+        model.graph.node[-1].output[0] = model.graph.output[0].name = name
+        return saved(model, tmp_path / "m.onnx")
+
+    gate(write("y"), "--ep", "QNN", "--update")
+
+    said = gate(write("z"), "--ep", "QNN", "--json")
+
+    statuses = {check["name"]: check["status"] for check in said.json["checks"]}
+    assert said.code == 1
+    assert (statuses["errors y"], statuses["errors z"]) == ("regressed", "changed")
+
+
+@pytest.mark.parametrize("ep", ["QNN", "qnn", "epctx-sim-qnn:QNNExecutionProvider"])
+def test_options_of_an_ep_reach_its_verdict_however_it_is_named(gate, context, ep):
+    gate(context, "--update")
+
+    said = gate(
+        *(context, "--ep", ep, "-p", f"{ep}.runtime_sdk_version=sim-1.0.0", "--json")
+    )
+
+    assert said.code == 1
+    assert ("verdicts", QNN) in find_regressions(said)
+
+
+def test_a_context_model_without_its_plugin_ends_as_other_commands_do(
+    process, gate, context, tmp_path
+):
+    gate(context, "--update")
+
+    said = process(
+        *("gate", context, "--baseline", tmp_path / "gate.json"),
+        EPCTX_DISABLE_PLUGINS="epctx-sim-qnn",
+    )
+
+    assert said.code == 3
+    assert "QNNExecutionProvider" in said.err
+
+
+def test_results_are_compared_on_inputs_of_a_file_or_another_seed(gate, tmp_path):
+    given = tmp_path / "inputs.npz"
+    np.savez(given, x=np.zeros((2, 3), np.float32))
+    half = ("--ep", "QNN", "-p", "QNN.enable_htp_fp16_precision=1", "--json")
+
+    zeros = gate(TAKEN, *half, "--update", "--input", given)
+    seeded = gate(TAKEN, *half, "--update", "--seed", 1)
+    without = gate(TAKEN, *half, "--update")
+
+    errors = [each.json["facts"]["errors y"] for each in (zeros, seeded, without)]
+    assert len({*errors}) == 3, errors
+
+
+def test_a_model_that_cannot_be_compiled_writes_no_baseline(gate, tmp_path):
+    said = gate(tmp_path / "missing.onnx", "--ep", "QNN", "--update")
+
+    assert said.code == 2
+    assert not (tmp_path / "gate.json").exists()
 
 
 def test_an_improvement_passes_and_is_told(gate):
@@ -273,13 +343,16 @@ def test_an_update_does_not_replace_a_file_that_is_no_baseline(gate, tmp_path):
     [
         lambda b: b.pop("schema"),
         lambda b: b.update(schema=2),
-        lambda b: b["facts"].update(nodes=[]),
-        lambda b: b["tolerances"].update(nodes=[]),
+        lambda b: b.update(schema=True),
         lambda b: b.update(facts=[]),
-        lambda b: b["facts"]["nodes"].update({CPU: -1}),
-        lambda b: b["facts"]["nodes"].update({CPU: True}),
-        lambda b: b["facts"]["bytes"].update({QNN: 10**400}),
-        lambda b: b["facts"]["errors"].update(y=float("nan")),
+        lambda b: b.update(made_from={"epctx": 1}),
+        lambda b: b["facts"].update(nodes=[]),
+        lambda b: b["facts"].update(nodes=None),
+        lambda b: b["facts"].update({f"nodes {CPU}": -1}),
+        lambda b: b["facts"].update({f"nodes {CPU}": True}),
+        lambda b: b["facts"].update({f"bytes {QNN}": 10**400}),
+        lambda b: b["facts"].update({"errors y": float("nan")}),
+        lambda b: b["tolerances"].update(nodes=[]),
         lambda b: b["tolerances"].update(byte=0.1),
         lambda b: b["tolerances"].update(bytes=-1),
         lambda b: b["tolerances"].update(bytes=float("inf")),
@@ -326,3 +399,64 @@ def test_fifty_repetitions_of_an_unchanged_model_raise_no_alarm(gate, tmp_path):
 
     assert {each.code for each in said} == {0}
     assert not any("improved" in each.out or "changed" in each.out for each in said)
+
+
+@pytest.fixture
+def reports(gate, tmp_path):
+    """Fail the gate of a model with a strange output; return the folder of reports."""
+    names = [f"gate{ending}" for ending in (".xml", ".sarif", ".md")]
+    name = "y|<b>`&\x01"
+
+    def write(operators):
+        model = chain(operators)
+        model.graph.node[-1].output[0] = model.graph.output[0].name = name
+        return saved(model, tmp_path / "m.onnx")
+
+    gate(write(TAKEN), "--ep", "QNN", "--update")
+    folder = tmp_path / "reports"
+    outputs = [word for each in names for word in ("-o", folder / each)]
+
+    said = gate(write([*TAKEN, "Atanh"]), "--ep", "QNN", *outputs)
+
+    assert said.code == 1, said.err
+    assert "regressed: " in said.out
+    return folder
+
+
+def test_a_reader_of_junit_finds_the_failure(reports):
+    (suite,) = junitparser.JUnitXml.fromfile(str(reports / "gate.xml"))
+
+    cases = {(case.classname, case.name): case for case in suite}
+    failed = [key for key, case in cases.items() if case.is_failure]
+    assert (suite.tests, suite.failures, suite.errors) == (len(cases), 1, 0)
+    assert failed == [("epctx.gate.nodes", CPU)]
+    (failure,) = cases["epctx.gate.nodes", CPU].result
+    assert "1, 0 in the baseline (+1, tolerance 0)" in failure.message
+    assert "epctx explain" in failure.text
+    assert ("epctx.gate.errors", r"y|<b>`&\x01") in cases
+
+
+def test_a_reader_of_sarif_finds_the_failure_at_the_baseline(reports):
+    log = sarif_pydantic.Sarif.model_validate_json((reports / "gate.sarif").read_text())
+
+    (run,) = log.runs
+    (result,) = run.results
+    assert (result.rule_id, result.level.value) == ("gate/nodes", "error")
+    assert "1, 0 in the baseline" in result.message.text
+    (location,) = result.locations
+    assert location.physical_location.artifact_location.uri.endswith("/gate.json")
+
+
+def test_a_comment_has_the_report_as_code_that_foreign_text_cannot_leave(reports):
+    heading, blank, *lines = (reports / "gate.md").read_text().splitlines()
+
+    assert (heading, blank) == ("### epctx gate: failed", "")
+    assert all(line.startswith("    ") for line in lines)
+    assert lines[0].startswith(f"    regressed: nodes of {CPU}: 1, 0 in the baseline")
+
+
+def test_a_file_of_another_form_is_refused_before_anything_is_measured(gate):
+    said = gate(TAKEN, "--ep", "QNN", "--update", "-o", "gate.html")
+
+    assert said.code == 2
+    assert ".sarif" in said.err

@@ -277,7 +277,7 @@ def test_the_help_lists_commands_in_groups_with_a_line_for_each(epctx, monkeypat
     assert all(re.match(r"  [a-z]+ +[a-z]", each) for g in lines.values() for each in g)
     assert sorted(names) == sorted({each.split()[0] for each in list_commands(epctx)})
     assert [line.split()[0] for line in lines["compile and run"]] == [
-        *("compile", "share", "run", "bench", "batch")
+        *("compile", "share", "run", "bench", "gate", "batch")
     ]
     assert [line.split()[0] for line in lines["caches"]] == ["cache"]
     assert 5 <= len(groups) <= 8

@@ -289,9 +289,9 @@ def session_options(arguments: argparse.Namespace, console: Console) -> SessionO
     for name in arguments.host_plugin:
         session.add_host_plugin(name)
     options = provider_options(arguments.provider_option, arguments.ep)
-    optional = {_stem(name) for name in session.config().optional_providers}
+    optional = {get_stem(name) for name in session.config().optional_providers}
     for name in arguments.ep:
-        if _stem(name) not in optional:
+        if get_stem(name) not in optional:
             require_plugin(name)
         session.add_provider(name, options[name])
     return session
@@ -359,7 +359,7 @@ def provider_options(
     return options
 
 
-def _stem(name: str) -> str:
+def get_stem(name: str) -> str:
     """Return the common part of an EP's names: `distribution:QNN`, `QNN` and
     `qnnExecutionProvider`.
     """
@@ -368,7 +368,7 @@ def _stem(name: str) -> str:
 
 def _key_after(left: str, ep: str) -> str | None:
     """Return the key of `EP.KEY` if it is of this EP, else None."""
-    names = [_stem(ep), f"{_stem(ep)}{_SUFFIX}"]
+    names = [get_stem(ep), f"{get_stem(ep)}{_SUFFIX}"]
     if distribution := ep.rpartition(":")[0].casefold():
         names += [f"{distribution}:{name}" for name in names]
 
@@ -418,7 +418,7 @@ def require_plugin(name: str) -> None:
     from epctx_core import default_registry
 
     ep = name.rpartition(":")[2]
-    if _stem(ep) == _stem(CPU_EP) or default_registry.find(ep):
+    if get_stem(ep) == get_stem(CPU_EP) or default_registry.find(ep):
         return
     try:
         default_registry.resolve(name)

@@ -6,7 +6,6 @@ Baselines are reviewed: keys are sorted, and an unchanged model gives equal byte
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,24 +21,31 @@ from epctx_core.errors import (
 )
 from epctx_core.ext import Publication, parse_json, read_small_file
 
-Facts: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""By fact and subject a number, a text, or None for results without a difference."""
+Value: TypeAlias = float | str
+Facts: TypeAlias = Mapping[str, Value]
+"""Values by their names: what it is, then the EP or output, such as `nodes
+CPUExecutionProvider`.
+"""
 
 TOLERANCES: Mapping[str, float] = {
     "bytes": 0.05,
     "errors": 1e-4,
     "nodes": 0,
     "partitions": 0,
+    "times": 0.05,
 }
-"""Growth that passes: relative for bytes; of nodes on the CPU EP."""
+"""Growth that passes: relative for bytes and times; of nodes on the CPU EP."""
 PASSED = "passed"
 IMPROVED = "improved"
 CHANGED = "changed"
 UNDECIDED = "undecided"
 REGRESSED = "regressed"
 CPU_EP = "CPUExecutionProvider"
-_WORST = ("EP_UNSUPPORTED", "not-ok")
-_ABSENT = "absent"
+INCOMPARABLE = "incomparable"
+"""Error of a result that cannot be compared with the source's."""
+_COUNTS = frozenset({"bytes", "nodes", "partitions"})
+"""Facts that are 0 where there are none."""
+_WORST = frozenset({"EP_UNSUPPORTED", "not-ok", INCOMPARABLE, None})
 _MOST_BYTES = 16 << 20
 _MOST_ENTRIES = 1 << 18
 _LARGEST = 1 << 63
@@ -50,18 +56,16 @@ class Check:
     """Comparison of one fact with the baseline.
 
     Attributes:
-        fact: name of the fact in the baseline.
-        subject: EP or output that it is about.
+        name: name of the fact: what it is, then the EP or output that it is about.
         status: `passed`, `improved`, `changed`, `undecided` or `regressed`, which alone
             fails.
-        baseline: its value in the baseline.
-        now: its value.
+        baseline: its value in the baseline; null without one.
+        now: its value; null without one.
         message: the comparison as a sentence.
         command: command that shows more.
     """
 
-    fact: str
-    subject: str
+    name: str
     status: str
     baseline: Any
     now: Any
@@ -81,7 +85,7 @@ class GateResult:
         changes: changes of the model and of versions since the baseline was made, as
             sentences.
         checks: comparisons of the facts; none for a new baseline.
-        facts: values by fact and subject.
+        facts: values by their names.
         made_from: the digest of the model, and versions of epctx and of the EPs.
         simulated: those of the EPs that are simulated.
     """
@@ -92,7 +96,7 @@ class GateResult:
     summary: str
     changes: Sequence[str]
     checks: Sequence[Check]
-    facts: Mapping[str, Mapping[str, Any]]
+    facts: Mapping[str, Any]
     made_from: Mapping[str, str]
     simulated: Sequence[str]
 
@@ -102,7 +106,7 @@ class Baseline:
     """Baseline of a model; without facts for a new one.
 
     Attributes:
-        facts: values by fact and subject.
+        facts: values by their names.
         made_from: the digest of the model, and versions of epctx and of the EPs.
         tolerances: growth that passes.
     """
@@ -119,9 +123,17 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
         Fail: the file cannot be written.
     """
     content = {"schema": 1, **asdict(baseline)}
-    text = json.dumps(content, indent=2, sort_keys=True)
+    write_report(path, f"{json.dumps(content, indent=2, sort_keys=True)}\n")
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write a file in one step.
+
+    Raises:
+        Fail: it cannot be written.
+    """
     with Publication(path.parent) as publication:
-        publication.create(path.name).write(f"{text}\n".encode())
+        publication.create(path.name).write(text.encode())
         publication.commit([path.name])
 
 
@@ -148,26 +160,30 @@ def load_baseline(path: Path) -> Baseline:
 
     whole: Any = content if isinstance(content, dict) else {}
     parts = [whole.get(name) for name in ("facts", "made_from", "tolerances")]
-    if whole.get("schema") != 1 or not all(isinstance(each, dict) for each in parts):
+    schema = whole.get("schema")
+    # A truth value is an integer in Python.
+    is_known = schema == 1 and schema is not True
+    if not is_known or not all(isinstance(each, dict) for each in parts):
         raise _refuse(path, "it lacks schema 1 or a part of it.")
     facts, made_from, limits = parts
-    _check_values(path, limits, facts)
-    return Baseline(
-        facts=facts, made_from=made_from, tolerances={**TOLERANCES, **limits}
-    )
+    _check_values(path, facts, made_from, limits)
+    tolerances = {**TOLERANCES, **limits}
+    return Baseline(facts=facts, made_from=made_from, tolerances=tolerances)
 
 
-def _check_values(path: Path, limits: Any, facts: Any) -> None:
+def _check_values(
+    path: Path,
+    facts: Mapping[str, Any],
+    made_from: Mapping[str, Any],
+    limits: Mapping[str, Any],
+) -> None:
     """Raise InvalidArgument for values that a baseline cannot have."""
     for name in limits.keys() - TOLERANCES:
         end = suggestion(name, TOLERANCES)
         raise _refuse(path, f"there is no tolerance {name!r:.80}.{end}")
 
-    is_right = all(map(_is_number, limits.values())) and all(
-        isinstance(values, dict) and all(map(_is_value, values.values()))
-        for values in facts.values()
-    )
-    if not is_right:
+    numbers = [*limits.values(), *(v for v in facts.values() if not _is_text(v))]
+    if not all(map(_is_number, numbers)) or not all(map(_is_text, made_from.values())):
         raise _refuse(path, "a value has a type or size that it cannot have.")
 
 
@@ -179,8 +195,8 @@ def _refuse(path: Path, reason: str) -> InvalidArgument:
     )
 
 
-def _is_value(value: Any) -> bool:
-    return isinstance(value, str | None) or _is_number(value)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:
@@ -188,99 +204,61 @@ def _is_number(value: Any) -> bool:
     return type(value) in {int, float} and 0 <= value < _LARGEST
 
 
-def judge(
-    baseline: Baseline,
-    facts: Facts,
-    made_from: Mapping[str, str],
-    commands: Mapping[str, str],
-    *,
-    named: Any,
-    simulated: Sequence[str],
-) -> GateResult:
-    """Return the comparison of facts with a baseline.
+def compare_facts(
+    baseline: Baseline, facts: Facts, commands: Mapping[str, str]
+) -> list[Check]:
+    """Return the comparison of each fact with the baseline.
 
     Args:
         baseline: the baseline.
         facts: the facts now.
-        made_from: what they were made from.
-        commands: by fact, the command that shows more; that of others is the one of "".
-        named: arguments of the command: `model`, `baseline` and `update`.
-        simulated: the simulated EPs.
+        commands: for each kind of fact, the command that shows more; "" for the others.
     """
     checks = []
-    for fact, values in facts.items() if baseline.facts else ():
-        known = baseline.facts.get(fact, {})
-        absent: Any = 0 if fact in {"nodes", "partitions", "bytes"} else _ABSENT
-        for subject in sorted({*known, *values}):
-            pair = known.get(subject, absent), values.get(subject, absent)
-            limit = baseline.tolerances.get(fact, 0)
-            status, message = _judge_value(fact, subject, pair, limit)
-            checks.append(
-                Check(
-                    fact=fact,
-                    subject=subject,
-                    status=status,
-                    baseline=pair[0],
-                    now=pair[1],
-                    message=message,
-                    command=commands.get(fact, commands[""]),
-                )
+    for name in sorted({*baseline.facts, *facts}):
+        kind, _, subject = name.partition(" ")
+        absent = 0 if kind in _COUNTS else None
+        then, now = baseline.facts.get(name, absent), facts.get(name, absent)
+        limit = baseline.tolerances.get(kind, 0)
+        message = (
+            f"{kind} of {one_line(subject)}: {_show(now)}, {_show(then)} in the "
+            "baseline"
+        )
+        if _is_number(then) and _is_number(now) and then != now:
+            message += f" ({now - then:+.6g}, tolerance {limit:g})"  # type: ignore[operator]
+        checks.append(
+            Check(
+                name=name,
+                status=_judge(name, then, now, limit),
+                baseline=then,
+                now=now,
+                message=message,
+                command=commands.get(kind, commands[""]),
             )
-    counts = Counter(check.status for check in checks)
-    summary = ", ".join(f"{count} {status}" for status, count in counts.items())
-    passed = named.update or not counts[REGRESSED]
-    verdict = "passed" if passed else "FAILED"
-    before = baseline.made_from
-    return GateResult(
-        model=named.model,
-        baseline=named.baseline,
-        passed=passed,
-        summary=f"{named.baseline} is written"
-        if named.update
-        else f"{verdict}: {summary}",
-        changes=[
-            one_line(f"{name} is {value}, {before[name]} in the baseline")
-            for name, value in made_from.items()
-            if before.get(name, value) != value
-        ],
-        checks=checks,
-        facts=facts,
-        made_from=made_from,
-        simulated=simulated,
-    )
+        )
+    return checks
 
 
-def _judge_value(
-    fact: str, subject: str, pair: tuple[Any, Any], tolerance: float
-) -> tuple[str, str]:
-    """Return the status of a value, and a sentence."""
-    then, now = pair
-    message = (
-        f"{fact} of {one_line(subject)}: {show(now)}, {show(then)} in the baseline"
-    )
+def _judge(name: str, then: Any, now: Any, limit: float) -> str:
+    """Return the status of a value."""
+    kind, _, subject = name.partition(" ")
     if then == now:
-        return PASSED, message
-    if now == _ABSENT:
-        return UNDECIDED, message
-    if not _is_number(then) or not _is_number(now):
-        # None is a result that cannot be compared with the source's any more.
-        is_worse = now in _WORST or (now is None and then != _ABSENT)
-        return REGRESSED if is_worse else CHANGED, message
-
-    message += f" ({now - then:+.6g}, tolerance {tolerance:g})"
+        return PASSED
+    if now in _WORST:
+        return REGRESSED
     # Work that goes to another EP is no fault; what none takes is the CPU EP's.
-    is_elsewhere = fact in {"partitions", "bytes"} and 0 in pair
-    if is_elsewhere or (fact == "nodes" and subject != CPU_EP):
-        return CHANGED, message
-    scales = pair if fact == "bytes" else (1, 1)
-    if now > then + tolerance * scales[0]:
-        return REGRESSED, message
-    is_better = then > now + tolerance * scales[1]
-    return IMPROVED if is_better else PASSED, message
+    is_elsewhere = kind in {"partitions", "bytes"} and 0 in {then, now}
+    is_moved = kind == "nodes" and subject != CPU_EP
+    if is_elsewhere or is_moved or not (_is_number(then) and _is_number(now)):
+        return CHANGED
+    smaller = min(then, now) if kind == "bytes" else 1
+    if abs(now - then) <= limit * smaller:
+        return PASSED
+    return REGRESSED if now > then else IMPROVED
 
 
-def show(value: Any) -> str:
+def _show(value: Value | None) -> str:
     """Return a value for people."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    return f"{value:,}" if isinstance(value, int) else one_line(f"{value}")
+    return f"{value:,}" if isinstance(value, int) else one_line(value or "absent")

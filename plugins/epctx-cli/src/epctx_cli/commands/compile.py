@@ -25,6 +25,7 @@ from epctx_cli.results import (
     CompileResult,
     ShareResult,
 )
+from epctx_cli.source_check import CHECK_TOLERANCE
 from epctx_core.errors import EpctxError, InvalidArgument, one_line
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from epctx_cli.progress import Progress
     from epctx_core import CompileReport, ModelCompiler, SessionOptions, ShareReport
 
-CHECK_TOLERANCE = 1e-4
-"""Largest max|a-b| / (max|b| + 1e-6) that passes `--check`."""
 _LEVELS = {
     "none": "ORT_DISABLE_ALL",
     "fold": "",
@@ -277,45 +276,20 @@ def _check(
 ) -> list[Difference]:
     """Compare the compiled model with the source on the CPU EP."""
     from epctx_cli.commands.run import print_differences
-    from epctx_cli.comparison import Tolerance, compare_models
-    from epctx_core import GraphOptimizationLevel
+    from epctx_cli.source_check import compare_with_source
 
-    # New options: the session must not write a model again.
-    arguments.config = [
-        entry for entry in arguments.config if not entry.startswith("ep.context_")
-    ]
-    plain = session_options(arguments, console)
-    plain.providers = []
-    arguments.free_dimension = []  # the compiled model has these lengths already
-    compiled = session_options(arguments, console)
-    if report.source_files:
-        compiled.add_session_config_entry(
-            "ep.context_source_model_path", arguments.model
+    try:
+        differences = compare_with_source(
+            str(report.output), arguments.model, arguments, console
         )
-    # The optimiser's integer arithmetic rounds quantised values differently, by a step:
-    # an EP may compute like either.
-    levels = GraphOptimizationLevel
-    with console.progress("checking the result") as progress:
-        progress.watch(plain, compiled)
-        for level in (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_ALL):
-            plain.graph_optimization_level = level
-            try:
-                comparison = compare_models(
-                    (str(report.output), compiled),
-                    (arguments.model, plain),
-                    tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
-                    note=console.note if level == levels.ORT_DISABLE_ALL else str,
-                )
-            except EpctxError as error:
-                error.hint = (
-                    f"{one_line(str(report.output))} is written; its check failed. "
-                    f"{error.hint or ''}"
-                ).rstrip()
-                raise
-            if all(difference.equal for difference in comparison.differences):
-                break
+    except EpctxError as error:
+        error.hint = (
+            f"{one_line(str(report.output))} is written; its check failed. "
+            f"{error.hint or ''}"
+        ).rstrip()
+        raise
     wrong = print_differences(
-        comparison.differences,
+        differences,
         console,
         title="Checked against the CPU EP, on inputs made from seed 0 (max_rel at most "
         f"{CHECK_TOLERANCE:g}):",
@@ -327,7 +301,7 @@ def _check(
             f"{wrong[0].describe()}.\nepctx compare {shlex.quote(str(report.output))} "
             f"{shlex.quote(arguments.model)} shows where they differ first."
         )
-    return comparison.differences
+    return differences
 
 
 def add_share_arguments(parser: CommandParser) -> None:

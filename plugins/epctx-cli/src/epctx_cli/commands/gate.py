@@ -9,25 +9,36 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from epctx_cli.arguments import (
     CommandParser,
     add_common,
+    add_inputs,
     add_providers,
+    get_stem,
     no_ep,
+    provider_options,
+    require_plugin,
     session_options,
+    whole_number,
 )
 from epctx_cli.exit_codes import ExitCode
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
     from epctx_cli.console import Console
-    from epctx_cli.gate_results import Baseline, GateResult
-    from epctx_core import ModelInfo, SessionOptions
-
+    from epctx_cli.gate_results import Check, Value
+    from epctx_core import ModelInfo
 
 _VERSIONS = ("distribution", "version", "sdk", "driver", "target")
+_STATUS = {
+    "slower": "regressed",
+    "faster": "improved",
+    "not slower": "passed",
+    "too noisy": "undecided",
+}
+"""Status of a check by the verdict of epctx-bench."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -51,189 +62,296 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="MODEL",
         help="the model that a context model was compiled from, to compare results",
     )
+    parser.add_argument(
+        "--time",
+        metavar="FILE",
+        help="measure MODEL, and judge the times by the report in FILE, which --update "
+        "writes (needs epctx-bench and onnxruntime)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=whole_number,
+        default=15,
+        metavar="N",
+        help="measure each time N times (default: 15)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write a report, too, by its ending: JUnit (.xml), SARIF (.sarif) or a "
+        "comment (.md); may be repeated",
+    )
     add_providers(
         parser, ep_help="an EP to compile with; may be repeated, in order of priority"
     )
+    add_inputs(parser)
     add_common(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Measure, compare and report; 1 if a fact is worse than its tolerance allows."""
+    from epctx_cli.gate_reports import MAKERS, list_lines
     from epctx_cli.gate_results import (
-        PASSED,
-        REGRESSED,
         Baseline,
+        GateResult,
+        compare_facts,
         load_baseline,
         write_baseline,
+        write_report,
     )
 
+    _check_arguments(arguments)
     path = Path(arguments.baseline)
     baseline = Baseline()
     if path.exists() or not arguments.update:
         baseline = load_baseline(path)
 
-    with (
-        console.progress("measuring the model"),
-        TemporaryDirectory(prefix="epctx-gate-") as folder,
-    ):
-        result = _measure(arguments, baseline, folder, console)
-
+    with TemporaryDirectory(prefix="epctx-gate-") as folder:
+        facts, info = _measure(arguments, folder, console)
+    checks: list[Check] = []
+    if baseline.facts:
+        # A context model is not compiled.
+        is_plain = str(info.path) != arguments.model
+        commands = _make_commands(arguments, is_plain=is_plain)
+        checks = compare_facts(baseline, facts, commands)
+    if arguments.time is not None:
+        checks += _judge_times(arguments, baseline.tolerances["times"], console)
+    made_from = _describe_origin(arguments, info)
     if arguments.update:
-        write_baseline(
-            path,
-            replace(baseline, facts=result.facts, made_from=result.made_from),
-        )
+        write_baseline(path, replace(baseline, facts=facts, made_from=made_from))
+
+    counts = Counter(check.status for check in checks)
+    found = ", ".join(f"{count} {status}" for status, count in counts.items())
+    passed = arguments.update or "regressed" not in counts
+    before = baseline.made_from
+    plugins = [node.plugin for node in info.ep_contexts if node.plugin]
+    result = GateResult(
+        model=arguments.model,
+        baseline=arguments.baseline,
+        passed=passed,
+        summary=f"{path} is written"
+        if arguments.update
+        else f"{'passed' if passed else 'FAILED'}: {found}",
+        changes=[
+            one_line(f"{name} is {value}, {before[name]} in the baseline")
+            for name, value in made_from.items()
+            if before.get(name, value) != value
+        ],
+        checks=checks,
+        facts=facts,
+        made_from=made_from,
+        simulated=sorted({str(p["ep"]) for p in plugins if p["simulated"]}),
+    )
     console.note_simulated(result.simulated)
-    for check in result.checks:
-        if console.verbose or check.status != PASSED:
-            console.say(f"{check.status}: {check.message}")
-        if check.status == REGRESSED:
-            console.say(f"  {check.command}", wrap=False)
-    for line in (*result.changes, result.summary):
-        console.say(line)
+    for line in list_lines(result, verbose=console.verbose):
+        console.say(line, wrap=not line.startswith(" "))
+    for name in arguments.output:
+        write_report(Path(name), MAKERS[Path(name).suffix](result))
     console.result(result)
-    return ExitCode.DONE if result.passed else ExitCode.FAILED
+    return ExitCode.DONE if passed else ExitCode.FAILED
+
+
+def _check_arguments(arguments: argparse.Namespace) -> None:
+    """Refuse what would fail after minutes of measuring.
+
+    Raises:
+        InvalidArgument: an ending of a report is unknown.
+        NoSuchFile, InvalidArgument, Fail: there is no report of times to compare with.
+        PackageMissing: epctx-bench is not installed.
+        Fail: a folder cannot be written.
+    """
+    from epctx_cli.gate_reports import MAKERS
+    from epctx_core.ext import Publication, import_installed
+
+    for name in arguments.output:
+        if Path(name).suffix not in MAKERS:
+            raise InvalidArgument(
+                f"-o {name!r} is no report: its name ends in none of "
+                f"{', '.join(MAKERS)}.",
+                path=name,
+            )
+        Publication.check_folder(Path(name).parent)
+    if arguments.time is not None:
+        module = import_installed("epctx_bench", needed_by="--time")
+        if not arguments.update:
+            module.load_report(arguments.time)
 
 
 def _measure(
-    arguments: argparse.Namespace,
-    baseline: Baseline,
-    folder: str,
-    console: Console,
-) -> GateResult:
-    """Compile a plain model into a folder, and compare the facts."""
-    from epctx_cli.gate_results import judge
-    from epctx_core import ModelCompiler, __version__, inspect_model
-    from epctx_core.ext import digest_model
+    arguments: argparse.Namespace, folder: str, console: Console
+) -> tuple[dict[str, Value], ModelInfo]:
+    """Compile a plain model into a folder; return the facts of the context model, and
+    what is known of it.
 
-    session = session_options(arguments, console)
+    Raises:
+        InvalidArgument: there is no EP to compile with, or times of a context model are
+            asked for.
+        EpctxError: it cannot be compiled, loaded or run.
+    """
+    from epctx_core import ModelCompiler, inspect_model
+
     model, source = arguments.model, arguments.source
-    nodes = None
     info = inspect_model(model)
-    if not info.ep_contexts:
-        if not arguments.ep:
-            raise no_ep("gate")
-        model, source = str(Path(folder, "gate_ctx.onnx")), arguments.model
-        nodes = ModelCompiler(session, source).compile_to_file(model).assignments
-        info = inspect_model(model)
-    if source is None and baseline.facts.get("errors"):
-        raise InvalidArgument(
-            f"{arguments.baseline} has errors of results, which need the source.",
-            hint="Add --source MODEL, the model that this one was compiled from.",
-        )
+    if info.ep_contexts:
+        if arguments.time is not None:
+            raise InvalidArgument(
+                "--time needs a plain model: times are judged by their ratio to "
+                "onnxruntime's, which runs no context model of these EPs.",
+                hint="Name the source, and its EPs with --ep.",
+            )
+        return _list_facts(model, source, info, arguments, console), info
 
-    loading = _make_load_options(arguments, source, console)
-    facts = _list_facts(model, info, loading, source)
-    if nodes is not None:
-        facts["nodes"] = dict(nodes)
-    made_from = {
-        "model": digest_model(arguments.model, session).sha256,
-        "epctx": __version__,
-    }
-    plugins = [node.plugin for node in info.ep_contexts if node.plugin]
-    for plugin in plugins:
-        ep = str(plugin["ep"])
-        known = {**info.compiled_by.get(ep, {}), **plugin}
-        made_from[ep] = ", ".join(f"{k} {known[k]}" for k in _VERSIONS if known.get(k))
-    commands = _make_commands(arguments, is_plain=nodes is not None)
-    return judge(
-        baseline,
-        facts,
-        made_from,
-        commands,
-        named=arguments,
-        simulated=sorted({str(p["ep"]) for p in plugins if p["simulated"]}),
-    )
-
-
-def _make_load_options(
-    arguments: argparse.Namespace, source: str | None, console: Console
-) -> tuple[SessionOptions, SessionOptions]:
-    """Return options to load the context model, and its source on the CPU EP."""
-    config = [each for each in arguments.config if not each.startswith("ep.context_")]
-    given = argparse.Namespace(**{**vars(arguments), "config": config})
-    plain = session_options(given, console)
-    plain.providers = []
-    # The context model has these lengths already.
-    given.free_dimension = []
-    loading = session_options(given, console)
-    if source is not None:
-        loading.add_session_config_entry("ep.context_source_model_path", source)
-    return loading, plain
+    if not arguments.ep:
+        raise no_ep("gate")
+    session = session_options(arguments, console)
+    model, source = str(Path(folder, "gate_ctx.onnx")), arguments.model
+    with console.progress("compiling the model") as progress:
+        progress.watch(session)
+        report = ModelCompiler(session, source).compile_to_file(model)
+    info = inspect_model(model)
+    facts = _list_facts(model, source, info, arguments, console)
+    nodes = {f"nodes {ep}": count for ep, count in report.assignments.items()}
+    return {**facts, **nodes}, info
 
 
 def _list_facts(
     model: str,
-    info: ModelInfo,
-    options: tuple[SessionOptions, SessionOptions],
     source: str | None,
-) -> dict[str, dict[str, Any]]:
+    info: ModelInfo,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> dict[str, Value]:
     """Return the facts of a context model; it is run if it is sound and has a
     source.
     """
-    from epctx_cli.comparison import Tolerance, compare_models
-    from epctx_cli.gate_results import CPU_EP
+    from epctx_cli.gate_results import CPU_EP, INCOMPARABLE
+    from epctx_cli.source_check import compare_with_source, make_options
     from epctx_core import get_model_compatibility, verify_model
 
-    loading, plain = options
-    counts = Counter(node.source for node in info.ep_contexts)
+    facts: dict[str, Value] = {f"nodes {CPU_EP}": info.other_nodes}
+    for ep, count in Counter(node.source for node in info.ep_contexts).items():
+        facts |= {f"nodes {ep}": count, f"partitions {ep}": count, f"bytes {ep}": 0}
     payloads = {
         (node.source, node.payload_file or node.name): node.payload_bytes or 0
         for node in info.ep_contexts
     }
-    sizes = Counter[str]()
     for (ep, _), size in payloads.items():
-        sizes[ep] += size
-    verdict = verify_model(model, loading).verdict
-    errors: dict[str, float | None] = {}
-    if source is not None and verdict != "not-ok":
-        differences = compare_models(
-            (model, loading),
-            (source, plain),
-            tolerance=Tolerance(absolute=0.0, relative=0.0),
-            note=str,
-        ).differences
-        errors = {each.name: _round(each.max_rel) for each in differences}
+        facts[f"bytes {ep}"] += size  # type: ignore[operator]
 
-    verdicts = {}
-    for ep in counts:
-        # A session names an EP with or without its ending.
-        given = [values for name, values in loading.providers if ep.startswith(name)]
-        verdicts[ep] = get_model_compatibility(model, ep, *given[:1]).name
-    return {
-        "bytes": dict(sizes),
-        "errors": errors,
-        "nodes": {**counts, CPU_EP: info.other_nodes},
-        "partitions": dict(counts),
-        "verdicts": verdicts,
-        "verification": {"payloads": verdict},
-    }
+    for ep in {node.source for node in info.ep_contexts}:
+        require_plugin(ep)
+        given = provider_options(arguments.provider_option, arguments.ep).items()
+        options = [each for name, each in given if get_stem(name) == get_stem(ep)]
+        facts[f"verdicts {ep}"] = get_model_compatibility(model, ep, *options[:1]).name
+    loading, _ = make_options(source, arguments, console)
+    verdict = facts["verification payloads"] = verify_model(model, loading).verdict
+    if source is None or verdict == "not-ok":
+        return facts
+    differences = compare_with_source(
+        model,
+        source,
+        arguments,
+        console,
+        input_path=arguments.input,
+        seed=arguments.seed,
+    )
+    for each in differences:
+        error = each.max_rel
+        is_known = error is not None and isfinite(error)
+        facts[f"errors {each.name}"] = (
+            float(f"{error:.3g}") if is_known else INCOMPARABLE
+        )
+    return facts
 
 
-def _round(error: float | None) -> float | None:
-    """Return an error in three digits; None without a finite one."""
-    if error is None or not isfinite(error):
-        return None
-    return float(f"{error:.3g}")
+def _judge_times(
+    arguments: argparse.Namespace, limit: float, console: Console
+) -> list[Check]:
+    """Measure the model, and judge its times by the saved ones, or save them."""
+    from epctx_cli.gate_results import Check
+    from epctx_core.ext import import_installed
+
+    module = import_installed("epctx_bench", needed_by="--time")
+    session = session_options(arguments, console)
+    settings = module.BenchSettings(
+        turns=arguments.turns,
+        time_limit=60 * arguments.turns,
+        config=dict(session.config_entries),
+        free_dimensions=dict(session.model_overrides.dimensions),
+    )
+    with console.progress() as progress:
+        report = module.bench(
+            arguments.model,
+            eps=[tuple(arguments.ep)],
+            provider_options=provider_options(arguments.provider_option, arguments.ep),
+            settings=settings,
+            progress=progress,
+        )
+    if arguments.update:
+        report.save(arguments.time)
+        return []
+    saved = module.load_report(arguments.time)
+    judgement = module.judge(saved, report.as_dict(), fail_above=limit)
+    model = _join_model(arguments)
+    command = f"epctx bench {model} --against {shlex.quote(arguments.time)}"
+    found = [
+        (f"{row.row} of {row.column}", _STATUS[row.verdict], row.change, f"{row}")
+        for row in judgement.rows
+    ]
+    if not found:
+        why = [c.error for c in report.columns if c.error] or judgement.notes
+        found = [("", "undecided", None, " ".join(map(one_line, why)))]
+    return [
+        Check(
+            name=f"times {subject}",
+            status=status,
+            baseline=1.0,
+            now=change,
+            message=message,
+            command=command,
+        )
+        for subject, status, change, message in found
+    ]
+
+
+def _describe_origin(arguments: argparse.Namespace, info: ModelInfo) -> dict[str, str]:
+    """Return the digest of the model, and versions of epctx and of the EPs."""
+    from epctx_core import SessionOptions, __version__
+    from epctx_core.ext import digest_model
+
+    digest = digest_model(arguments.model, SessionOptions()).sha256
+    made_from = {"model": digest, "epctx": __version__}
+    for plugin in (node.plugin for node in info.ep_contexts if node.plugin):
+        ep = str(plugin["ep"])
+        known = {**info.compiled_by.get(ep, {}), **plugin}
+        made_from[ep] = ", ".join(f"{k} {known[k]}" for k in _VERSIONS if known.get(k))
+    return made_from
+
+
+def _join_model(arguments: argparse.Namespace) -> str:
+    """Return the model and the EPs as arguments of another command."""
+    words = [arguments.model, *(word for ep in arguments.ep for word in ("--ep", ep))]
+    return shlex.join(words)
 
 
 def _make_commands(arguments: argparse.Namespace, *, is_plain: bool) -> dict[str, str]:
-    """Return the command that shows more, by fact, and for others; values of -p may be
-    secret.
-    """
-    model = shlex.quote(arguments.model)
-    eps = "".join(f" --ep {shlex.quote(ep)}" for ep in arguments.ep)
-    if is_plain:
-        looked = f"epctx explain {model}{eps}"
-        others = f"epctx compile {model}{eps} --check"
-        return {"nodes": looked, "partitions": looked, "": others}
-    looked = f"epctx inspect {model}"
-    source = shlex.quote(arguments.source or "SOURCE")
-    return {
-        "bytes": looked,
-        "errors": f"epctx compare {model} {source}{eps}",
-        "nodes": looked,
-        "partitions": looked,
-        "": f"epctx verify {model}{eps}",
-    }
+    """Return the command that shows more, by the kind of fact, and for others."""
+    model = _join_model(arguments)
+    looked = f"epctx explain {model}"
+    others = errors = f"epctx compile {model} --check"
+    if not is_plain:
+        looked = f"epctx inspect {shlex.quote(arguments.model)}"
+        others = f"epctx verify {model}"
+        source = shlex.quote(arguments.source or "SOURCE")
+        errors = f"epctx compare {model} {source}"
+    # Values of options may be secret.
+    is_bare = not any(
+        (arguments.config, arguments.provider_option, arguments.free_dimension)
+    )
+    same = "" if is_bare else " (with the same -c, -p and --free-dimension)"
+    kinds = {"nodes": looked, "partitions": looked, "errors": errors, "": others}
+    return {kind: f"{command}{same}" for kind, command in kinds.items()}
