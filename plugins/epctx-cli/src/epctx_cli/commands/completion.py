@@ -130,10 +130,8 @@ def _write_fish(words: Mapping[tuple[str, ...], Words]) -> str:
     for path, each in words.items():
         place = f"__epctx_at {' '.join(path)}" if path else "__fish_use_subcommand"
         if each.commands:
-            # `epctx schema schema` is a command, too.
-            seen = " ".join(name for name in each.commands if name not in path)
-            unseen = f"; and not __fish_seen_subcommand_from {seen}" if path else ""
             names = " ".join(each.commands)
+            unseen = f"; and not __fish_seen_subcommand_from {names}" if path else ""
             lines.append(f"complete -c epctx -n '{place}{unseen}' -f -a '{names}'\n")
         for option in dict.fromkeys([*each.options, *each.values]):
             kind = "l" if option.startswith("--") else "s"

@@ -35,7 +35,6 @@ def add_arguments(parser: CommandParser) -> None:
         nargs="*",
         help="the command, such as compile or cache ls (default: list all)",
     )
-    parser.list_further = _list_words
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -54,17 +53,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.say(json.dumps(schema, indent=2), wrap=False)
     console.result(SchemaResult(commands=[command], definition=schema))
     return ExitCode.DONE
-
-
-def _list_words() -> dict[tuple[str, ...], list[str]]:
-    """Return the words of commands by the words before them."""
-    words: dict[tuple[str, ...], list[str]] = {}
-    for command in _list_commands():
-        *before, _ = parts = command.split()
-        words.setdefault(tuple(before), []).append(parts[-1])
-    groups = {before[0] for before in words if before}
-    words[()] += sorted(groups)
-    return words
 
 
 def _list_commands() -> Iterator[str]:
