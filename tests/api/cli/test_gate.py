@@ -285,6 +285,37 @@ def test_results_are_compared_on_inputs_of_a_file_or_another_seed(gate, tmp_path
     assert len({*errors}) == 3, errors
 
 
+def test_the_command_for_a_context_model_is_one_that_inspects_it(
+    gate, context, monkeypatch
+):
+    monkeypatch.chdir(context.parent)
+    gate("./m_ctx.onnx", "--update")
+
+    said = gate("./m_ctx.onnx", "--json")
+
+    commands = {each["name"]: each["command"] for each in said.json["checks"]}
+    assert commands[f"nodes {QNN}"] == "epctx inspect ./m_ctx.onnx"
+    assert commands["verification payloads"] == "epctx verify ./m_ctx.onnx"
+
+
+def test_times_of_a_context_model_are_refused_before_anything_is_measured(
+    gate, context, tmp_path
+):
+    said = gate(context, "--time", tmp_path / "times.json", "--update")
+
+    assert said.code == 2
+    assert "--time needs a plain model" in said.err
+
+
+def test_a_missing_report_of_times_is_named_before_anything_is_measured(gate, tmp_path):
+    gate(TAKEN, "--ep", "QNN", "--update")
+
+    said = gate(TAKEN, "--ep", "QNN", "--time", tmp_path / "times.json")
+
+    assert said.code == 2
+    assert "times.json does not exist" in said.err
+
+
 def test_a_model_that_cannot_be_compiled_writes_no_baseline(gate, tmp_path):
     said = gate(tmp_path / "missing.onnx", "--ep", "QNN", "--update")
 

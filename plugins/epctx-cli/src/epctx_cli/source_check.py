@@ -21,12 +21,9 @@ def compare_with_source(
     source: str,
     arguments: argparse.Namespace,
     console: Console,
-    *,
-    input_path: str | None = None,
-    seed: int = 0,
 ) -> list[Difference]:
-    """Run a context model and its source, with the options of a command, and compare
-    the outputs.
+    """Run a context model and its source, with the options and inputs of a command,
+    and compare the outputs.
 
     Raises:
         EpctxError: one of them cannot be loaded or run.
@@ -47,8 +44,8 @@ def compare_with_source(
                 (source, plain),
                 tolerance=Tolerance(absolute=0.0, relative=CHECK_TOLERANCE),
                 note=console.note if level == levels.ORT_DISABLE_ALL else str,
-                input_path=input_path,
-                seed=seed,
+                input_path=arguments.input,
+                seed=arguments.seed,
             ).differences
             if all(difference.equal for difference in differences):
                 break

@@ -90,7 +90,8 @@ def add_compile_arguments(parser: CommandParser) -> None:
     add_allow_uncompiled(parser)
     add_profile(parser)
     add_common(parser)
-    parser.set_defaults(run=run_compile)
+    # Of --check.
+    parser.set_defaults(run=run_compile, input=None, seed=0)
 
 
 def run_compile(arguments: argparse.Namespace, console: Console) -> int:
@@ -104,14 +105,11 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
         compiler = _make_compiler(arguments, session, progress)
         report = compiler.compile_to_file(output)
     _print_compile(arguments.model, report, console)
-    code = (
-        ExitCode.DONE
-        if report.compiled or arguments.allow_uncompiled
-        else ExitCode.FAILED
-    )
+    is_done = report.compiled or arguments.allow_uncompiled
+    code = ExitCode.DONE if is_done else ExitCode.FAILED
     check = None
     # Without it the compile has failed.
-    if arguments.check and (report.compiled or arguments.allow_uncompiled):
+    if arguments.check and is_done:
         differences = _check(arguments, report, console)
         equal = all(d.equal for d in differences)
         check = CheckedOutputs(
@@ -120,7 +118,7 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
             outputs=differences,
         )
         code = code if equal else ExitCode.FAILED
-    if not (report.compiled or arguments.allow_uncompiled):
+    if not is_done:
         unchecked = ", so nothing was checked" if arguments.check else ""
         console.note(
             f"Nothing was compiled{unchecked}. With --allow-uncompiled this exits with "

@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     checks: list[Check] = []
     if baseline.facts:
         # A context model is not compiled.
-        is_plain = str(info.path) != arguments.model
+        is_plain = folder in str(info.path)
         commands = _make_commands(arguments, is_plain=is_plain)
         checks = compare_facts(baseline, facts, commands)
     if arguments.time is not None:
@@ -127,15 +127,20 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     counts = Counter(check.status for check in checks)
     found = ", ".join(f"{count} {status}" for status, count in counts.items())
     passed = arguments.update or "regressed" not in counts
+    # It exits like a success, and must not read like one.
+    word = "UNDECIDED" if "undecided" in counts else "passed"
     before = baseline.made_from
     plugins = [node.plugin for node in info.ep_contexts if node.plugin]
+    simulated = console.note_simulated(
+        f"{plugin['ep']}" for plugin in plugins if plugin["simulated"]
+    )
     result = GateResult(
         model=arguments.model,
         baseline=arguments.baseline,
         passed=passed,
         summary=f"{path} is written"
         if arguments.update
-        else f"{'passed' if passed else 'FAILED'}: {found}",
+        else f"{word if passed else 'FAILED'}: {found}",
         changes=[
             one_line(f"{name} is {value}, {before[name]} in the baseline")
             for name, value in made_from.items()
@@ -144,9 +149,8 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
         checks=checks,
         facts=facts,
         made_from=made_from,
-        simulated=sorted({str(p["ep"]) for p in plugins if p["simulated"]}),
+        simulated=simulated,
     )
-    console.note_simulated(result.simulated)
     for line in list_lines(result, verbose=console.verbose):
         console.say(line, wrap=not line.startswith(" "))
     for name in arguments.output:
@@ -174,6 +178,8 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
                 f"{', '.join(MAKERS)}.",
                 path=name,
             )
+    written = [arguments.baseline, arguments.time] if arguments.update else []
+    for name in filter(None, [*arguments.output, *written]):
         Publication.check_folder(Path(name).parent)
     if arguments.time is not None:
         module = import_installed("epctx_bench", needed_by="--time")
@@ -251,14 +257,7 @@ def _list_facts(
     verdict = facts["verification payloads"] = verify_model(model, loading).verdict
     if source is None or verdict == "not-ok":
         return facts
-    differences = compare_with_source(
-        model,
-        source,
-        arguments,
-        console,
-        input_path=arguments.input,
-        seed=arguments.seed,
-    )
+    differences = compare_with_source(model, source, arguments, console)
     for each in differences:
         error = each.max_rel
         is_known = error is not None and isfinite(error)
@@ -304,14 +303,14 @@ def _judge_times(
     ]
     if not found:
         why = [c.error for c in report.columns if c.error] or judgement.notes
-        found = [("", "undecided", None, " ".join(map(one_line, why)))]
+        found = [("", "regressed", None, f"no times were judged: {' '.join(why)}")]
     return [
         Check(
             name=f"times {subject}",
             status=status,
             baseline=1.0,
             now=change,
-            message=message,
+            message=one_line(message),
             command=command,
         )
         for subject, status, change, message in found
