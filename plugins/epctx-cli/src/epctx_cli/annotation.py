@@ -5,48 +5,33 @@ Knows no command.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
-from epctx_cli import text
-from epctx_cli.graphs import (
-    decode_text,
-    get_initializers,
-    iter_subgraphs,
-    walk_graphs,
-)
+from epctx_cli.graphs import decode_text, iter_subgraphs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto
 
     from epctx_core import Explanation, NodeExplanation
 
 SESSION = "session"
 """Taker of an If, Loop or Scan around an EP's work."""
-LEFT_OUT = "left-out-by-epctx-explain"
-"""Name of the file, which does not exist, of the weights that a copy leaves out."""
 _BECAUSE_OF_SUBGRAPHS = "EPs take nodes of its subgraphs, so the session runs it"
 _EP = "epctx.ep"
 _WRITTEN = frozenset({_EP, "epctx.partition", "epctx.reason", "namespace"})
-_PAYLOAD = "ep_cache_context"
-_LARGEST_TENSOR = 1024
-"""Bytes of a tensor that a copy keeps: viewers show the values of small ones."""
 _METADATA_SINCE = 10
 """IR version from which nodes have metadata."""
 _UNNAMED_GRAPH = "<main>"
-_DATA_FIELDS: Sequence[Any] = (
-    "raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data",
-    "external_data",
-)  # fmt: skip
 GraphPath: TypeAlias = "tuple[tuple[int, str], ...]"
 """Indices of nodes and names of attributes from the main graph to a subgraph."""
 
 
 def annotate(explanation: Explanation) -> ModelProto:
-    """Return a copy of the model, without large weights, whose nodes have metadata.
+    """Return a copy of the model as EPs saw it, without large weights, whose nodes have
+    metadata.
 
     `epctx.ep`, `epctx.partition` and `epctx.reason` say where a node is and why;
     `namespace` nests it by EP and partition in Model Explorer.
@@ -62,7 +47,6 @@ def annotate(explanation: Explanation) -> ModelProto:
     }
     for node, taken in _walk(copy.graph, explained):
         _write_metadata(node, taken)
-    _leave_out_weights(copy)
     return copy
 
 
@@ -134,33 +118,3 @@ def _write_metadata(node: NodeProto, explained: NodeExplanation | None) -> None:
     values["namespace"] = "/".join(groups)
     for key, value in values.items():
         entries.add(key=key, value=value)
-
-
-def _leave_out_weights(model: ModelProto) -> None:
-    """Remove the data of large tensors, and embedded payloads."""
-    from onnx import AttributeProto
-
-    for graph in walk_graphs(model):
-        for tensor in get_initializers(graph):
-            _leave_out_data(tensor)
-        for attribute in chain.from_iterable(node.attribute for node in graph.node):
-            if attribute.type == AttributeProto.TENSOR:
-                _leave_out_data(attribute.t)
-            elif attribute.name == _PAYLOAD and len(attribute.s) > _LARGEST_TENSOR:
-                size = text.byte_size(len(attribute.s))
-                attribute.s = f"({size} left out)".encode()
-
-
-def _leave_out_data(tensor: TensorProto) -> None:
-    from onnx import TensorProto
-
-    is_large = tensor.ByteSize() > _LARGEST_TENSOR
-    is_external = tensor.data_location == TensorProto.EXTERNAL
-    # Text cannot be external.
-    if tensor.data_type == TensorProto.STRING or not (is_large or is_external):
-        return
-
-    for name in _DATA_FIELDS:
-        tensor.ClearField(name)
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=LEFT_OUT)

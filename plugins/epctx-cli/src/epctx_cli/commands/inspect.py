@@ -542,8 +542,8 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
     if not arguments.ep:
         raise no_ep("explain")
     model = Path(arguments.model)
-    annotated = _check_output("--annotate", arguments.annotate, ".onnx", model)
-    page = _check_output("--html", arguments.html, ".html", model)
+    annotated = _check_output("--annotate", arguments.annotate, ".onnx")
+    page = _check_output("--html", arguments.html, ".html")
     reporting = None
     if page is not None:
         reporting = import_installed("epctx_report.report", needed_by="--html")
@@ -579,14 +579,12 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
     return ExitCode.DONE
 
 
-def _check_output(
-    option: str, name: str | None, ending: str, model: Path
-) -> Path | None:
+def _check_output(option: str, name: str | None, ending: str) -> Path | None:
     """Return the path of a file to write, None if the option was not given.
 
     Raises:
-        InvalidArgument: it has another ending, is the model itself, or is a model that
-            is no annotated copy.
+        InvalidArgument: it has another ending, or is a model that is no annotated
+            copy.
         Fail: its folder cannot be written.
     """
     from epctx_cli.annotation import is_annotated
@@ -601,12 +599,6 @@ def _check_output(
             f"{option} {name!r} is not the name of a file that ends in {ending}.",
             path=path,
             hint=f"Choose a name such as explained{ending}.",
-        )
-    if path.exists() and model.exists() and path.samefile(model):
-        raise InvalidArgument(
-            f"{option} {name!r} is the model itself, which would lose its weights.",
-            path=path,
-            hint="Choose another name.",
         )
     if path.exists() and ending == ".onnx" and not is_annotated(path):
         raise InvalidArgument(
