@@ -229,7 +229,7 @@ def small_model(name: str = "shufflenet_int8_ctx.onnx") -> Data:
         b.model["results"].append(b.value(done))
     add_refusals(b, resize, cast, choice)
     add_facts(b, name)
-    add_timings(b, qnn, cpu, vino)
+    add_timings(b)
     add_advice(b, [resize, cast], cpu)
     return b.finish()
 
@@ -298,17 +298,12 @@ def add_facts(b: Builder, name: str) -> None:
     ]
 
 
-def add_timings(b: Builder, qnn: int, cpu: int, vino: int) -> None:
+def add_timings(b: Builder) -> None:
     b.model["timings"] = {
         "rows": [
             {"name": "compile", "seconds": 1.92, "of": "model"},
             {"name": "load", "seconds": 0.0412, "of": "model"},
             {"name": "run", "seconds": 0.00548, "of": "median of 50"},
-        ],
-        "partitions": [
-            {"box": vino, "seconds": 0.0031},
-            {"box": qnn, "seconds": 0.00182},
-            {"box": cpu, "seconds": 0.0004},
         ],
         "operators": [
             {"operator": "MatMul", "count": 6, "seconds": 0.0029},
@@ -385,7 +380,6 @@ def hostile_page() -> Data:
         ]
         b.model["timings"] = {
             "rows": [{"name": text, "seconds": 1.0, "of": text}],
-            "partitions": [{"box": first, "seconds": 1.0}],
             "operators": [{"operator": text, "count": 1, "seconds": 1.0}],
             "notes": [text],
         }

@@ -147,10 +147,7 @@ def _place_inside(cut: Cut) -> dict[str, Any] | None:
     ]
     if not large:
         return None
-    inside = {
-        edge for edge in cut.edges() if cut.box_of[edge[0]] == cut.box_of[edge[1]]
-    }
-    layers, xs = _place(large, inside, len(cut.nodes))
+    layers, xs = _place(large, {*cut.edges()}, len(cut.nodes))
     placed = [node for nodes in large for node in nodes]
     return {
         "node": to_differences(placed),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,25 +45,25 @@ def _summarise(
     names = dict.fromkeys(
         ep["name"] for model in (first, second) for ep in model["eps"]
     )
-    yield _compare_numbers("nodes", first["total_nodes"], second["total_nodes"])
+    counts = [model["total_nodes"] for model in (first, second)]
+    yield _compare("nodes", counts)
     for ep in names:
         for fact in ("nodes", "partitions"):
             numbers = [_find_number(model, ep, fact) for model in (first, second)]
             if any(numbers):
-                yield _compare_numbers(f"{fact} of {ep}", *numbers)
-    crossing = _compare_sizes(
-        "bytes that cross in a run", first["crossing_bytes"], second["crossing_bytes"]
-    )
+                yield _compare(f"{fact} of {ep}", numbers)
+    across = [model["crossing_bytes"] for model in (first, second)]
+    crossing = _compare("bytes that cross in a run", across, byte_size)
     for side, model in (("first", first), ("second", second)):
         if model["crossing_open"]:
             crossing |= {side: f"at least {crossing[side]}", "change": ""}
     yield crossing
     sizes = [model["bytes"] or 0 for model in (first, second)]
-    yield _compare_sizes("bytes of the model", *sizes)
+    yield _compare("bytes of the model", sizes, byte_size)
     needed = [_count_file_bytes(model) for model in (first, second)]
-    yield _compare_sizes("bytes of the model and its files", *needed)
+    yield _compare("bytes of the model and its files", needed, byte_size)
     refused = [len(model["refusals"]) for model in (first, second)]
-    yield _compare_numbers("reasons of refusals", *refused)
+    yield _compare("reasons of refusals", refused)
 
 
 def _find_number(model: Mapping[str, Any], ep: str, fact: str) -> int:
@@ -75,23 +75,17 @@ def _count_file_bytes(model: Mapping[str, Any]) -> int:
     return sum(file["bytes"] or 0 for file in model["files"] if file["is_file"])
 
 
-def _compare_numbers(name: str, first: int, second: int) -> dict[str, str]:
-    return {
-        "name": name,
-        "first": f"{first:,}",
-        "second": f"{second:,}",
-        "change": f"{second - first:+,}" if first != second else "",
-    }
-
-
-def _compare_sizes(name: str, first: int, second: int) -> dict[str, str]:
+def _compare(
+    name: str, numbers: Iterable[int], spell: Callable[[int], str] = "{:,}".format
+) -> dict[str, str]:
+    first, second = numbers
     change = ""
     if first != second:
         sign = "+" if second > first else "-"
-        change = f"{sign}{byte_size(abs(second - first))}"
+        change = f"{sign}{spell(abs(second - first))}"
     return {
         "name": name,
-        "first": byte_size(first),
-        "second": byte_size(second),
+        "first": spell(first),
+        "second": spell(second),
         "change": change,
     }

@@ -124,23 +124,20 @@ def _find_small_shares(placement: Placement, info: ModelInfo) -> Iterator[Advice
 
 def describe_failure(path: Path, error: EpctxError) -> dict[str, Any]:
     """Return what the page shows of a model that cannot be read."""
-    empty = {"eps", "facts", "files", "contexts", "payloads", "findings", "graphs"}
-    columns = {"nodes", "boxes", "values", "uses"}
     return {
         "name": path.name,
         "error": error.message,
         "bytes": path.stat().st_size if path.exists() else None,
         "verdict": None,
-        "timings": None,
-        "inner": None,
         "share_of": None,
         "total_nodes": 0,
         "inside_nodes": 0,
         "folded_nodes": 0,
-        "crossing_bytes": 0,
-        "crossing_open": 0,
-        **{name: [] for name in sorted(empty | {"results", "refusals", "advice"})},
-        **{name: {"name": []} for name in sorted(columns)},
+        "boxes": {"name": []},
+        "eps": [],
+        "files": [],
+        "refusals": [],
+        "advice": [],
     }
 
 

@@ -205,17 +205,14 @@ def _add_labels(models: list[dict[str, Any]], paths: Sequence[Path]) -> None:
 
 def _mark_shared_files(models: list[dict[str, Any]], paths: Sequence[Path]) -> None:
     """Say of each file which other models of the page need it."""
-    users: dict[Path, list[str]] = {}
+    users: dict[Path, list[tuple[str, dict[str, Any]]]] = {}
     for model, path in zip(models, paths, strict=True):
         for file in model["files"]:
             if file["is_file"]:
-                users.setdefault(path.parent / file["name"], []).append(model["label"])
-    for model, path in zip(models, paths, strict=True):
-        for file in model["files"]:
-            others = [
-                label
-                for label in users.get(path.parent / file["name"], ())
-                if file["is_file"] and label != model["label"]
-            ]
+                same = users.setdefault(path.parent / file["name"], [])
+                same.append((model["label"], file))
+    for same in users.values():
+        for label, file in same:
+            others = [other for other, _ in same if other != label]
             if others:
                 file["holds"] += f"; shared with {', '.join(others)}"

@@ -54,7 +54,9 @@ class Timings:
     notes: list[str] = field(default_factory=list)
 
     def describe(self, cut: Cut) -> dict[str, Any] | None:
-        """Return their form in the page; None if there are none."""
+        """Return their form in the page, beside the seconds of boxes; None if there are
+        none.
+        """
         if not self.rows and not self.boxes and not self.notes:
             return None
         operators: dict[str, tuple[int, float]] = {}
@@ -70,10 +72,8 @@ class Timings:
                 f"Operators are those that ran alone: {len(self.grouped):,} more ran "
                 "in groups, each of which has one time."
             )
-        by_time = sorted(self.boxes.items(), key=lambda item: -item[1])
         return {
             "rows": self.rows,
-            "partitions": [{"box": box, "seconds": time} for box, time in by_time],
             "operators": [
                 {"operator": operator, "count": count, "seconds": time}
                 for operator, (count, time) in sorted(
@@ -180,11 +180,10 @@ def _add_trace(
         _add_step(timings, cut, nodes, seconds / runs)
     for name, times in stages.items():
         # A session may write in several steps, but it reads and runs as a whole.
-        means = name == "run"
-        label = f"{name}, mean of {len(times):,}" if means and runs > 1 else name
-        if not means and len(times) > 1:
-            label = f"{name}, sum of {len(times):,}"
-        total = sum(times) / (len(times) if means else 1)
+        of_all, total = "sum", sum(times)
+        if name == "run":
+            of_all, total = "mean", total / runs
+        label = name if len(times) == 1 else f"{name}, {of_all} of {len(times):,}"
         timings.rows.append({"name": label, "seconds": total, "of": file})
     if lost:
         timings.notes.append(

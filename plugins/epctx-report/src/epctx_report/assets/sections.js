@@ -118,9 +118,10 @@ function withBars(rows, secondsOf, cells) {
 }
 
 function timeSection(view) {
-  const { timings } = view.model.raw;
+  const { raw: { timings }, boxSeconds } = view.model;
   if (!timings) return null;
-  const { rows = [], partitions = [], operators = [], notes = [] } = timings;
+  const { rows = [], operators = [], notes = [] } = timings;
+  const partitions = Array.from(boxSeconds ?? [], (time, box) => ({ box, seconds: time })).filter((row) => row.seconds !== null);
   if (!rows.length && !partitions.length && !operators.length && !notes.length) return null;
   const seconds = (row) => row.seconds;
   const slowest = (list) => [...list].sort((a, b) => b.seconds - a.seconds).slice(0, MOST_NODES);
