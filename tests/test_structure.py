@@ -256,7 +256,7 @@ DENSE = {
     "epctx_isolation": 3.90,
     "epctx_native_formats": 3.87,
     "epctx_onnxruntime": 3.72,
-    "epctx_report": 4.40,
+    "epctx_report": 4.31,
 }
 """Packages with more than 3.7 expressions in a line of code, and their number today. A
 number here is only ever lowered; one within the limit goes.

@@ -66,7 +66,7 @@ def test_long_text_is_shortened_in_its_middle(show):
     assert "…" in page.locator(".verdict").text_content()
     # No character of two surrogates is cut.
     page.locator("#model").select_option(str(len(HOSTILE) - 2))
-    for part in ("#cut", ".verdict", ".legend", "#refused"):
+    for part in ("#cut", ".verdict", ".legend >> nth=0", "#refused"):
         assert "U+D8" not in page.locator(part).text_content()
 
 

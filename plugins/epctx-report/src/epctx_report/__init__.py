@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from epctx_report.measurements import Measurements
     from epctx_report.report import Report, make_report
 
-__all__ = ["Report", "make_report"]
+__all__ = ["Measurements", "Report", "make_report"]
 
 
 def __getattr__(name: str) -> Any:

@@ -79,16 +79,13 @@ def _find_islands(cut: Cut) -> Iterator[Advice]:
         )
         label = " and ".join(names)
         nodes = [node for box in boxes for node in cut.boxes[box].nodes]
-        taken, them, their = "these operators", "them", "their"
-        if len(nodes) == 1:
-            taken, them, their = "this operator", "it", "its"
         yield Advice(
             title=f"{label} on the CPU between partitions, {_count_times(len(boxes))}",
             text=(
                 f"{'It' if len(boxes) == 1 else 'Each'} ends one partition and begins "
-                f"another. A run takes {size} to the CPU or back. If the EP took "
-                f"{taken}, or the model did without {them}, {their} neighbours "
-                "could be one partition."
+                f"another. A run takes {size} to the CPU or back. If the EP "
+                "took what is there, or the model did without, the neighbours could be "
+                "one partition."
             ),
             nodes=nodes,
         )
@@ -140,18 +137,17 @@ def _find_copies(cut: Cut) -> Iterator[Advice]:
         open_ = _count_open(pairs[pair])
         source, target = (ep.removesuffix(_SUFFIX) for ep in pair)
         size = f"{byte_size(sizes[pair])} a run"
-        more, example = "", "The largest"
+        example = "The largest"
         if open_ == len(values):
             size, example = "of open sizes", "One"
         elif open_:
             size = f"at least {size}"
-            more = f"; {open_:,} {'is' if open_ == 1 else 'are'} of open size"
             example = "The largest of known size"
         largest = max(values, key=lambda value: value.type.bytes or 0)
         yield Advice(
             title=f"From {source} to {target}: {counted(len(values), 'value')}, {size}",
             text=(
-                f"Values that cross between EPs may have to be copied{more}. "
+                "Values that cross between EPs may have to be copied. "
                 f"{example} is {largest.name!r}, {largest.type.text}."
             ),
             boxes=sorted({box for each in pairs[pair] for box in each[:2]}),

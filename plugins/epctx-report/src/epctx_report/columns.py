@@ -88,10 +88,6 @@ def _describe_boxes(cut: Cut) -> dict[str, Any]:
             -1 if box.partition is None else box.partition for box in cut.boxes
         ],
         "context": [int(box.is_context) for box in cut.boxes],
-        "name": [
-            _clean(cut.nodes[box.nodes[0]].name) if box.is_context else ""
-            for box in cut.boxes
-        ],
         "layer": layers,
         "x": xs,
     }

@@ -67,6 +67,11 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="FILE.json",
         help="times to show: those of epctx bench --json",
     )
+    parser.add_argument(
+        "--errors",
+        metavar="FILE.json",
+        help="errors to show: those of epctx compare --by-partition --json",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -74,6 +79,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Write the page, and print in few lines what it shows."""
     from epctx_core.ext import Publication
+    from epctx_report.measurements import Measurements
     from epctx_report.report import make_report
 
     output = _choose_output(arguments.model, arguments.output)
@@ -85,8 +91,11 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
             arguments.model,
             arguments.other,
             sess_options=options,
-            traces=arguments.trace,
-            bench=arguments.bench,
+            measurements=Measurements(
+                traces=arguments.trace,
+                bench=arguments.bench,
+                errors=arguments.errors,
+            ),
         )
         report.write(output)
 

@@ -157,6 +157,15 @@ class Cut:
     crossings: Sequence[Crossing]
     weight_bytes: Mapping[Weight, int]
 
+    @property
+    def contexts(self) -> Mapping[str, int]:
+        """Numbers of the boxes of EPContext nodes, by name."""
+        return {
+            self.nodes[box.nodes[0]].name: number
+            for number, box in enumerate(self.boxes)
+            if box.is_context
+        }
+
     def edges(self) -> Iterator[Edge]:
         """Yield the edges between nodes of one graph: what a node in a subgraph reads
         of the graph around it, the node with the subgraph reads.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from epctx_report.facts import (
     list_facts,
     list_files,
 )
+from epctx_report.partition_errors import read_errors
 from epctx_report.reading import make_cut
 from epctx_report.refusals import group_refusals
 from epctx_report.results import AdviceFacts, ModelSummary, RefusalFacts, TakerFacts
@@ -25,10 +26,9 @@ from epctx_report.shares import measure_shares
 from epctx_report.timings import read_timings
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from epctx_core import EpctxError, Explanation, ModelInfo, Placement
     from epctx_report.cut import Cut
+    from epctx_report.measurements import Measurements
     from epctx_report.shares import Shares
 
 _SIMULATED = "sim-"
@@ -42,14 +42,12 @@ class Sources:
     Attributes:
         options: EPs and session options.
         explanation: the model's; None to ask the EPs.
-        traces: profiles.
-        bench: the JSON of `epctx bench`, or None.
+        measurements: files with measurements.
     """
 
     options: SessionOptions
     explanation: Explanation | None = None
-    traces: Sequence[str | PathLike[str]] = ()
-    bench: str | PathLike[str] | None = None
+    measurements: Measurements
 
 
 def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
     info = inspect_model(path)
     cut = make_cut(explanation)
     refusals = group_refusals(cut)
-    timings = read_timings(cut, path, sources.traces, sources.bench)
+    timings = read_timings(cut, path, sources.measurements)
     placement = explanation.placement
     shares = measure_shares(cut, placement, info)
     columns = make_columns(cut)
@@ -106,6 +104,7 @@ def describe_model(path: Path, sources: Sources) -> dict[str, Any]:
             )
         ],
         "timings": timings.describe(cut),
+        "errors": read_errors(cut, sources.measurements.errors),
         "crossing_bytes": sum(
             crossing.value.type.bytes or 0 for crossing in cut.crossings
         ),
@@ -133,7 +132,7 @@ def describe_failure(path: Path, error: EpctxError) -> dict[str, Any]:
         "total_nodes": 0,
         "inside_nodes": 0,
         "folded_nodes": 0,
-        "boxes": {"name": []},
+        "boxes": {"ep": []},
         "eps": [],
         "files": [],
         "refusals": [],
@@ -150,7 +149,7 @@ def summarise(model: Mapping[str, Any]) -> ModelSummary:
         inside_nodes=model["inside_nodes"],
         folded_nodes=model["folded_nodes"],
         share_of=model["share_of"],
-        boxes=len(model["boxes"]["name"]),
+        boxes=len(model["boxes"]["ep"]),
         eps=[TakerFacts(**taker) for taker in model["eps"]],
         refusals=[
             RefusalFacts(

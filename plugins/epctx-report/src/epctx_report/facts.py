@@ -72,21 +72,17 @@ def _describe_makers(info: ModelInfo) -> Iterator[tuple[str, str]]:
 
 def list_context_facts(info: ModelInfo, cut: Cut) -> list[dict[str, Any]]:
     """Return facts of each EPContext node, with the number of the node."""
-    numbers = {
-        cut.nodes[box.nodes[0]].name: box.nodes[0]
-        for box in cut.boxes
-        if box.is_context
-    }
+    boxes = cut.contexts
     return [
         {
-            "node": numbers[node.name],
+            "node": cut.boxes[boxes[node.name]].nodes[0],
             "facts": [
                 {"name": name, "value": value}
                 for name, value in _iter_context_facts(node)
             ],
         }
         for node in info.ep_contexts
-        if node.name in numbers
+        if node.name in boxes
     ]
 
 

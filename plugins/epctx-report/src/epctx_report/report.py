@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from epctx_report.description import (
     describe_model,
     summarise,
 )
+from epctx_report.measurements import Measurements
 from epctx_report.page import assemble
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ def make_report(
     *,
     sess_options: SessionOptions | None = None,
     explanation: Explanation | None = None,
-    traces: Sequence[str | PathLike[str]] = (),
-    bench: str | PathLike[str] | None = None,
+    measurements: Measurements | None = None,
 ) -> Report:
     """Return a report on a model.
 
@@ -98,14 +98,12 @@ def make_report(
         other: a second model, to show what differs.
         sess_options: EPs and options, as for a compile; None for no EP.
         explanation: the model's, if there is one already; else the EPs are asked.
-        traces: profiles of `epctx run --profile` and `epctx compile --profile`, of the
-            model, or of the first one in a folder.
-        bench: a file with the JSON of `epctx bench`.
+        measurements: files with times and errors of the model.
 
     Raises:
         NoSuchFile: there is no such model, or no model in the folder.
-        InvalidArgument: a trace or `bench` is another file, or `other` is given for a
-            folder.
+        InvalidArgument: one of `measurements` is another file, or `other` is given for
+            a folder.
         EpctxError: a model cannot be read, or a plugin is broken; see `explain_model`.
             In a folder, the page says so of that model.
 
@@ -122,10 +120,9 @@ def make_report(
             path=path,
             hint="Compare two models, or report on the folder alone.",
         )
-    first = Sources(
-        options=options, explanation=explanation, traces=traces, bench=bench
-    )
-    later = replace(first, explanation=None, traces=())
+    files = measurements if measurements is not None else Measurements()
+    first = Sources(options=options, explanation=explanation, measurements=files)
+    later = Sources(options=options, measurements=Measurements(bench=files.bench))
 
     paths = _find_models(path) if path.is_dir() else [path]
     if other is not None:

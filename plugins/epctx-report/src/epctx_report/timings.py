@@ -11,18 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epctx_core.errors import InvalidArgument, NoSuchFile
-from epctx_core.ext import parse_json, read_small_file
+from epctx_report.measurements import read_json, refuse
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from epctx_report.cut import Cut
+    from epctx_report.measurements import Measurements
 
 _MICROSECOND = 1e-6
-_MOST_BYTES = 512 << 20
-_MOST_ENTRIES = 1 << 25
-"""Limits of a profile: `epctx run --profile` writes a million events at most."""
 _PROFILE = "epctx run --profile"
 _BENCH = "epctx bench --json"
 _ROWS = (
@@ -53,12 +48,8 @@ class Timings:
     grouped: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def describe(self, cut: Cut) -> dict[str, Any] | None:
-        """Return their form in the page, beside the seconds of boxes; None if there are
-        none.
-        """
-        if not self.rows and not self.boxes and not self.notes:
-            return None
+    def describe(self, cut: Cut) -> dict[str, Any]:
+        """Return their form in the page, beside the seconds of boxes."""
         operators: dict[str, tuple[int, float]] = {}
         for node, seconds in self.nodes.items():
             if not cut.boxes[cut.box_of[node]].is_of_ep:
@@ -76,71 +67,40 @@ class Timings:
             "rows": self.rows,
             "operators": [
                 {"operator": operator, "count": count, "seconds": time}
-                for operator, (count, time) in sorted(
-                    operators.items(), key=lambda item: -item[1][1]
-                )
+                for operator, (count, time) in operators.items()
             ],
             "notes": notes,
         }
 
 
-def read_timings(
-    cut: Cut,
-    model: Path,
-    traces: Sequence[str | PathLike[str]],
-    bench: str | PathLike[str] | None,
-) -> Timings:
+def read_timings(cut: Cut, model: Path, measurements: Measurements) -> Timings:
     """Return the times that files have of a model.
 
     Args:
         cut: its cut.
         model: its path, by which a bench names it.
-        traces: profiles.
-        bench: the JSON of `epctx bench`, or None.
+        measurements: profiles, and the JSON of `epctx bench`.
 
     Raises:
         NoSuchFile, InvalidArgument: there is no such file, or it is none of those.
     """
     timings = Timings()
-    for trace in traces:
+    for trace in measurements.traces:
         path = Path(trace)
         try:
             _add_trace(timings, cut, _read_events(path), path.name)
         except OverflowError as error:
-            raise _refuse(path, _PROFILE) from error
-    if bench is not None:
-        _add_bench(timings, model, Path(bench))
+            raise refuse(path, _PROFILE) from error
+    if measurements.bench is not None:
+        _add_bench(timings, model, Path(measurements.bench))
     return timings
-
-
-def _read_json(path: Path, expected: str) -> Any:
-    try:
-        return parse_json(read_small_file(path, _MOST_BYTES), _MOST_ENTRIES)
-    except FileNotFoundError as error:
-        raise NoSuchFile(f"there is no file {str(path)!r}.", path=path) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{str(path)!r} cannot be read as JSON: {error}.",
-            path=path,
-            hint=f"Give a file that {expected} wrote.",
-        ) from error
-
-
-def _refuse(path: Path, expected: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{str(path)!r} is not of the form that {expected} writes.",
-        path=path,
-        hint=f"Give a file that {expected} wrote.",
-    )
 
 
 def _read_events(path: Path) -> list[dict[str, Any]]:
     """Return the events of a Chrome trace that last for a time."""
-    data = _read_json(path, _PROFILE)
-    if isinstance(data, dict):
-        data = data.get("traceEvents")
+    data = read_json(path, _PROFILE)
     if not isinstance(data, list):
-        raise _refuse(path, _PROFILE)
+        raise refuse(path, _PROFILE)
     events = [
         event
         for event in data
@@ -152,7 +112,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
         and isinstance(event.get("args"), dict)
     ]
     if not any(event.get("cat") == "stage" for event in events):
-        raise _refuse(path, _PROFILE)
+        raise refuse(path, _PROFILE)
     return events
 
 
@@ -239,36 +199,22 @@ def _add_step(timings: Timings, cut: Cut, nodes: Sequence[int], seconds: float) 
 
 
 def _add_bench(timings: Timings, model: Path, path: Path) -> None:
-    data = _read_json(path, _BENCH)
+    data = read_json(path, _BENCH)
     try:
-        columns = [each for each in data["columns"] if _is_of(each, model)]
-        same = [each for each in columns if _is_same(each, model)]
-        rows = [*_iter_bench(same or columns)]
+        columns = [
+            each for each in data["columns"] if Path(each["model"]).name == model.name
+        ]
+        rows = [*_iter_bench(columns)]
         noise = data["noise"]
         reason = str(noise["reason"]) if noise["busy"] else ""
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        raise _refuse(path, _BENCH) from error
+        raise refuse(path, _BENCH) from error
 
     timings.rows += rows
     if not rows:
         timings.notes.append(f"{path.name} has no times of {model.name}.")
-    elif not same:
-        timings.notes.append(
-            f"The times of {path.name} are of another file that is called {model.name}."
-        )
-    if rows and reason:
+    elif reason:
         timings.notes.append(reason)
-
-
-def _is_of(column: Mapping[str, Any], model: Path) -> bool:
-    return Path(column["model"]).name == model.name
-
-
-def _is_same(column: Mapping[str, Any], model: Path) -> bool:
-    try:
-        return Path(column["model"]).resolve() == model.resolve()
-    except OSError:
-        return False
 
 
 def _iter_bench(
@@ -286,7 +232,7 @@ def _iter_bench(
                 continue
             seconds = float(statistics.median(found["samples"]))
             if not 0 <= seconds < math.inf:
-                raise ValueError(f"{row} of {column['name']} took {seconds} s")
+                raise ValueError(row)
             yield {
                 "name": row.replace("_", " "),
                 "seconds": seconds,

@@ -1,4 +1,5 @@
 // Colours of EPs: by their order among those that are neither the CPU EP nor the session.
+// Colours of boxes: those of their EPs, or of their own errors where a comparison gives them.
 
 const COLOURS = 7;
 
@@ -9,6 +10,16 @@ function colourClasses(model) {
     if (kind === "cpu" || kind === "session") return kind;
     next += 1;
     return `ep${(next - 1) % COLOURS}`;
+  });
+}
+
+/** The class of each box of a model: that of its EP, "own0" … "own6" by the largest error of
+ * its own, or "uncompared". */
+function boxClasses(model, classes) {
+  return Array.from(model.boxEp, (ep, box) => {
+    const rows = model.errors.get(box);
+    if (rows) return `own${Math.max(...rows.map(({ step }) => step))}`;
+    return model.raw.errors && model.boxContext[box] ? "uncompared" : classes[ep] ?? "session";
   });
 }
 

@@ -40,7 +40,7 @@ class Drawing {
       this.items.push(this.makeBox(id, x, y, places.w[at], places.h[at], Boolean(open)));
       if (!open || !this.operators) return;
       const [innerLeft, innerTop] = scene.innerOrigin(id, at);
-      this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items, this.classes[this.model.boxEp[id]]);
+      this.addEdges(this.model.boxContents(id), open, innerLeft, innerTop, "node", this.items, this.classes[id]);
     });
     return [...this.edges, ...this.items, ...this.labels];
   }
@@ -54,7 +54,7 @@ class Drawing {
     const nodes = model.nodesOf.size(box);
     const element = draw("svg", {
       x, y, width: w, height: h, id: `box-${box}`, "data-box": box, role: "img",
-      class: `box ${this.classes[model.boxEp[box]] ?? "session"}${open ? " open" : ""}` +
+      class: `box ${this.classes[box]}${open ? " open" : ""}` +
         `${model.boxContext[box] ? " context" : ""}${this.isChosen("box", box) ? " chosen" : ""}`,
     });
     element.append(draw("rect", { x: 1.5, y: 1.5, width: Math.max(0, w - 3), height: Math.max(0, h - 3), rx: 5 }));

@@ -97,7 +97,7 @@ class Frame {
     svg.style.width = `${area.w * scale}px`;
     svg.style.height = `${area.h * scale}px`;
     svg.setAttribute("viewBox", `0 0 ${area.w} ${area.h}`);
-    const drawing = new Drawing(this.scene, area, scale, this.view.chosen, this.view.classes);
+    const drawing = new Drawing(this.scene, area, scale, this.view.chosen, this.view.boxClasses);
     svg.replaceChildren(...drawing.make());
     const { chosen } = this.view;
     const id = chosen ? `${chosen.kind}-${chosen.id}` : "";
@@ -148,7 +148,7 @@ class Frame {
     head.hidden = !place || (scale >= LABELS_FROM && place.x >= area.x - 1 && place.y >= area.y - 1);
     if (head.hidden || head.dataset.of === String(box)) return;
     head.dataset.of = String(box);
-    head.className = `open-head ${this.view.classes[this.view.model.boxEp[box]] ?? "session"}`;
+    head.className = `open-head ${this.view.boxClasses[box]}`;
     head.textContent = `▾ ${display(this.view.model.boxTitle(box), 40)}, ${countOf(this.view.model.nodesOf.size(box), "operator")}`;
   }
 

@@ -4,6 +4,7 @@ class View {
   constructor(model) {
     this.model = model;
     this.classes = colourClasses(model);
+    this.boxClasses = boxClasses(model, this.classes);
     this.chosen = null;
     this.scenes = new Map();
     this.frame = new Frame(this);
@@ -232,10 +233,12 @@ class Page {
       this.makeName(raw),
       make("p", { class: "summary" }, summarise(model), size),
       makeLegend(model, view.classes),
+      makeErrorLegend(view),
       section("The cut", "cut", model.boxCount ? view.element : null),
       section("Worth a look", "advice", adviceSection(view)),
       section("Refused", "refused", refusalSection(view)),
       section("Sizes", "sizes", sizeSection(view)),
+      section("Errors", "errors", errorSection(view)),
       section("Times", "times", timeSection(view)),
       section(checkTitle(view), "checks", checkSection(view)),
     ]);

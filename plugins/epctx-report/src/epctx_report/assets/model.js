@@ -75,6 +75,8 @@ class Model {
     });
     this.contextFacts = new Map((raw.contexts ?? []).map(({ node, facts }) => [node, facts ?? []]));
     this.contents = new Map();
+    this.errors = new Map();
+    for (const row of raw.errors?.rows ?? []) this.errors.set(row.box, [...(this.errors.get(row.box) ?? []), row]);
   }
 
   readNodes(nodes) {
@@ -93,7 +95,6 @@ class Model {
     this.boxEp = column(boxes.ep, count);
     this.boxPartition = column(boxes.partition, count, -1);
     this.boxContext = column(boxes.context, count);
-    this.boxNames = column(boxes.name, count, "");
     this.boxSeconds = boxes.seconds ? column(boxes.seconds) : null;
     this.boxLayer = boxes.layer ? column(boxes.layer) : null;
     this.boxX = boxes.x ? column(boxes.x) : null;

@@ -1,4 +1,4 @@
-// The overview: the whole height of a large graph, each row coloured by share of EP.
+// The overview: the whole height of a large graph, each row in the colours of its boxes.
 
 class Overview {
   constructor(view) {
@@ -21,7 +21,7 @@ class Overview {
   }
 
   paint() {
-    const { scene, classes, model } = this.view;
+    const { scene, boxClasses: classes } = this.view;
     this.element.hidden = !scene.large && scene.height < 8000;
     if (this.element.hidden) return;
     const rows = Math.max(100, this.view.frame.element.clientHeight);
@@ -29,7 +29,7 @@ class Overview {
     const shares = new Float64Array(rows * kinds.length);
     const { y, w, h } = scene.places;
     scene.contents.ids.forEach((box, at) => {
-      const kind = Math.max(0, kinds.indexOf(classes[model.boxEp[box]]));
+      const kind = Math.max(0, kinds.indexOf(classes[box]));
       const first = Math.floor((y[at] / scene.height) * rows);
       const last = Math.min(rows - 1, Math.floor(((y[at] + h[at]) / scene.height) * rows));
       for (let row = first; row <= last; row += 1) shares[row * kinds.length + kind] += w[at];

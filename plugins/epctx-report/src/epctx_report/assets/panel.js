@@ -47,7 +47,6 @@ class Panel {
       make("h3", {}, this.swatch(box), display(model.boxTitle(box), 60)),
       single === null ? this.expandButton(box) : null,
       this.facts([
-        ["Name", this.ownName(box, single)],
         ["EP", data(model.ep(box).name)],
         ["Kind", this.kindOf(box)],
         ["Operators", single === null && formatCount(nodes.length)],
@@ -55,6 +54,7 @@ class Panel {
         ["Weights", !model.boxContext[box] && formatBytes(model.boxWeights(box))],
         ["Time", seconds !== null && seconds !== undefined && formatSeconds(seconds)],
       ]),
+      this.describeErrors(box),
       single === null ? null : this.describeNode(single, true),
       single === null && ops.length ? make("h4", {}, "Operators") : null,
       single === null ? make("p", {}, ops.slice(0, 30).map(([op, count]) =>
@@ -67,10 +67,12 @@ class Panel {
     ];
   }
 
-  /** The name of a box, unless its only node says it. */
-  ownName(box, single) {
-    const name = this.model.boxNames[box];
-    return name && (single === null || name !== this.model.nodeNames[single]) ? code(name) : null;
+  describeErrors(box) {
+    const rows = this.model.errors.get(box) ?? [];
+    return rows.slice(0, MOST_LISTED).map((row) => [
+      make("h4", {}, "Error of ", code(row.output, 80)),
+      this.facts(["own", "inherited", "total"].map((kind) => [kind, describeError(row[kind])])),
+    ]);
   }
 
   kindOf(box) {
@@ -89,7 +91,7 @@ class Panel {
   }
 
   swatch(box) {
-    return make("span", { class: `swatch ${this.view.classes[this.model.boxEp[box]] ?? "session"}` });
+    return make("span", { class: `swatch ${this.view.boxClasses[box]}` });
   }
 
   describeNode(node, within = false) {

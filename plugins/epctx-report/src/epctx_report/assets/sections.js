@@ -136,6 +136,37 @@ function timeSection(view) {
   ];
 }
 
+/** The steps of own errors, as the boxes are coloured. */
+function makeErrorLegend({ model, boxClasses: used }) {
+  const { errors } = model.raw;
+  if (!errors) return null;
+  const { steps } = errors;
+  const label = (step) => step === 0 ? `${steps[0]} dB or more` : step === steps.length ? `less than ${steps.at(-1)} dB`
+    : `${steps[step]} to ${steps[step - 1]} dB`;
+  const shown = [...steps.map((_, step) => step), steps.length].map((step) => [`own${step}`, label(step)]);
+  if (used.includes("uncompared")) shown.push(["uncompared", "not compared"]);
+  return make("ul", { class: "legend", "aria-label": "Own errors" }, make("li", {}, "Partitions by the SNR of their own error:"),
+    shown.map(([name, text]) => make("li", {}, make("span", { class: `swatch ${name}` }), text)));
+}
+
+function errorSection(view) {
+  const { errors } = view.model.raw;
+  if (!errors) return null;
+  const { inputs, rows = [], uncompared = [], note } = errors;
+  const cosine = ({ cosine: value }) => value === null ? "?" : value.toFixed(6);
+  return [
+    note ? make("p", { class: "failure" }, data(note, 2000)) : null,
+    rows.length ? make("p", {}, `Relative errors of partitions, the worst of ${countOf(inputs, "input")}: own ones, of the partition alone, and inherited ones, from its inputs.`) : null,
+    rows.length > MOST_NODES ? make("p", { class: "hint" }, `The first ${MOST_NODES} of ${formatCount(rows.length)}.`) : null,
+    rows.length ? table("Errors", ["Partition", "Output", "#Own", "#SNR dB", "#Cosine", "#Inherited", "#Total"],
+      rows.slice(0, MOST_NODES).map(({ box, output, step, own, inherited, total }) => [
+        [make("span", { class: `swatch own${step}` }), view.boxLink(box)], code(output, 80), formatNumber(own.max_rel),
+        formatRatio(own), cosine(own), formatNumber(inherited.max_rel), formatNumber(total.max_rel)])) : null,
+    uncompared.length ? details(`${countOf(uncompared.length, "partition")} could not be compared`, () => make("ul", {},
+      uncompared.slice(0, MOST_NODES).map(({ box, reason }) => make("li", {}, view.boxLink(box), ": ", data(reason))))) : null,
+  ];
+}
+
 function checkTitle({ model }) {
   const { verdict, findings = [] } = model.raw;
   return verdict || findings.length ? "Model and checks" : "Model";

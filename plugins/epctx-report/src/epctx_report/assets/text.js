@@ -59,6 +59,23 @@ function formatSeconds(seconds) {
   return `${(seconds * 1e6).toFixed(seconds >= 1e-5 ? 0 : 1)} µs`;
 }
 
+/** A number of a comparison in few digits; null is an infinite one. */
+function formatNumber(number) {
+  return number === null || number === undefined ? "inf" : String(Number(number.toPrecision(6)));
+}
+
+/** A signal-to-noise ratio in dB: infinite for equal values, minus infinite for an infinite error. */
+function formatRatio({ snr_db: ratio, max_abs: most }) {
+  if (ratio === null || ratio === undefined) return most === null ? "-inf" : "inf";
+  return ratio.toFixed(1);
+}
+
+function describeError(error) {
+  const { max_abs: most, mean_abs: mean, max_rel: relative, cosine } = error;
+  return `${formatNumber(relative)} relative, ${formatNumber(most)} at most, ${formatNumber(mean)} in the mean; ` +
+    `SNR ${formatRatio(error)} dB, cosine ${formatNumber(cosine)}`;
+}
+
 function formatShare(part, whole) {
   if (!whole) return "0%";
   const share = (100 * part) / whole;
