@@ -160,6 +160,18 @@ def test_wrong_usage_exits_with_2(epctx, wrong):
     assert epctx("cache", *wrong).code == 2
 
 
+@pytest.mark.parametrize("removed", ["export", "import"])
+def test_a_command_for_archives_is_wrong_usage_that_names_the_shared_cache(
+    epctx, tmp_path, removed
+):
+    said = epctx("cache", removed, tmp_path / "entries.tar")
+
+    assert said.code == 2
+    assert f"there is no command 'cache {removed}' any more." in said.err
+    assert "set EPCTX_CACHE_SHARED. See `epctx docs shared-cache`." in said.err
+    assert list(tmp_path.glob("*.tar")) == []
+
+
 def test_a_cache_that_cannot_be_written_is_said_in_one_block(epctx, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "cache" / "v1" / "staging").mkdir(parents=True)

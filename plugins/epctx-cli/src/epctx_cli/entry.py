@@ -93,6 +93,12 @@ def _run_command(argv: list[str], console: Console) -> int:
 
 def _parse(argv: list[str], console: Console) -> argparse.Namespace | int:
     """Return the parsed arguments, or an exit code if there is nothing to run."""
+    if argv[:2] in (["cache", "export"], ["cache", "import"]):
+        raise InvalidArgument(
+            f"there is no command {' '.join(argv[:2])!r} any more.",
+            hint="Machines exchange entries through a shared cache, also one in a "
+            "folder: set EPCTX_CACHE_SHARED. See `epctx docs shared-cache`.",
+        )
     commands = _OWN.copy()
     name = next((word for word in argv if not word.startswith("-")), None)
     if name not in commands:
