@@ -234,3 +234,21 @@ def test_the_command_raises_no_alarm_in_20_tries(measured, tmp_path):
     judgements = [run_gate(measured, path) for _ in range(TRIES)]
 
     assert [each["failed"] for each in judgements] == [False] * TRIES
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7200)
+def test_the_gate_of_an_unchanged_model_raises_no_alarm_on_a_busy_machine_in_50_tries(
+    process,  # noqa: F811
+    chain,
+    tmp_path,
+):
+    command = ("gate", chain, "--ep", "QNN", "--baseline", tmp_path / "gate.json")
+    command += ("--time", tmp_path / "times.json", "--turns", 3)
+
+    with spinning(max(2, psutil.cpu_count() or 1)):
+        written = process(*command, "--update", timeout=700)
+        said = [process(*command, timeout=700) for _ in range(50)]
+
+    assert written.code == 0, written.err
+    assert [each.code for each in said] == [0] * 50, [each.out for each in said]
