@@ -231,6 +231,8 @@ def run_elsewhere(model: Path, inputs: Path, outputs: Path) -> list[np.ndarray]:
         "    np.savez(sys.argv[3], *session.run(None, dict(np.load(sys.argv[2]))))\n"
         "    print('Loaded by', ', '.join(session.get_providers()))\n"
     )
+    # What is printed there comes after what was printed here, also into a pipe.
+    sys.stdout.flush()
     subprocess.run([sys.executable, "-c", program, model, inputs, outputs], check=True)
     with np.load(outputs) as arrays:
         return [arrays[name] for name in arrays.files]
