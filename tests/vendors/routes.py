@@ -71,6 +71,21 @@ class Epctx:
             return session.run(None, dict(inputs))
 
 
+def make_qnn_session_options(
+    given: Mapping[str, str] | None = None, **entries: str
+) -> epctx.SessionOptions:
+    """Return options of epctx with Qualcomm's EP, by default on its simulator, and
+    entries `ep.<key>`.
+    """
+    options = epctx.SessionOptions()
+    options.add_provider(
+        "epctx-onnxruntime:QNN", dict(qnn_options() if given is None else given)
+    )
+    for key, value in entries.items():
+        options.add_session_config_entry(f"ep.{key}", value)
+    return options
+
+
 OTHERS = {
     "epctx-openvino": "epctx-openvino:OpenVINO",
     "epctx-sim-openvino": "epctx-sim-openvino:OpenVINO",

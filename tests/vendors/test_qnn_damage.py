@@ -15,6 +15,7 @@ import onnx
 import pytest
 from agreement import worst_relative_error
 from vendors.networks import network
+from vendors.routes import make_qnn_session_options as options
 from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
 
 import epctx_core as epctx
@@ -26,14 +27,6 @@ IN_THE_HEAD, AT_LOAD, IN_A_RUN = (0, 0.02), (0.4, 0.6), (0.48, 0.55)
 in the first run.
 """
 HALF = 1e-3
-
-
-def options(**entries):
-    made = epctx.SessionOptions()
-    made.add_provider("epctx-onnxruntime:QNN", qnn_options())
-    for key, value in entries.items():
-        made.add_session_config_entry(f"ep.{key}", value)
-    return made
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 from vendors.networks import network
+from vendors.routes import make_qnn_session_options as options_for
 from vendors.vendors_onnxruntime import QNN, PluginEP, devices, qnn_options
 
 import epctx_core as epctx
@@ -29,16 +30,6 @@ def qnn():
     return PluginEP(
         ep=QNN, devices=devices(QNN, onnxruntime_qnn)[:1], options=qnn_options()
     )
-
-
-def options_for(given=None, **entries):
-    options = epctx.SessionOptions()
-    options.add_provider(
-        "epctx-onnxruntime:QNN", qnn_options() if given is None else given
-    )
-    for key, value in entries.items():
-        options.add_session_config_entry(f"ep.{key}", value)
-    return options
 
 
 @pytest.mark.parametrize("name", ["qnn_ctx0", "qnn_ctx1"])

@@ -18,6 +18,7 @@ import pytest
 from epctx_native_formats import describe_binary
 from onnx import TensorProto, helper, numpy_helper
 from vendors.networks import network
+from vendors.routes import make_qnn_session_options as options_for
 from vendors.vendors_onnxruntime import qnn_options
 
 import epctx_core as epctx
@@ -83,14 +84,6 @@ def make_language_model(length, seed=0):
     )
     opsets = [helper.make_opsetid("", 17)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
-
-
-def options_for(**entries):
-    options = epctx.SessionOptions()
-    options.add_provider("epctx-onnxruntime:QNN", qnn_options())
-    for key, value in entries.items():
-        options.add_session_config_entry(f"ep.{key}", value)
-    return options
 
 
 def ask_onnxruntime(command, *arguments):
@@ -346,9 +339,8 @@ def test_a_load_passes_the_option_on_and_computes_the_same(tmp_path, monkeypatch
 
 
 def test_a_group_for_several_socs_is_refused_in_the_vendors_words(stages, tmp_path):
-    options = epctx.SessionOptions()
     targets = {"soc_model": "60,69", "htp_arch": "73,79"}
-    options.add_provider("epctx-onnxruntime:QNN", {**qnn_options(), **targets})
+    options = options_for({**qnn_options(), **targets})
 
     with (
         pytest.raises(epctx.EpctxError, match="currently unsupported with shared EP"),

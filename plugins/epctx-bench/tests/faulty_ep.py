@@ -225,27 +225,25 @@ class Network:
 
     def _multiply(self, value, name, block):
         weight = self._draw.standard_normal((SIZE, SIZE)) / np.sqrt(SIZE)
-        if not self.quantized:
-            array = weight.astype(np.float32)
-            right = self._store(array, f"{name}_w")
-        else:
-            scale = np.float32(np.abs(weight).max() / 127)
-            array = np.round(weight / scale).astype(np.int8)
-            right = self._dequantise(array, scale, f"{name}_w")
-        self._samples[right] = weight
+        array, right = self._weigh(weight, f"{name}_w")
         self._places.append((array.tobytes(), block, f"{name}_product"))
         return self._compute("MatMul", value, right, to=f"{name}_product")
 
     def _bias(self, name):
-        array = self._draw.standard_normal(SIZE).astype(np.float32) / 2
+        bias = self._draw.standard_normal(SIZE).astype(np.float32) / 2
+        return self._weigh(bias, f"{name}_bias")[1]
+
+    def _weigh(self, values, name):
+        """Store a weight; return it as it is stored, and the name of its value."""
         if not self.quantized:
-            right = self._store(array, f"{name}_bias")
+            array = values.astype(np.float32)
+            value = self._store(array, name)
         else:
-            scale = np.float32(np.abs(array).max() / 127)
-            stored = np.round(array / scale).astype(np.int8)
-            right = self._dequantise(stored, scale, f"{name}_bias")
-        self._samples[right] = array
-        return right
+            scale = np.float32(np.abs(values).max() / 127)
+            array = np.round(values / scale).astype(np.int8)
+            value = self._dequantise(array, scale, name)
+        self._samples[value] = values
+        return array, value
 
     def _compute(self, operator, *values, to):
         """Add a node, and quantise its result."""

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from epctx_cli.written_files import write_file
 from epctx_core.errors import (
     Fail,
     InvalidArgument,
@@ -19,7 +20,7 @@ from epctx_core.errors import (
     quote,
     suggestion,
 )
-from epctx_core.ext import Publication, parse_json, read_small_file
+from epctx_core.ext import parse_json, read_small_file
 
 Value: TypeAlias = float | str
 Facts: TypeAlias = Mapping[str, Value]
@@ -123,18 +124,7 @@ def write_baseline(path: Path, baseline: Baseline) -> None:
         Fail: the file cannot be written.
     """
     content = {"schema": 1, **asdict(baseline)}
-    write_report(path, f"{json.dumps(content, indent=2, sort_keys=True)}\n")
-
-
-def write_report(path: Path, text: str) -> None:
-    """Write a file in one step.
-
-    Raises:
-        Fail: it cannot be written.
-    """
-    with Publication(path.parent) as publication:
-        publication.create(path.name).write(text.encode())
-        publication.commit([path.name])
+    write_file(path, f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode())
 
 
 def load_baseline(path: Path) -> Baseline:

@@ -27,6 +27,8 @@ from epctx_cli.exit_codes import ExitCode
 from epctx_core.errors import InvalidArgument, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from epctx_cli.console import Console
     from epctx_cli.gate_results import Check, Value
     from epctx_core import ModelInfo
@@ -101,8 +103,8 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
         compare_facts,
         load_baseline,
         write_baseline,
-        write_report,
     )
+    from epctx_cli.written_files import write_file
 
     _check_arguments(arguments)
     path = Path(arguments.baseline)
@@ -124,28 +126,18 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     if arguments.update:
         write_baseline(path, replace(baseline, facts=facts, made_from=made_from))
 
-    counts = Counter(check.status for check in checks)
-    found = ", ".join(f"{count} {status}" for status, count in counts.items())
-    passed = arguments.update or "regressed" not in counts
-    # It exits like a success, and must not read like one.
-    word = "UNDECIDED" if "undecided" in counts else "passed"
-    before = baseline.made_from
-    plugins = [node.plugin for node in info.ep_contexts if node.plugin]
     simulated = console.note_simulated(
-        f"{plugin['ep']}" for plugin in plugins if plugin["simulated"]
+        str(node.plugin["ep"])
+        for node in info.ep_contexts
+        if node.plugin and node.plugin["simulated"]
     )
+    passed, summary = _summarise(checks)
     result = GateResult(
         model=arguments.model,
         baseline=arguments.baseline,
-        passed=passed,
-        summary=f"{path} is written"
-        if arguments.update
-        else f"{word if passed else 'FAILED'}: {found}",
-        changes=[
-            one_line(f"{name} is {value}, {before[name]} in the baseline")
-            for name, value in made_from.items()
-            if before.get(name, value) != value
-        ],
+        passed=arguments.update or passed,
+        summary=f"{path} is written" if arguments.update else summary,
+        changes=_list_changes(baseline.made_from, made_from),
         checks=checks,
         facts=facts,
         made_from=made_from,
@@ -154,9 +146,30 @@ def run(arguments: argparse.Namespace, console: Console) -> ExitCode:
     for line in list_lines(result, verbose=console.verbose):
         console.say(line, wrap=not line.startswith(" "))
     for name in arguments.output:
-        write_report(Path(name), MAKERS[Path(name).suffix](result))
+        write_file(Path(name), MAKERS[Path(name).suffix](result).encode())
     console.result(result)
-    return ExitCode.DONE if passed else ExitCode.FAILED
+    return ExitCode.DONE if result.passed else ExitCode.FAILED
+
+
+def _summarise(checks: Sequence[Check]) -> tuple[bool, str]:
+    """Return whether no check is a regression, and how many have each status."""
+    from epctx_cli.gate_results import REGRESSED, UNDECIDED
+
+    counts = Counter(check.status for check in checks)
+    found = ", ".join(f"{count} {status}" for status, count in counts.items())
+    if REGRESSED in counts:
+        return False, f"FAILED: {found}"
+    # It exits like a success, and must not read like one.
+    return True, f"{'UNDECIDED' if UNDECIDED in counts else 'passed'}: {found}"
+
+
+def _list_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return how the model and versions differ from those of the baseline."""
+    return [
+        one_line(f"{name} is {value}, {before[name]} in the baseline")
+        for name, value in now.items()
+        if before.get(name, value) != value
+    ]
 
 
 def _check_arguments(arguments: argparse.Namespace) -> None:

@@ -554,7 +554,12 @@ def run_explain(arguments: argparse.Namespace, console: Console) -> int:
     _print_explain(arguments.model, explanation, console)
     written = []
     if annotated is not None:
-        written.append(_write_annotated(explanation, annotated))
+        from epctx_cli.annotation import annotate
+        from epctx_cli.written_files import write_file
+
+        copy = annotate(explanation)
+        write_file(annotated, copy.SerializeToString(deterministic=True))
+        written.append(annotated)
     if page is not None and reporting is not None:
         report = reporting.make_report(
             model, sess_options=session, explanation=explanation
@@ -607,18 +612,6 @@ def _check_output(option: str, name: str | None, ending: str) -> Path | None:
             hint="Choose another name, or remove it first.",
         )
     Publication.check_folder(path.parent)
-    return path
-
-
-def _write_annotated(explanation: Explanation, path: Path) -> Path:
-    """Write the annotated copy; return its path."""
-    from epctx_cli.annotation import annotate
-    from epctx_core.ext import Publication
-
-    content = annotate(explanation).SerializeToString(deterministic=True)
-    with Publication(path.parent) as publication:
-        publication.create(path.name).write(content)
-        publication.commit([path.name])
     return path
 
 

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from epctx_onnxruntime.providers.sessions import VendorSession
     from epctx_onnxruntime.real import onnxruntime
 
-SHARE = "ep.share_ep_contexts"
 MODELS = "epctx_onnx_models"
 """Attribute of nodes whose payload contains optimised models in ONNX format: their EP
 writes no EPContext nodes.
@@ -566,6 +565,7 @@ class OnnxRuntimeProvider(ExecutionProvider):
     ) -> VendorSession:
         """Create a session over one EPContext node; see `sessions.open_context`."""
         from epctx_onnxruntime.providers.sessions import open_context
+        from epctx_onnxruntime.providers.sharing import SHARE
 
         options = self.session_options()
         if not self._compiled and self.context.session_config.get(SHARE) == "1":

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CONTEXT_PATH = "ep.context_file_path"
 _MODEL_FOLDER = "session.model_external_initializers_file_folder_path"
-_SHARE = "ep.share_ep_contexts"
+SHARE = "ep.share_ep_contexts"
 _STOP = "ep.stop_share_ep_contexts"
 _ALONE = "Compile the models without a share group."
 
@@ -190,7 +190,7 @@ def _compile_member(
     """
     options = make_options()
     register_libraries(options, libraries)
-    options.add_session_config_entry(_SHARE, "1")
+    options.add_session_config_entry(SHARE, "1")
     options.add_session_config_entry(_STOP, str(int(is_last)))
     try:
         compiled = model.compile(options, Path(folder))
