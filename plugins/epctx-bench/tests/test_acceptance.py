@@ -184,14 +184,13 @@ def test_a_slowdown_regresses_in_the_gate_of_a_build_too(
         )
 
     written = run("--update", slowdown=0)
-    slowed = run("--json", slowdown=5)
+    # More than waiting for processors explains on any machine that runs tests.
+    slowed = run("--json", slowdown=200)
 
     assert written.code == 0, written.err
     checks = {check["name"]: check for check in slowed.json["checks"]}
     [run_time] = [c for name, c in checks.items() if name.startswith("times run of ")]
-    # A machine that is too busy gets no verdict.
-    assert run_time["status"] in {"regressed", "undecided"}
-    assert slowed.code == (run_time["status"] == "regressed")
+    assert (slowed.code, run_time["status"]) == (1, "regressed"), run_time["message"]
     assert "--against" in run_time["command"]
 
     other = run("-c", "ep.partition_min_nodes=1", "--json", slowdown=0)

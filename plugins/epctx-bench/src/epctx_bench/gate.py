@@ -27,10 +27,13 @@ logarithms, 40,000 reports a line (`tests/simulated_reports.py` prints it)::
 A small and real difference between two builds (the layout of code, the order of
 memory) is significant with enough turns; the threshold is there for those.
 
-*Noise.* A row is `too noisy` if a report says that its machine was busy, or if the
-interval reaches beyond twice the threshold: so a true slowdown of twice the threshold
-is called `not slower` with a probability of at most `alpha`, however few turns there
-are. A noisy row does not fail; `Judgement.undecided` says that there are some.
+*Noise.* A row is `too noisy` if the interval reaches beyond twice the threshold: so a
+true slowdown of twice the threshold is called `not slower` with a probability of at
+most `alpha`, however few turns there are. It is so, too, if a report says that its
+machine was busy, unless it is slower by more than waiting for processors explains: a
+row that waits for a share of its time takes 1 / (1 - share) times as long while its
+peer need not wait, and the whole interval has to be above that, for both reports. A
+noisy row does not fail; `Judgement.undecided` says that there are some.
 """
 
 from __future__ import annotations
@@ -259,14 +262,17 @@ def judge(saved: Report, now: Report, *, fail_above: float = FAIL_ABOVE) -> Judg
     sides = (_Side(saved, "saved report"), _Side(now, "new report"))
     notes: list[str] = []
     compared = list(_compare(sides, notes))
-    noise = _describe_noise(sides)
+    noise, waiting = _describe_noise(sides)
 
     slower = correct_pvalues([row.pvalue for row in compared])
     faster = correct_pvalues([1 - row.pvalue for row in compared])
     rows = []
     for row, pvalue, opposite in zip(compared, slower, faster, strict=True):
-        corrected = replace(row, pvalue=pvalue, reason=noise)
-        rows.append(corrected if noise else _decide(corrected, opposite, fail_above))
+        decided = _decide(replace(row, pvalue=pvalue), opposite, fail_above)
+        is_beyond = decided.low > waiting * (1 + fail_above)
+        if noise and not (decided.verdict is Verdict.SLOWER and is_beyond):
+            decided = replace(decided, verdict=Verdict.TOO_NOISY, reason=noise)
+        rows.append(decided)
     return Judgement(
         rows=tuple(rows), notes=tuple(notes), fail_above=fail_above, alpha=ALPHA
     )
@@ -276,28 +282,23 @@ def parse_threshold(text: str) -> float:
     """Return the relative slowdown that a text such as `5%` or `0.05` gives.
 
     Raises:
-        InvalidArgument: it is not a number above 0, or 1 and more without a percent
-            sign.
+        InvalidArgument: it is not between 0 and 100 %; `5` is meant as 5 % more often
+            than as 500 %.
     """
     digits = text.strip()
-    is_percent = digits.endswith("%")
     try:
         number = float(digits.removesuffix("%"))
     except ValueError:
         number = math.nan
+    if digits.endswith("%"):
+        number /= 100
 
-    if not 0 < number < math.inf:
+    if not 0 < number < 1:
         raise InvalidArgument(
-            f"the threshold {text!r} is not a slowdown above 0.",
+            f"the threshold {text!r} is not a slowdown between 0 and 100%.",
             hint="Give it such as 5% or 0.05.",
         )
-    if not is_percent and number >= 1:
-        # `5` is meant as 5 % more often than as 500 %.
-        raise InvalidArgument(
-            f"the threshold {text!r} means {number:.0%} without a percent sign.",
-            hint=f"Give {digits}%, or a part such as 0.05.",
-        )
-    return number / 100 if is_percent else number
+    return number
 
 
 def correct_pvalues(pvalues: Sequence[float]) -> list[float]:
@@ -456,12 +457,20 @@ def _decide(row: JudgedRow, opposite: float, fail_above: float) -> JudgedRow:
     return replace(row, reason=reason)
 
 
-def _describe_noise(sides: Sequence[_Side]) -> str:
-    """Return what the watchers of busy machines said; else an empty text."""
+def _describe_noise(sides: Sequence[_Side]) -> tuple[str, float]:
+    """Return what the watchers of busy machines said, and how many times longer the
+    waiting made a row at most.
+    """
     said = []
+    waiting = 1.0
     for side in sides:
         noise = side.report.get("noise") or {}
         if noise.get("busy"):
             reason = one_line(str(noise.get("reason")))
             said.append(f"While the {side.name} was measured: {reason}")
-    return " ".join(said)
+            share = noise.get("share")
+            if isinstance(share, float) and 0 <= share < 1:
+                waiting /= 1 - share
+            else:
+                waiting = math.inf
+    return " ".join(said), waiting
