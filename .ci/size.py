@@ -36,6 +36,7 @@ LIMITS = {
     ("epctx_bench",): 9_500,
     ("epctx_report",): 8_500,
     ("epctx_batch",): 5_300,
+    ("epctx_genai",): 7_000,
     (
         "epctx_sim_sdk",
         "epctx_sim_qnn",

@@ -21,6 +21,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-cli": ("epctx-isolation", "epctx-conformance"),
     "epctx-conformance": (),
     "epctx-files": (),
+    "epctx-genai": ("epctx-cache", "epctx-files", "epctx-isolation"),
     "epctx-isolation": (),
     "epctx-kernels": (),
     "epctx-onnxruntime": _UNDER_ONNXRUNTIME,

@@ -433,18 +433,20 @@ def posix_calls(tree: ast.Module) -> set[str]:
     return found
 
 
-def test_calls_that_only_posix_has_are_kept_in_two_files_of_the_core_and_three_of_packages():
+def test_calls_that_only_posix_has_are_kept_in_two_files_of_the_core_and_four_of_packages():
     users = {
         shown(path): sorted(calls)
         for path in sources()
         if (calls := posix_calls(parsed(path)))
     }
 
-    assert len(users) <= 5, users
+    assert len(users) <= 6, users
     assert {user for user in users if not user.startswith("epctx_core/")} == {
         "plugins/epctx-bench/src/epctx_bench/page_cache.py",
         "plugins/epctx-cache/src/epctx_cache/lock.py",
         "plugins/epctx-conformance/src/epctx_conformance/fork_server.py",
+        # Linux's own: it exchanges two folders.
+        "plugins/epctx-genai/src/epctx_genai/replacement.py",
     }
 
 

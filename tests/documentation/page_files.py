@@ -13,6 +13,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from models.pipelines import write_pipeline
+
 _NETWORKS = Path(__file__).parent.parent / "models"
 _SMALL = """
 <ir_version: 9, opset_import: ["" : 17]>
@@ -59,6 +63,7 @@ def write_page_files(folder: Path) -> None:
     tokenizer = onnx.parser.parse_model(_TOKENIZER)
     onnx.save(tokenizer, folder / "tokenizer_and_network.onnx")
     shutil.copyfile(_NETWORKS / "bert/model.onnx", folder / "bert.onnx")
+    write_pipeline(folder / "tiny")
     _write_other(folder)
 
 

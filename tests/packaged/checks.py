@@ -21,6 +21,7 @@ from packaged.distributions import (
     CORE,
     ENGINE,
     FILES,
+    GENAI,
     ISOLATION,
     KERNELS,
     KIT,
@@ -75,6 +76,7 @@ USES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     CACHE: ("epctx.load_or_compile", "pip install epctx-cache"),
     FILES: ("epctx.seal_model", "pip install epctx-files"),
+    GENAI: (_use_of_command("epctx_genai.configuration"), "pip install epctx-genai"),
     REPORT: (_use_of_command("epctx_report.report"), "pip install epctx-report"),
     BATCH: (_use_of_command("epctx_batch.batch"), "pip install epctx-batch"),
     BENCH: (

@@ -369,7 +369,6 @@ def test_a_session_is_made_if_the_ep_takes_a_node_or_need_not(options, case, way
 @pytest.mark.parametrize(
     "key",
     [
-        "ep.share_ep_contexts",
         "ep.stop_share_ep_contexts",
         "ep.enable_weightless_ep_context_nodes",
     ],
@@ -379,6 +378,11 @@ def test_options_of_what_no_ep_can_do_in_onnxruntime_are_refused(options, key, w
 
     assert kind == "InvalidArgument"
     assert f"{key} has no meaning for {FAULTY} inside onnxruntime." in message
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sharing_contexts_has_no_effect_as_genai_asks_for_it_always(options, way):
+    assert options[f"ep.share_ep_contexts {way}"][0] is None
 
 
 def test_weightless_mode_is_refused_by_onnxruntime_itself(options):

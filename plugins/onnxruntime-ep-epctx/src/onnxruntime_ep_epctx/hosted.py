@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 STRICT = "epctx_strict"
 """Option of every EP: "1" to refuse a session in which the EP takes no node."""
 _REFUSED = (
-    "ep.share_ep_contexts",
+    # Only what ends a group would share: a session that loads has its own in any case.
     "ep.stop_share_ep_contexts",
     "ep.enable_weightless_mode",
     "ep.enable_weightless_ep_context_nodes",

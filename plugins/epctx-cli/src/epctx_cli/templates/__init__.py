@@ -22,8 +22,8 @@ _OWN_WORDS = frozenset({"core", "cpu", "sim"})
 """First words of names that are epctx's own."""
 _OWN_NAMES = frozenset(
     {
-        "batch", "bench", "blobs", "cache", "cli", "conformance", "files", "isolation",
-        "kernels", "onnxruntime", "native-formats", "report",
+        "batch", "bench", "blobs", "cache", "cli", "conformance", "files", "genai",
+        "isolation", "kernels", "onnxruntime", "native-formats", "report",
     }
 )  # fmt: skip
 """Names of further packages of epctx; that of `openvino` is reserved for its vendor."""

@@ -1,0 +1,235 @@
+"""`load_folder` and `load_or_compile`: a folder as a model of GenAI, its stages
+compiled first if necessary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import epctx_files
+
+from epctx_core import (
+    SessionOptions,
+    __version__,
+    default_registry,
+    get_model_compatibility,
+    inspect_model,
+)
+from epctx_core.errors import (
+    EpctxError,
+    Fail,
+    InvalidArgument,
+    ModelRequiresCompilation,
+    convert_errors,
+)
+from epctx_core.plugin import Compatibility
+from epctx_genai.building import BuildSettings, Progress, build_folder, list_names
+from epctx_genai.configuration import (
+    GenaiFolder,
+    PathInput,
+    read_folder,
+    refuse_dlc,
+)
+from epctx_genai.libraries import import_genai, name_in_epctx, register
+
+if TYPE_CHECKING:
+    import onnxruntime_genai
+
+    from epctx_core import ModelInfo
+
+_log = logging.getLogger("epctx.genai")
+_DIGITS = 16
+
+
+@convert_errors("loading the folder")
+def load_folder(folder: PathInput) -> onnxruntime_genai.Model:
+    """Return a folder as a model of GenAI, with the libraries of its EPs registered.
+
+    Args:
+        folder: the folder, as it is.
+
+    Raises:
+        NoSuchFile, InvalidGraph: there is no such folder, or its configuration or a
+            model is wrong.
+        ModelRequiresCompilation: the EP of a stage does not run what was compiled.
+        InvalidArgument: an EP is not installed.
+        PackageMissing: onnxruntime-genai is not installed.
+        Fail: GenAI does not load it.
+    """
+    genai = import_genai()
+    found = read_folder(folder)
+    register(_check_contexts(found))
+    try:
+        return genai.Model(str(found.path))
+    except Exception as error:
+        raise Fail(
+            f"onnxruntime-genai does not load {str(found.path)!r}: {error!s:.600}",
+            path=found.path,
+        ) from error
+
+
+def _check_contexts(folder: GenaiFolder) -> list[str]:
+    """Return the EPs of all stages, after their verdicts on what was compiled.
+
+    Raises:
+        ModelRequiresCompilation: one does not run it.
+    """
+    eps: dict[str, None] = {}
+    for stage in folder.stages:
+        path = folder.path / stage.file
+        info = inspect_model(path)
+        refuse_dlc(stage, info)
+        listed = folder.list_eps(stage)
+        for name in listed:
+            ep = name_in_epctx(name)
+            if not default_registry.find(ep):
+                # GenAI itself may have it.
+                continue
+            maker = _name_maker(info, ep)
+            eps[maker] = None
+            if not info.ep_contexts:
+                continue
+            verdict = get_model_compatibility(path, maker, _copy_options(listed[name]))
+            if verdict == Compatibility.EP_UNSUPPORTED:
+                raise ModelRequiresCompilation(
+                    f"the stage {stage.name!r} was compiled for another version or "
+                    f"device than {ep} has here.",
+                    path=path,
+                    hint="Build the folder again from its source.",
+                )
+    return list(eps)
+
+
+def _name_maker(info: ModelInfo, ep: str) -> str:
+    """Return an EP after the distribution that compiled a model, if that is here."""
+    distribution = info.compiled_by.get(ep, {}).get("distribution")
+    installed = {record.distribution for record in default_registry.find(ep)}
+    return f"{distribution}:{ep}" if distribution in installed else ep
+
+
+def _copy_options(options: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in options.items()}
+
+
+@convert_errors("loading or compiling the folder")
+def load_or_compile(
+    folder: PathInput,
+    sess_options: SessionOptions,
+    *,
+    cache_dir: PathInput | None = None,
+    progress: Progress | None = None,
+) -> onnxruntime_genai.Model:
+    """Return a folder as a model of GenAI; its stages are compiled once, and not again
+    while the folder, the EPs and their options stay the same.
+
+    A folder with context models is loaded as it is. The logger `epctx.genai` names each
+    stage that no EP takes, which runs from its source.
+
+    Args:
+        folder: the folder with the source.
+        sess_options: EPs and session options, as for `build_folder`.
+        cache_dir: folder of what was built; None for EPCTX_GENAI_CACHE or
+            `~/.cache/epctx-genai`. It keeps the last build of each source.
+        progress: as for `build_folder`.
+
+    Raises:
+        EpctxError: see `build_folder` and `load_folder`.
+
+    Examples:
+        >>> options = SessionOptions()
+        >>> options.add_provider("QNN")
+        >>> model = load_or_compile("phi", options)
+    """
+    source = read_folder(folder)
+    is_built = any(
+        inspect_model(source.path / stage.file).ep_contexts for stage in source.stages
+    )
+    if is_built or not sess_options.has_providers():
+        return load_folder(source.path)
+
+    cache = _open_cache(cache_dir)
+    family, key = _make_key(source, sess_options)
+    target = cache / f"{family}-{key}"
+    if not _is_usable(target):
+        build_folder(
+            source.path,
+            target,
+            sess_options,
+            settings=BuildSettings(local=True),
+            progress=progress,
+        )
+        for other in cache.glob(f"{family}-*"):
+            if other != target:
+                shutil.rmtree(other, ignore_errors=True)
+    left = [stage.name for stage in read_folder(target).stages if "/" not in stage.file]
+    if left:
+        _log.info("the EPs take nothing of %s", ", ".join(left))
+    return load_folder(target)
+
+
+def _open_cache(folder: PathInput | None) -> Path:
+    """Return the folder of builds, which is made if necessary.
+
+    Raises:
+        InvalidArgument: others can write into it.
+    """
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    named = folder or os.environ.get("EPCTX_GENAI_CACHE")
+    cache = Path(named or Path(user, "epctx-genai"))
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = cache.stat()
+    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+        raise InvalidArgument(
+            f"the cache {str(cache)!r} belongs to another user, or others can write "
+            "into it.",
+            path=cache,
+            hint="Give a folder of yours (EPCTX_GENAI_CACHE).",
+        )
+    return cache
+
+
+def _make_key(source: GenaiFolder, options: SessionOptions) -> tuple[str, str]:
+    """Return digits for the source's path, and for all that a build depends on.
+
+    The time of the last change of a file's state cannot be set by a program, so files
+    are not read.
+    """
+    files = []
+    for name in list_names(source.path):
+        state = (source.path / name).stat()
+        times = (state.st_mtime_ns, state.st_ctime_ns)
+        files.append((name, state.st_dev, state.st_ino, state.st_size, *times))
+    eps = []
+    for name, given in options.providers:
+        record = default_registry.resolve(name)
+        eps.append((record.name, record.distribution, record.version, given))
+    settings = (
+        dict(options.config_entries),
+        dict(options.model_overrides.dimensions),
+        __version__,
+    )
+    texts = (str(source.path.resolve()), json.dumps([sorted(files), eps, settings]))
+    path, key = (hashlib.sha256(each.encode()).hexdigest()[:_DIGITS] for each in texts)
+    return path, key
+
+
+def _is_usable(folder: Path) -> bool:
+    """Return whether a build is whole, and its EPs still run it."""
+    if not folder.exists():
+        return False
+    try:
+        findings = epctx_files.verify_folder(folder).findings
+        _check_contexts(read_folder(folder))
+    except EpctxError as error:
+        _log.warning("%s is built again: %s", folder, error.message)
+        return False
+    for finding in findings:
+        _log.warning("%s is built again: %s: %s", folder, finding.name, finding.problem)
+    return not findings
