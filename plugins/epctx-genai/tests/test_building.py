@@ -20,6 +20,14 @@ from models.pipelines import write_pipeline
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NoSuchFile
+from epctx_core.plugin import (
+    CompiledPartition,
+    EPContextNode,
+    ExecutionProvider,
+    ProviderOption,
+    hookimpl,
+    supported_partitions,
+)
 
 CONFIG = "genai_config.json"
 LAYERS = BuildSettings(stages=("prefill", "decode"))
@@ -233,8 +241,9 @@ def test_a_file_name_that_leaves_the_folder_is_refused(source, options, tmp_path
 @pytest.mark.parametrize(
     ("output", "settings", "message"),
     [
-        ("source", None, "is the source, or in it"),
-        ("source/out", None, "is the source, or in it"),
+        ("source", None, "is the source, in it or around it"),
+        ("source/out", None, "is the source, in it or around it"),
+        ("", None, "is the source, in it or around it"),
         ("out", BuildSettings(stages=("prefil",)), "there is no stage 'prefil'"),
     ],
 )
@@ -278,6 +287,96 @@ def test_a_file_in_place_of_the_output_is_refused(source, options, tmp_path):
     with pytest.raises(Fail, match=r"'.*out' cannot be written: "):
         build_folder(source, tmp_path / "out", options, settings=LAYERS)
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_folder_of_other_files_is_never_replaced(source, options, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/thesis.txt").write_text("mine")
+
+    with pytest.raises(InvalidArgument, match="has files, and is none that was built"):
+        build_folder(source, tmp_path / "out", options, settings=LAYERS)
+    assert (tmp_path / "out/thesis.txt").read_text() == "mine"
+
+
+def test_an_empty_folder_is_filled(source, options, tmp_path):
+    (tmp_path / "out").mkdir()
+
+    build_folder(source, tmp_path / "out", options, settings=LAYERS)
+
+    assert verify_folder(tmp_path / "out").ok
+
+
+class SecretProvider(ExecutionProvider):
+    """An EP with a secret option, which takes products of matrices."""
+
+    name = "SecretExecutionProvider"
+    vendor = "tests"
+    binary_suffix = "secret"
+    options = (
+        ProviderOption("key", str, default="", secret=True, doc="A key."),
+        ProviderOption("level", int, default=1, doc="A level."),
+    )
+
+    @hookimpl
+    def get_capability(self, graph):
+        return supported_partitions(graph, lambda node: node.op_type == "MatMul")
+
+    @hookimpl
+    def compile(self, partitions):
+        self.partitions = partitions
+        return [CompiledPartition(None) for _ in partitions]
+
+    @hookimpl
+    def get_ep_context_nodes(self, writer):
+        payload = writer.payload()
+        payload.write(b"binary")
+        return [EPContextNode(partition, payload) for partition in self.partitions]
+
+    @hookimpl
+    def load_context(self, nodes, reader):
+        return [CompiledPartition(None) for _ in nodes]
+
+
+def test_a_secret_option_is_not_written(source, tmp_path):
+    options = epctx.SessionOptions()
+    options.add_provider("Secret", {"key": "hunter2", "level": "2"})
+    options.add_session_config_entry("ep.isolate", "")
+
+    with epctx.temporary_execution_provider(SecretProvider):
+        build_folder(source, tmp_path / "out", options, settings=LAYERS)
+
+    decode = read_stages(tmp_path / "out")["decode"]
+    assert decode["session_options"]["provider_options"] == [
+        {"SecretExecutionProvider": {"level": "2"}}
+    ]
+    assert not any(b"hunter2" in data for data in list_files(tmp_path / "out").values())
+
+
+def test_two_stages_of_one_name_are_refused(source, options, tmp_path):
+    copied = shutil.copytree(source, tmp_path / "source")
+    change_config(
+        copied, lambda decoder: decoder["pipeline"].append(decoder["pipeline"][0])
+    )
+
+    with pytest.raises(InvalidGraph, match="two stages have one name"):
+        build_folder(copied, tmp_path / "out", options)
+
+
+def test_stages_of_another_pipeline_have_the_name_of_their_part(
+    source, openvino, tmp_path
+):
+    copied = shutil.copytree(source, tmp_path / "source")
+    config = json.loads((copied / CONFIG).read_text())
+    stage = config["model"]["decoder"]["pipeline"][3]
+    config["model"]["vision"] = {"pipeline": [stage]}
+    (copied / CONFIG).write_text(json.dumps(config))
+
+    settings = BuildSettings(stages=("vision.head", "head"))
+    report = build_folder(copied, tmp_path / "out", openvino, settings=settings)
+
+    files = {stage.name: stage.file for stage in report.stages}
+    assert files["head"] == "epctx/head/model_ctx.onnx"
+    assert files["vision.head"] == "epctx/vision.head/model_ctx.onnx"
 
 
 def test_a_folder_without_a_configuration_is_named(tmp_path, options):

@@ -6,8 +6,14 @@ import importlib.util
 
 import pytest
 from epctx_genai import bench_folders, load_folder
+from test_folders import by_key, command, keys  # noqa: F401 - a fixture
 
-from epctx_core.errors import PackageMissing
+from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, PackageMissing
+
+NEEDS_NO_GENAI = pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_genai") is not None,
+    reason="onnxruntime-genai is installed",
+)
 
 
 def test_a_folder_is_built_inspected_verified_and_shown(epctx, source, tmp_path):
@@ -58,11 +64,32 @@ def test_wrong_use_says_what_to_do(epctx, source, tmp_path):
     assert unknown.code == 2
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("onnxruntime_genai") is not None,
-    reason="onnxruntime-genai is installed",
-)
+@NEEDS_NO_GENAI
 def test_without_genai_loading_and_measuring_name_the_package(built):
     for use in (load_folder, lambda folder: bench_folders([folder])):
         with pytest.raises(PackageMissing, match="needs the package onnxruntime-genai"):
             use(built)
+
+
+def load_signed(folder, key):
+    """Load a folder only if it is as it was signed; return the error."""
+    with pytest.raises(EpctxError) as caught:
+        load_folder(folder, verifier=by_key(key))
+    return caught.value
+
+
+@NEEDS_NO_GENAI
+def test_a_signed_folder_is_loaded_and_no_other(built, keys):  # noqa: F811
+    private_key, public_key = keys
+    assert command("sign", built, private_key=private_key).returncode == 0
+    # GenAI would load it.
+    assert isinstance(load_signed(built, public_key), PackageMissing)
+
+    (built / "tokenizer.json").write_text("other")
+    changed = load_signed(built, public_key)
+    (built / "model.sig").unlink()
+    unsigned = load_signed(built, public_key)
+
+    assert isinstance(changed, InvalidGraph)
+    assert "tokenizer.json" in changed.message
+    assert isinstance(unsigned, InvalidArgument)

@@ -33,7 +33,7 @@ from epctx_genai.configuration import (
 )
 from epctx_genai.inspection import StageInfo, inspect_folder, list_files
 from epctx_genai.libraries import load_native, name_for_genai
-from epctx_genai.replacement import replace_folder
+from epctx_genai.replacement import DIGEST, replace_folder
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 """Called with the name of a stage, the finished ones, and all."""
@@ -44,7 +44,7 @@ _SHARED = "shared"
 """Folder in that of stages that share a binary."""
 _SMALLEST = 1 << 10
 """Bytes of a weight by which stages are found to have equal ones."""
-_OF_SOURCE = ("folder.epctx.json", "model.sig")
+_OF_SOURCE = (DIGEST, "model.sig")
 """Files that describe the source, not the result."""
 
 
@@ -149,9 +149,10 @@ def _check_arguments(
             "there is no EP to compile the stages for.",
             hint="Add one to the options, `--ep` on the command line.",
         )
-    if target.resolve().is_relative_to(source.path.resolve()):
+    folders = (target.resolve(), source.path.resolve())
+    if folders[0].is_relative_to(folders[1]) or folders[1].is_relative_to(folders[0]):
         raise InvalidArgument(
-            f"the output {str(target)!r} is the source, or in it.",
+            f"the output {str(target)!r} is the source, in it or around it.",
             path=target,
             hint="Give another folder.",
         )
@@ -340,11 +341,17 @@ def _make_values(
     *,
     local: bool,
 ) -> Json:
-    """Return the values of a stage in the configuration."""
+    """Return the values of a stage in the configuration; secret options are not
+    written.
+    """
     providers = []
     for name, given in _make_options(source, stage, options).providers:
+        cls = default_registry.load(default_registry.resolve(name))
+        secret = {option.name for option in cls.options if option.secret}
+        values = {key: given[key] for key in given if key not in secret}
         native: Any = load_native(name) if local else None
-        values = given if native is None else native.vendor_options(given)
+        if native is not None:
+            values = native.vendor_options(values)
         providers.append({name_for_genai(name): values})
     session = {**source.get_session_options(stage), "provider_options": providers}
     return {"filename": file, "session_options": session}

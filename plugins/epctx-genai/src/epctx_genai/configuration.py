@@ -29,8 +29,8 @@ class Stage:
     """Stage of a folder: one model, with a session of its own.
 
     Attributes:
-        name: the name of a stage of a pipeline, else that of the part, such as
-            `decoder`.
+        name: the name of a stage of the decoder's pipeline, else that of the part,
+            such as `embedding`, or of both, such as `vision.patch_embed`.
         file: name of its model relative to the folder.
         inputs: names that a pipeline gives it; empty outside of pipelines.
         outputs: names that it gives back.
@@ -99,6 +99,8 @@ def read_folder(folder: PathInput) -> GenaiFolder:
         config = parse_json(read_small_file(file))
         stages = tuple(_list_stages(config["model"]))
         problem = "" if stages else "it names no model"
+        if len({stage.name for stage in stages}) < len(stages):
+            problem = "two stages have one name"
     except FileNotFoundError as error:
         raise NoSuchFile(
             f"the folder {str(path)!r} has no {CONFIG}, by which GenAI loads it.",
@@ -122,8 +124,9 @@ def _list_stages(model: Json) -> Iterator[Stage]:
         if not isinstance(facts, dict):
             continue
         for index, entry in enumerate(facts.get("pipeline", ())):
-            for name, stage in entry.items():
-                yield _make_stage(name, stage, ("model", part, "pipeline", index, name))
+            for key, stage in entry.items():
+                name = key if part == "decoder" else f"{part}.{key}"
+                yield _make_stage(name, stage, ("model", part, "pipeline", index, key))
         if "pipeline" not in facts and "filename" in facts:
             yield _make_stage(part, facts, ("model", part))
 

@@ -26,11 +26,18 @@ from epctx_core.errors import (
     EpctxError,
     Fail,
     InvalidArgument,
+    InvalidGraph,
     ModelRequiresCompilation,
     convert_errors,
 )
 from epctx_core.plugin import Compatibility
-from epctx_genai.building import BuildSettings, Progress, build_folder, list_names
+from epctx_genai.building import (
+    STAGES,
+    BuildSettings,
+    Progress,
+    build_folder,
+    list_names,
+)
 from epctx_genai.configuration import (
     GenaiFolder,
     PathInput,
@@ -41,6 +48,7 @@ from epctx_genai.libraries import import_genai, name_in_epctx, register
 
 if TYPE_CHECKING:
     import onnxruntime_genai
+    from model_signing import verifying
 
     from epctx_core import ModelInfo
 
@@ -49,20 +57,26 @@ _DIGITS = 16
 
 
 @convert_errors("loading the folder")
-def load_folder(folder: PathInput) -> onnxruntime_genai.Model:
+def load_folder(
+    folder: PathInput, *, verifier: verifying.Config | None = None
+) -> onnxruntime_genai.Model:
     """Return a folder as a model of GenAI, with the libraries of its EPs registered.
 
     Args:
         folder: the folder, as it is.
+        verifier: a configured `model_signing.verifying.Config`, to load a signed folder
+            alone, whose files are those that were signed.
 
     Raises:
         NoSuchFile, InvalidGraph: there is no such folder, or its configuration or a
             model is wrong.
         ModelRequiresCompilation: the EP of a stage does not run what was compiled.
-        InvalidArgument: an EP is not installed.
+        InvalidArgument: an EP is not installed, or the signature is missing or wrong.
         PackageMissing: onnxruntime-genai is not installed.
         Fail: GenAI does not load it.
     """
+    if verifier is not None:
+        _require_signed(Path(folder), verifier)
     genai = import_genai()
     found = read_folder(folder)
     register(_check_contexts(found))
@@ -73,6 +87,18 @@ def load_folder(folder: PathInput) -> onnxruntime_genai.Model:
             f"onnxruntime-genai does not load {str(found.path)!r}: {error!s:.600}",
             path=found.path,
         ) from error
+
+
+def _require_signed(folder: Path, verifier: verifying.Config) -> None:
+    """Raise an error for a folder that is not as it was signed."""
+    findings = epctx_files.verify_folder(folder, verifier=verifier).findings
+    if findings:
+        names = ", ".join(f"{each.name} ({each.problem})" for each in findings[:5])
+        raise InvalidGraph(
+            f"the folder {str(folder)!r} is not as it was signed: {names}.",
+            path=folder,
+            hint="Fetch the folder again.",
+        )
 
 
 def _check_contexts(folder: GenaiFolder) -> list[str]:
@@ -168,7 +194,8 @@ def load_or_compile(
         for other in cache.glob(f"{family}-*"):
             if other != target:
                 shutil.rmtree(other, ignore_errors=True)
-    left = [stage.name for stage in read_folder(target).stages if "/" not in stage.file]
+    built = read_folder(target).stages
+    left = [s.name for s in built if not s.file.startswith(f"{STAGES}/")]
     if left:
         _log.info("the EPs take nothing of %s", ", ".join(left))
     return load_folder(target)

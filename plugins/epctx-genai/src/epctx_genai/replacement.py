@@ -18,13 +18,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from epctx_core.errors import Fail, quote
+from epctx_core.errors import Fail, InvalidArgument, quote
 
 _HERE = -100
 """AT_FDCWD: names are relative to the current folder."""
 _EXCHANGE = 2
 """RENAME_EXCHANGE of `renameat2`, Linux 3.15."""
 _MARK = ".epctx-build-"
+DIGEST = "folder.epctx.json"
+"""File that every folder has that was built."""
 
 
 @contextmanager
@@ -34,7 +36,11 @@ def replace_folder(output: Path) -> Iterator[Path]:
 
     What killed ones left beside `output` is removed first.
 
+    Args:
+        output: a folder that was built before, an empty one, or none yet.
+
     Raises:
+        InvalidArgument: `output` has files, and is none that was built.
         Fail: the folder cannot be made or replaced.
     """
     output = output.absolute()
@@ -42,6 +48,7 @@ def replace_folder(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_symlink() or (output.exists() and not output.is_dir()):
             raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(output))
+        _require_build(output)
         _remove_abandoned(output)
         staging = Path(
             tempfile.mkdtemp(prefix=f"{_MARK}{output.name}-", dir=output.parent)
@@ -60,6 +67,16 @@ def replace_folder(output: Path) -> Iterator[Path]:
         # After an exchange, the old folder.
         shutil.rmtree(staging, ignore_errors=True)
         os.close(lock)
+
+
+def _require_build(output: Path) -> None:
+    """Raise InvalidArgument for a folder of other files, which would be lost."""
+    if output.is_dir() and any(output.iterdir()) and not (output / DIGEST).is_file():
+        raise InvalidArgument(
+            f"the folder {str(output)!r} has files, and is none that was built.",
+            path=output,
+            hint="Give a new folder, or remove this one.",
+        )
 
 
 def _remove_abandoned(output: Path) -> None:

@@ -25,11 +25,10 @@ from epctx_genai.configuration import (
     refuse_dlc,
 )
 from epctx_genai.libraries import name_in_epctx
+from epctx_genai.replacement import DIGEST
 
 if TYPE_CHECKING:
     from epctx_core import ModelInfo
-
-_DIGEST = "folder.epctx.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ def verify_folder(folder: PathInput) -> GenaiReport:
     """
     path = Path(folder)
     findings: list[GenaiFinding] = []
-    sealed = (path / _DIGEST).exists()
+    sealed = (path / DIGEST).exists()
     if sealed:
         report = epctx_files.verify_folder(path)
         findings += [
