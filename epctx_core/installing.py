@@ -15,7 +15,7 @@ from typing import NamedTuple
 _UNDER_ONNXRUNTIME = ("epctx-blobs", "epctx-kernels", "epctx-native-formats")
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "epctx-blobs": (),
-    "epctx-batch": ("epctx-cache", "epctx-isolation"),
+    "epctx-batch": ("epctx-cache", "epctx-files", "epctx-isolation"),
     "epctx-bench": (),
     "epctx-cache": (),
     "epctx-cli": ("epctx-isolation", "epctx-conformance"),

@@ -21,6 +21,7 @@ from epctx_batch import processes, run_batch
 from epctx_batch.fleet import read_fleet
 from epctx_batch.results import CPU_EP, TaskResult
 from epctx_batch.work import read_result
+from epctx_files import verify_folder
 from isolation.harness import wait_for
 
 from epctx_core import InferenceSession
@@ -51,6 +52,25 @@ def folder(tmp_path):
         shutil.copy(CONV, tmp_path / f"{name}.onnx")
     (tmp_path / "fleet.toml").write_text(FLEET)
     return tmp_path
+
+
+def test_the_results_of_a_whole_batch_are_sealed_and_those_of_a_failed_one_are_not(
+    folder,
+):
+    result = run_batch(folder / "fleet.toml")
+    output = Path(result.output)
+    sealed = verify_folder(output)
+
+    assert sealed.findings == []
+    assert sealed.sealed.purpose == f"epctx batch {output.name}"
+    names = {file.name for file in sealed.sealed.files}
+    assert {
+        Path(task.output).relative_to(output).as_posix() for task in result.tasks
+    } < names
+
+    (folder / "two.onnx").write_bytes(b"no model")
+    run_batch(folder / "fleet.toml")
+    assert verify_folder(output).findings
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
+from epctx_files import seal_folder
+
 from epctx_batch.fleet import Fleet, read_fleet
 from epctx_batch.results import BatchResult, TaskResult
 from epctx_batch.work import HTML, store_failure
@@ -27,7 +29,8 @@ def run_batch(
     """Compile each model of a fleet for each of its targets.
 
     A task that fails does not stop the others. What the cache has is not compiled
-    again, so a batch that was ended goes on when it is run again.
+    again, so a batch that was ended goes on when it is run again. The folder of the
+    results gets a digest if all is right, see `epctx_files.verify_folder`.
 
     Args:
         path: the TOML file; `epctx docs batch` describes it.
@@ -42,8 +45,8 @@ def run_batch(
         NoSuchFile, InvalidArgument: the file, or a model of it, does not exist or is
             wrong; nothing was compiled.
         Fail: there is no such scheduler, its workers have no epctx-batch, or Dask is
-            not installed (`pip install 'epctx-batch[dask]'`); or the page cannot be
-            written.
+            not installed (`pip install 'epctx-batch[dask]'`); or the page or the digest
+            cannot be written.
         PackageMissing: `html` needs epctx-report, which is not installed.
 
     Examples:
@@ -84,12 +87,13 @@ def run_batch(
         ),
         tasks=tasks,
     )
-    if not html:
-        return batch
+    if html:
+        from epctx_batch.page import write_page
 
-    from epctx_batch.page import write_page
-
-    return replace(batch, page=str(write_page(batch)))
+        batch = replace(batch, page=str(write_page(batch)))
+    if batch.ok:
+        seal_folder(fleet.output, purpose=f"epctx batch {fleet.output.name}")
+    return batch
 
 
 def _prepare_pages(fleet: Fleet) -> Fleet:

@@ -93,7 +93,7 @@ def make_task_folder(folder: Path) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder} is a link")
-    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise OSError(f"{folder} belongs to another user")
 
 
