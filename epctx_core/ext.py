@@ -13,7 +13,8 @@ exactly its own version of the core.
     files that a model names (epctx-files).
 `ModelFolder`:
     opening only what lies in a model's folder, and the state of a file there
-    (epctx-cache, epctx-cli, epctx-files, epctx-report, onnxruntime-ep-epctx).
+    (epctx-cache, epctx-cli, epctx-files, epctx-genai, epctx-report,
+    onnxruntime-ep-epctx).
 `PayloadEntry`, `dump_seal`:
     a manifest for a model that another tool wrote, and digests of a folder's files
     (epctx-files).
@@ -61,7 +62,7 @@ exactly its own version of the core.
     errors about a plugin that another process called (epctx-isolation).
 `import_installed`:
     naming the package that a command or a function needs (epctx-batch, epctx-cli,
-    epctx-conformance, epctx-onnxruntime).
+    epctx-conformance, epctx-genai, epctx-onnxruntime).
 `install_command`:
     hints that name a package to install (epctx-cli).
 `infer_safely`:
@@ -73,11 +74,12 @@ exactly its own version of the core.
     (onnxruntime-ep-epctx).
 `parse_json`:
     counting what a message, a manifest or a result has before it is decoded
-    (epctx-bench, epctx-cache, epctx-cli, epctx-files, epctx-isolation,
+    (epctx-bench, epctx-cache, epctx-cli, epctx-files, epctx-genai, epctx-isolation,
     epctx-onnxruntime, epctx-report).
 `read_small_file`:
     reading files that anybody may have written (epctx-batch, epctx-bench,
-    epctx-cache, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
+    epctx-cache, epctx-cli, epctx-files, epctx-genai, epctx-onnxruntime,
+    epctx-report).
 `read_with_manifest`:
     reading a model with its manifest, within the core's budgets (epctx-cli,
     epctx-files).
