@@ -220,6 +220,7 @@ def test_folders_are_measured_in_turns(source, by_epctx):
             assert len(samples) == 2
             assert min(samples) > 0
         assert times.tokens_per_second > 0
+    assert plain.bytes == sum(plain.stage_bytes.values())
     assert compiled.stage_bytes["decode"] > plain.stage_bytes["head"]
 
 

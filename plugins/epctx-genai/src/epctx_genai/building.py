@@ -33,7 +33,7 @@ from epctx_genai.configuration import (
 )
 from epctx_genai.inspection import StageInfo, inspect_folder, list_files
 from epctx_genai.libraries import load_native, name_for_genai
-from epctx_genai.replacement import DIGEST, replace_folder
+from epctx_genai.replacement import DIGEST, replace_folder, require_build
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 """Called with the name of a stage, the finished ones, and all."""
@@ -108,7 +108,7 @@ def build_folder(
         NoSuchFile, InvalidGraph: there is no such folder, or its configuration or a
             model is wrong.
         InvalidArgument: there is no EP, no such stage, or no stage of which an EP takes
-            anything; or the output lies in the source.
+            anything; or the output lies in the source, or has files of others.
         Fail: the output cannot be written.
 
     Examples:
@@ -156,6 +156,8 @@ def _check_arguments(
             path=target,
             hint="Give another folder.",
         )
+    # Before minutes of compiling.
+    require_build(target)
     names = {stage.name for stage in source.stages}
     for name in stages:
         if name not in names:
@@ -305,6 +307,7 @@ def _group_by_weights(
 
 def _digest_weights(path: Path) -> set[bytes]:
     """Return the digests of a model's larger weights."""
+    import numpy as np
     import onnx
     from onnx import numpy_helper
 
@@ -312,7 +315,9 @@ def _digest_weights(path: Path) -> set[bytes]:
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         array = numpy_helper.to_array(tensor, str(path.parent))
         if array.nbytes >= _SMALLEST:
-            found.add(hashlib.sha256(array.tobytes()).digest())
+            # Types of ml_dtypes have no buffer of their own.
+            content = np.ascontiguousarray(array).view(np.uint8)
+            found.add(hashlib.sha256(content.data).digest())
     return found
 
 

@@ -227,7 +227,7 @@ def run_bench(arguments: argparse.Namespace, console: Console) -> ExitCode:
                 f"{statistics.median(each.load) * 1e3:,.0f} ms",
                 f"{statistics.median(each.first_token) * 1e3:,.1f} ms",
                 f"{each.tokens_per_second:.1f}",
-                byte_size(sum(each.stage_bytes.values())),
+                byte_size(each.bytes),
             )
             for each in times
         ],

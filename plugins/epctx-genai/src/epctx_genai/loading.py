@@ -86,6 +86,8 @@ def load_folder(
         raise Fail(
             f"onnxruntime-genai does not load {str(found.path)!r}: {error!s:.600}",
             path=found.path,
+            hint="Where no device of the EP is found, build the folder with `--local` "
+            "(`BuildSettings(local=True)`).",
         ) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
 from epctx_genai.configuration import GenaiFolder, PathInput, read_folder
-from epctx_genai.inspection import describe_stage
+from epctx_genai.inspection import describe_stage, list_files
 from epctx_genai.libraries import import_genai
 
 _COMMAND = (sys.executable, "-P", "-m", "epctx_genai.child")
@@ -33,7 +33,9 @@ class FolderTimes:
         load: from the call that loads it to the model.
         first_token: from the prompt to the first token.
         each_token: mean time of each token after that.
-        stage_bytes: size of each stage with its files.
+        stage_bytes: size of each stage with its files; a binary that stages share
+            counts in each.
+        bytes: size of all of these files together.
         simulated: its EPs that are simulated here.
     """
 
@@ -42,6 +44,7 @@ class FolderTimes:
     first_token: tuple[float, ...]
     each_token: tuple[float, ...]
     stage_bytes: dict[str, int]
+    bytes: int
     simulated: tuple[str, ...]
 
     @property
@@ -102,12 +105,14 @@ def _make_times(
     folder: GenaiFolder, samples: Sequence[dict[str, float]]
 ) -> FolderTimes:
     stages = [describe_stage(folder, stage) for stage in folder.stages]
+    names = {name for s in folder.stages for name in list_files(folder.path, s.file)}
     return FolderTimes(
         folder=str(folder.path),
         load=tuple(each["load"] for each in samples),
         first_token=tuple(each["first_token"] for each in samples),
         each_token=tuple(each["each_token"] for each in samples),
         stage_bytes={stage.name: stage.bytes for stage in stages},
+        bytes=sum((folder.path / name).stat().st_size for name in names),
         simulated=tuple({ep: 0 for stage in stages for ep in stage.simulated}),
     )
 

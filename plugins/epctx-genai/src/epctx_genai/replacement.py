@@ -48,7 +48,7 @@ def replace_folder(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         if output.is_symlink() or (output.exists() and not output.is_dir()):
             raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(output))
-        _require_build(output)
+        require_build(output)
         _remove_abandoned(output)
         staging = Path(
             tempfile.mkdtemp(prefix=f"{_MARK}{output.name}-", dir=output.parent)
@@ -69,7 +69,7 @@ def replace_folder(output: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _require_build(output: Path) -> None:
+def require_build(output: Path) -> None:
     """Raise InvalidArgument for a folder of other files, which would be lost."""
     if output.is_dir() and any(output.iterdir()) and not (output / DIGEST).is_file():
         raise InvalidArgument(
