@@ -21,7 +21,7 @@ exactly its own version of the core.
 `Publication`:
     putting a converted, annotated or changed model, or a page, in its place, and
     saying that it cannot be before any work is done for it (epctx-batch,
-    epctx-bench, epctx-cli, epctx-files, epctx-onnxruntime, epctx-report).
+    epctx-bench, epctx-cli, epctx-files, epctx-genai, epctx-onnxruntime, epctx-report).
 `ProviderChoice`:
     an EP of a compile or a session, with its options (epctx-cache, epctx-onnxruntime).
 `Request`:

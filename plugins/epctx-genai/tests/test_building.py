@@ -298,6 +298,22 @@ def test_a_folder_of_other_files_is_never_replaced(source, options, tmp_path):
     assert (tmp_path / "out/thesis.txt").read_text() == "mine"
 
 
+def test_a_place_where_nothing_can_be_written_is_named_before_anything_is_compiled(
+    source, options, tmp_path
+):
+    stages = []
+    (tmp_path / "file").write_text("no folder")
+
+    with pytest.raises(InvalidArgument, match=r"'.*file' is not a folder"):
+        build_folder(
+            source,
+            tmp_path / "file/out",
+            options,
+            progress=lambda stage, *_: stages.append(stage),
+        )
+    assert stages == []
+
+
 def test_an_empty_folder_is_filled(source, options, tmp_path):
     (tmp_path / "out").mkdir()
 

@@ -21,6 +21,7 @@ from epctx_core import (
     inspect_model,
 )
 from epctx_core.errors import InvalidArgument, convert_errors
+from epctx_core.ext import Publication
 from epctx_genai.configuration import (
     CONFIG,
     GenaiFolder,
@@ -158,6 +159,7 @@ def _check_arguments(
         )
     # Before minutes of compiling.
     require_build(target)
+    Publication.check_folder(target.absolute().parent)
     names = {stage.name for stage in source.stages}
     for name in stages:
         if name not in names:
