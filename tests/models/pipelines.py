@@ -148,32 +148,41 @@ def write_pipeline(folder, seed=SEED):
         "decode": make_layers(1, seed),
         "head": make_head(seed),
     }
-    stages = []
     for name, model in models.items():
         onnx.save(model, folder / f"{name}.onnx")
+    write_config(folder, tokens=TOKENS, width=WIDTH, heads=HEADS, shared=HEADS)
+    return folder
+
+
+def write_config(folder, *, tokens, width, heads, shared):
+    """Write GenAI's configuration of the four models in a folder.
+
+    Args:
+        folder: the folder.
+        tokens: number of different tokens.
+        width: length of a token's vector.
+        heads: heads of the attention.
+        shared: heads of keys and values.
+    """
+    stages = []
+    for name in ("embeddings", "prefill", "decode", "head"):
+        graph = onnx.load(folder / f"{name}.onnx").graph
         facts = {
             "filename": f"{name}.onnx",
-            "inputs": [each.name for each in model.graph.input],
-            "outputs": [each.name for each in model.graph.output],
+            "inputs": [value.name for value in graph.input],
+            "outputs": [value.name for value in graph.output],
             "run_on_prompt": name != "decode",
             "run_on_token_gen": name != "prefill",
             "is_lm_head": name == "head",
         }
         stages.append({name: facts})
-    text = json.dumps(make_config(stages), indent=1)
-    (folder / "genai_config.json").write_text(text)
-    return folder
-
-
-def make_config(stages):
-    """Return GenAI's configuration of a pipeline."""
     decoder = {
         "session_options": {"provider_options": []},
-        "head_size": HEAD,
-        "hidden_size": WIDTH,
-        "num_attention_heads": HEADS,
+        "head_size": width // heads,
+        "hidden_size": width,
+        "num_attention_heads": heads,
         "num_hidden_layers": LAYERS,
-        "num_key_value_heads": HEADS,
+        "num_key_value_heads": shared,
         "sliding_window": {
             "window_size": WINDOW,
             "pad_value": 0,
@@ -200,12 +209,15 @@ def make_config(stages):
         "eos_token_id": 2,
         "pad_token_id": 0,
         "context_length": CONTEXT,
-        "vocab_size": TOKENS,
+        "vocab_size": tokens,
         "decoder": decoder,
     }
+    # All of these lengths: no token ends a text.
     search = {
         "max_length": CONTEXT,
+        "min_length": CONTEXT,
         "past_present_share_buffer": True,
         "do_sample": False,
     }
-    return {"model": model, "search": search}
+    text = json.dumps({"model": model, "search": search}, indent=1)
+    (folder / "genai_config.json").write_text(f"{text}\n")

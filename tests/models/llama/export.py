@@ -7,7 +7,6 @@ for the window of a prompt and one for a single token.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -18,8 +17,11 @@ from onnx import utils
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import Cache
 
-TOKENS, WIDTH, LAYERS, HEADS, SHARED = 32, 32, 2, 4, 2
-WINDOW, CONTEXT = 8, 256
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from pipelines import CONTEXT, LAYERS, TOKENS, WINDOW, write_config
+
+WIDTH, HEADS, SHARED = 32, 4, 2
 HEAD = WIDTH // HEADS
 SEED = 2
 CACHES = [f"{kind}_{layer}" for layer in range(LAYERS) for kind in ("key", "value")]
@@ -166,65 +168,6 @@ def tidy(path, names, *, is_open):
     onnx.save(model, path)
 
 
-def write_config(folder):
-    """Write GenAI's configuration."""
-    stages = []
-    for name in ("embeddings", "prefill", "decode", "head"):
-        graph = onnx.load(folder / f"{name}.onnx").graph
-        facts = {
-            "filename": f"{name}.onnx",
-            "inputs": [value.name for value in graph.input],
-            "outputs": [value.name for value in graph.output],
-            "run_on_prompt": name != "decode",
-            "run_on_token_gen": name != "prefill",
-            "is_lm_head": name == "head",
-        }
-        stages.append({name: facts})
-    decoder = {
-        "session_options": {"provider_options": []},
-        "head_size": HEAD,
-        "hidden_size": WIDTH,
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": LAYERS,
-        "num_key_value_heads": SHARED,
-        "sliding_window": {
-            "window_size": WINDOW,
-            "pad_value": 0,
-            "alignment": "left",
-            "slide_key_value_cache": False,
-        },
-        "inputs": {
-            "input_ids": "input_ids",
-            "past_sequence_length": "past_seq_len",
-            "total_sequence_length": "total_seq_len",
-            "past_key_names": "past_key_%d",
-            "past_value_names": "past_value_%d",
-        },
-        "outputs": {
-            "logits": "logits",
-            "present_key_names": "present_key_%d",
-            "present_value_names": "present_value_%d",
-        },
-        "pipeline": stages,
-    }
-    model = {
-        "type": "decoder-pipeline",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        "context_length": CONTEXT,
-        "vocab_size": TOKENS,
-        "decoder": decoder,
-    }
-    search = {
-        "max_length": CONTEXT,
-        "min_length": CONTEXT,
-        "past_present_share_buffer": True,
-    }
-    text = json.dumps({"model": model, "search": search}, indent=1)
-    (folder / "genai_config.json").write_text(f"{text}\n")
-
-
 def main(folder):
     """Export, cut, and write the configuration."""
     model = make_model(SEED)
@@ -233,7 +176,7 @@ def main(folder):
             path = Path(whole, f"{name}.onnx")
             export(model, length, path)
             cut(path, folder, name)
-    write_config(folder)
+    write_config(folder, tokens=TOKENS, width=WIDTH, heads=HEADS, shared=SHARED)
 
 
 if __name__ == "__main__":
