@@ -205,6 +205,11 @@ def test_a_second_start_compiles_nothing(source, expected_of_qnn, tmp_path):
     assert third["compiles"] == 4
     assert any("is built again" in words for words in third["said"])
 
+    # So it is without its digest.
+    (build / "folder.epctx.json").unlink()
+    assert start()["tokens"] == first["tokens"]
+    assert verify_folder(build).ok
+
     # Another source takes the place of the build of the earlier one.
     shutil.copy(source / "head.onnx", copied / "head.onnx")
     assert start()["tokens"] == first["tokens"]
@@ -232,3 +237,11 @@ def test_what_genai_refuses_is_a_typed_error(by_epctx, tmp_path):
 
     with pytest.raises(Fail, match="no-such-type"):
         bench_folders([folder], turns=1)
+
+
+def test_a_prompt_that_does_not_fit_is_said_in_genais_words(source):
+    with pytest.raises(Fail) as caught:
+        bench_folders([source], prompt=300, turns=1)
+
+    assert "Traceback" not in caught.value.message
+    assert "256" in caught.value.message

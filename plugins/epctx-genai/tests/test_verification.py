@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models.pipelines import write_pipeline
 
-from epctx_core.errors import EpctxError, InvalidGraph
+from epctx_core.errors import EpctxError, InternalError, InvalidGraph
 
 CONFIG = "genai_config.json"
 
@@ -131,7 +131,7 @@ def test_names_in_a_page_are_text(built):
 def test_a_configuration_that_names_no_model_is_refused(tmp_path):
     (tmp_path / CONFIG).write_text('{"model": {"type": "llama"}}')
 
-    with pytest.raises(InvalidGraph, match="no configuration of GenAI: it names no"):
+    with pytest.raises(InvalidGraph, match="not a configuration of GenAI: it names no"):
         verify_folder(tmp_path)
 
 
@@ -143,12 +143,16 @@ def test_a_model_that_is_not_there_is_named(source, tmp_path):
         verify_folder(copied)
 
 
+NAMES = [
+    "decoder", "embedding", "pipeline", "filename", "inputs", "outputs", "x", "..",
+    "session_options", "provider_options", "inherit_session_options",
+]  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["decoder", "pipeline", "filename", "inputs", "x", ".."]),
+            st.sampled_from(NAMES),
             inner,
             max_size=4,
         )
@@ -170,7 +174,37 @@ def test_any_configuration_is_read_or_refused_by_a_typed_error(source, tmp_path,
         verify_folder(folder)
         inspect_folder(folder)
     except EpctxError as error:
-        assert "unexpected" not in error.message.lower()
+        assert not isinstance(error, InternalError)
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        [1],
+        "x",
+        {"provider_options": 7},
+        {"provider_options": [1]},
+        {"provider_options": {"a": 1}},
+        {"provider_options": [{"QNN": 1}]},
+    ],
+)
+def test_session_options_of_another_form_are_refused(built, session):
+    config = json.loads((built / CONFIG).read_text())
+    config["model"]["decoder"]["session_options"] = session
+    (built / CONFIG).write_text(json.dumps(config))
+
+    with pytest.raises(InvalidGraph, match="is not a configuration of GenAI"):
+        inspect_folder(built)
+
+
+def test_an_option_that_its_ep_refuses_is_a_finding(built):
+    def change(stages):
+        session = stages["decode"]["session_options"]
+        session["provider_options"] = [{"QNNExecutionProvider": {"htp_arch": "old"}}]
+
+    rewrite(built, change)
+
+    assert find(built) == [("options-wrong", "decode")]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

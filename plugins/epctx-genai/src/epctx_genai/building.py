@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -20,8 +20,7 @@ from epctx_core import (
     default_registry,
     inspect_model,
 )
-from epctx_core.errors import InvalidArgument, convert_errors
-from epctx_core.ext import Publication
+from epctx_core.errors import InvalidArgument, InvalidGraph, convert_errors
 from epctx_genai.configuration import (
     CONFIG,
     GenaiFolder,
@@ -33,16 +32,21 @@ from epctx_genai.configuration import (
     refuse_dlc,
 )
 from epctx_genai.inspection import StageInfo, inspect_folder, list_files
-from epctx_genai.libraries import load_native, name_for_genai
-from epctx_genai.replacement import DIGEST, replace_folder, require_build
+from epctx_genai.libraries import (
+    list_secrets,
+    load_native,
+    name_for_genai,
+    name_in_epctx,
+)
+from epctx_genai.replacement import DIGEST, PURPOSE, replace_folder
 
 Progress: TypeAlias = "Callable[[str, int, int], None]"
 """Called with the name of a stage, the finished ones, and all."""
 
 STAGES = "epctx"
 """Folder in the result with a folder of each compiled stage."""
-_SHARED = "shared"
-"""Folder in that of stages that share a binary."""
+_DECODER = ("model", "decoder")
+"""Keys of the part whose session options others have that name none."""
 _SMALLEST = 1 << 10
 """Bytes of a weight by which stages are found to have equal ones."""
 _OF_SOURCE = (DIGEST, "model.sig")
@@ -55,8 +59,8 @@ class BuildSettings:
 
     Attributes:
         stages: names of those to compile; empty for all.
-        share: whether stages with equal weights get one binary. Qualcomm's simulator
-            loads none.
+        share: whether stages with equal weights get one binary, for which they are
+            compiled again. Qualcomm's simulator does not load it.
         local: whether `genai_config.json` gets the options that an EP of onnxruntime
             adds on this machine, such as the path of its back end. GenAI needs them
             where the EP's library finds none, as without an NPU.
@@ -101,7 +105,7 @@ def build_folder(
         folder: the folder with the source.
         output: the folder to write.
         sess_options: EPs and session options, as for `ModelCompiler`. Options of an EP
-            in the configuration count, too; these go before.
+            in the configuration count, too; these have precedence.
         settings: which stages are compiled, and how; None for the defaults.
         progress: called with the name of a stage, the finished ones, and all.
 
@@ -122,22 +126,14 @@ def build_folder(
     source = read_folder(folder)
     target = Path(output)
     _check_arguments(source, target, sess_options, settings.stages)
-    compiled = _compile_stages(source, sess_options, settings.stages, progress)
     with replace_folder(target) as staging:
-        _copy_rest(source, compiled, staging)
-        files = {
-            stage: _copy_stage(stage, path, staging) for stage, path in compiled.items()
-        }
+        build = _Build(source, sess_options, staging)
+        build.compile_stages(settings.stages, progress)
         if settings.share:
-            for group in _group_by_weights(source, list(compiled)):
-                files |= _share(source, group, sess_options, staging)
-        changes = {
-            stage: _make_values(source, stage, file, sess_options, local=settings.local)
-            for stage, file in files.items()
-        }
-        config = json.dumps(source.change(changes), indent=2)
-        (staging / CONFIG).write_text(config, encoding="utf-8")
-        seal_folder(staging, purpose=f"onnxruntime-genai: {_name_eps(sess_options)}")
+            build.share()
+        build.copy_rest()
+        build.write_config(local=settings.local)
+        seal_folder(staging, purpose=f"{PURPOSE}{_name_eps(sess_options)}")
         built = inspect_folder(staging).stages
     return BuildReport(folder=target, stages=built)
 
@@ -157,9 +153,6 @@ def _check_arguments(
             path=target,
             hint="Give another folder.",
         )
-    # Before minutes of compiling.
-    require_build(target)
-    Publication.check_folder(target.absolute().parent)
     names = {stage.name for stage in source.stages}
     for name in stages:
         if name not in names:
@@ -175,117 +168,184 @@ def _name_eps(options: SessionOptions) -> str:
     )
 
 
-def _make_options(
-    source: GenaiFolder, stage: Stage, options: SessionOptions
-) -> SessionOptions:
-    """Return the options of a stage: those of its EPs in the configuration, under those
-    that the host gives.
+class _Build:
+    """Build of one folder.
+
+    Args:
+        source: the source.
+        options: EPs and session options of the host.
+        staging: the folder to write.
     """
-    made = options.copy()
-    listed = source.list_eps(stage)
-    made.providers = [
-        (name, {**_find_options(name, listed), **given})
-        for name, given in options.providers
-    ]
-    if not any("ep.isolate" in key for key in options.config_entries):
-        made.add_session_config_entry("ep.isolate", "compile")
-    return made
 
+    def __init__(
+        self, source: GenaiFolder, options: SessionOptions, staging: Path
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._staging = staging
+        # Names of the context models, by their stages.
+        self._files: dict[Stage, str] = {}
 
-def _find_options(name: str, listed: Mapping[str, Json]) -> dict[str, str]:
-    """Return the options that a configuration has for an EP."""
-    for known in (default_registry.resolve(name).name, name_for_genai(name)):
-        if known in listed:
-            return {key: str(value) for key, value in listed[known].items()}
-    return {}
+    def compile_stages(self, names: Sequence[str], progress: Progress | None) -> None:
+        """Compile the stages of these names, or all.
 
-
-def _compile_stages(
-    source: GenaiFolder,
-    options: SessionOptions,
-    names: Sequence[str],
-    progress: Progress | None,
-) -> dict[Stage, Path]:
-    """Return the context model of each stage of which an EP takes a part.
-
-    Raises:
-        InvalidArgument: there is none.
-    """
-    chosen = [stage for stage in source.stages if not names or stage.name in names]
-    compiled = {}
-    for index, stage in enumerate(chosen):
+        Raises:
+            InvalidArgument: no EP takes a part of any.
+        """
+        stages = self._source.stages
+        chosen = [stage for stage in stages if not names or stage.name in names]
+        for index, stage in enumerate(chosen):
+            if progress is not None:
+                progress(stage.name, index, len(chosen))
+            self._compile(stage)
         if progress is not None:
-            progress(stage.name, index, len(chosen))
-        path = _compile_stage(source, stage, options)
-        if path is not None:
-            compiled[stage] = path
-    if progress is not None:
-        progress("", len(chosen), len(chosen))
-    if not compiled:
-        raise InvalidArgument(
-            f"no EP takes a node of {', '.join(stage.name for stage in chosen)}; "
-            "nothing is written.",
-            path=source.path,
-            hint="`epctx explain MODEL --ep EP` shows the reasons.",
-        )
-    return compiled
+            progress("", len(chosen), len(chosen))
+        if not self._files:
+            raise InvalidArgument(
+                f"no EP takes a node of {', '.join(stage.name for stage in chosen)}; "
+                "nothing is written.",
+                path=self._source.path,
+                hint="`epctx explain MODEL --ep EP` shows the reasons.",
+            )
+
+    def _compile(self, stage: Stage) -> None:
+        """Compile a stage, and copy its context model; one that is compiled already, or
+        of which no EP takes a part, stays.
+
+        Raises:
+            InvalidGraph: its payload is one that GenAI itself cannot load.
+        """
+        file = self._source.path / stage.file
+        info = inspect_model(file)
+        refuse_dlc(stage, info)
+        if info.ep_contexts:
+            return
+        path = compile_cached(file, self._make_options(stage))
+        compiled = inspect_model(path)
+        if not compiled.ep_contexts:
+            return
+
+        # At once: the next stage may need the room in the cache.
+        folder = f"{STAGES}/{stage.name}"
+        for name in (path.name, *compiled.required_files):
+            with (path.parent / name).open("rb") as content:
+                self._copy(content, f"{folder}/{name}")
+        self._files[stage] = f"{folder}/{path.name}"
+
+    def _make_options(self, stage: Stage) -> SessionOptions:
+        """Return the options of a stage: those of its EPs in the configuration, under
+        those that the host gives.
+        """
+        made = self._options.copy()
+        listed = {
+            name_in_epctx(name): options
+            for name, options in self._source.list_eps(stage).items()
+        }
+        made.providers = [
+            (name, {**listed.get(default_registry.resolve(name).name, {}), **given})
+            for name, given in self._options.providers
+        ]
+        if not any("ep.isolate" in key for key in made.config_entries):
+            made.add_session_config_entry("ep.isolate", "compile")
+        return made
+
+    def share(self) -> None:
+        """Compile stages with equal weights again, each group of them into one
+        binary.
+        """
+        for stages in _group_by_weights(self._source, list(self._files)):
+            folder = f"{STAGES}/{'+'.join(stage.name for stage in stages)}"
+            with ShareGroup(output_dir=self._staging / folder) as group:
+                for stage in stages:
+                    group.compile(
+                        self._source.path / stage.file,
+                        self._make_options(stage),
+                        name=stage.name,
+                    )
+            for stage in stages:
+                shutil.rmtree(self._staging / STAGES / stage.name)
+                self._files[stage] = f"{folder}/{stage.name}_ctx.onnx"
+
+    def copy_rest(self) -> None:
+        """Copy all files but those that only compiled stages need."""
+        needed: set[str] = set()
+        dropped: set[str] = set(_OF_SOURCE)
+        for stage in self._source.stages:
+            files = list_files(self._source.path, stage.file)
+            (dropped if stage in self._files else needed).update(files)
+        for name in needed.union(list_names(self._source.path)) - (dropped - needed):
+            with open_file(self._source.path, name) as file:
+                self._copy(file, name)
+
+    def _copy(self, file: BinaryIO, name: str) -> None:
+        target = self._staging / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+
+    def write_config(self, *, local: bool) -> None:
+        """Write the configuration: compiled stages have other models and EPs, the
+        others the same options as before.
+        """
+        changes: dict[Stage, Json] = {}
+        for stage in self._source.stages:
+            session = dict(self._source.get_session_options(stage))
+            if stage in self._files:
+                session["provider_options"] = self._list_providers(stage, local=local)
+                changes[stage] = {
+                    "filename": self._files[stage],
+                    "session_options": session,
+                }
+            elif any(compiled.keys == _DECODER for compiled in self._files):
+                # It has those of the decoder, which change.
+                session.setdefault("provider_options", [])
+                changes[stage] = {"session_options": session}
+        config = self._source.change(changes)
+        _drop_secrets(config)
+        text = json.dumps(config, indent=2, ensure_ascii=False)  # GenAI reads no \u
+        (self._staging / CONFIG).write_text(text, encoding="utf-8")
+
+    def _list_providers(self, stage: Stage, *, local: bool) -> list[Json]:
+        """Return the EPs of a compiled stage as GenAI calls them, with options."""
+        providers = []
+        for name, given in self._make_options(stage).providers:
+            native: Any = load_native(name) if local else None
+            values = given if native is None else native.vendor_options(given)
+            providers.append({name_for_genai(name): values})
+        return providers
 
 
-def _compile_stage(
-    source: GenaiFolder, stage: Stage, options: SessionOptions
-) -> Path | None:
-    """Return the context model of a stage in the cache; None if it is one already, or
-    if no EP takes a part of it.
-
-    Raises:
-        InvalidGraph: its payload is one that GenAI itself cannot load.
-    """
-    file = source.path / stage.file
-    info = inspect_model(file)
-    refuse_dlc(stage, info)
-    if info.ep_contexts:
-        return None
-    path = compile_cached(file, _make_options(source, stage, options))
-    return path if inspect_model(path).ep_contexts else None
-
-
-def _copy_rest(
-    source: GenaiFolder, compiled: Mapping[Stage, Path], staging: Path
-) -> None:
-    """Copy all files but those that only compiled stages need."""
-    needed: set[str] = set()
-    dropped: set[str] = set()
-    for stage in source.stages:
-        files = list_files(source.path, stage.file)
-        (dropped if stage in compiled else needed).update(files)
-    for name in list_names(source.path):
-        if name not in dropped - needed and name not in _OF_SOURCE:
-            with open_file(source.path, name) as file:
-                _copy(file, staging / name)
+def _drop_secrets(value: Any) -> None:
+    """Remove the secret options of installed EPs from a configuration."""
+    if isinstance(value, dict):
+        for listed in value.get("provider_options") or ():
+            for name, options in listed.items():
+                for secret in list_secrets(name_in_epctx(name)):
+                    options.pop(secret, None)
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, dict | list):
+            _drop_secrets(inner)
 
 
 def list_names(folder: Path) -> Iterator[str]:
-    """Yield the names of all files of a folder but hidden ones."""
+    """Yield the names of all files of a folder but hidden ones.
+
+    Raises:
+        InvalidGraph: a folder in it is a link.
+    """
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            path = Path(parent, name)
+            if path.is_symlink():
+                raise InvalidGraph(
+                    f"the folder {str(path)!r} is a link.",
+                    path=path,
+                    hint="Put a copy of it in its place.",
+                )
         for name in names:
             if not name.startswith("."):
                 yield os.path.relpath(f"{parent}/{name}", folder)
-
-
-def _copy(file: BinaryIO, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as copy:
-        shutil.copyfileobj(file, copy)
-
-
-def _copy_stage(stage: Stage, path: Path, staging: Path) -> str:
-    """Copy a context model with its files into a folder of its own; return its name."""
-    folder = f"{STAGES}/{stage.name}"
-    for name in (path.name, *inspect_model(path).required_files):
-        with (path.parent / name).open("rb") as file:
-            _copy(file, staging / folder / name)
-    return f"{folder}/{path.name}"
 
 
 def _group_by_weights(
@@ -321,44 +381,3 @@ def _digest_weights(path: Path) -> set[bytes]:
             content = np.ascontiguousarray(array).view(np.uint8)
             found.add(hashlib.sha256(content.data).digest())
     return found
-
-
-def _share(
-    source: GenaiFolder,
-    stages: Sequence[Stage],
-    options: SessionOptions,
-    staging: Path,
-) -> dict[Stage, str]:
-    """Compile stages into one binary; return the names of their models."""
-    folder = f"{STAGES}/{_SHARED}-{stages[0].name}"
-    with ShareGroup(output_dir=staging / folder) as group:
-        for stage in stages:
-            made = _make_options(source, stage, options)
-            group.compile(source.path / stage.file, made, name=stage.name)
-    for stage in stages:
-        shutil.rmtree(staging / STAGES / stage.name)
-    return {stage: f"{folder}/{stage.name}_ctx.onnx" for stage in stages}
-
-
-def _make_values(
-    source: GenaiFolder,
-    stage: Stage,
-    file: str,
-    options: SessionOptions,
-    *,
-    local: bool,
-) -> Json:
-    """Return the values of a stage in the configuration; secret options are not
-    written.
-    """
-    providers = []
-    for name, given in _make_options(source, stage, options).providers:
-        cls = default_registry.load(default_registry.resolve(name))
-        secret = {option.name for option in cls.options if option.secret}
-        values = {key: given[key] for key in given if key not in secret}
-        native: Any = load_native(name) if local else None
-        if native is not None:
-            values = native.vendor_options(values)
-        providers.append({name_for_genai(name): values})
-    session = {**source.get_session_options(stage), "provider_options": providers}
-    return {"filename": file, "session_options": session}

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from epctx_core.errors import EpctxError
 from epctx_genai.configuration import read_folder
 from epctx_genai.libraries import import_genai
 from epctx_genai.loading import load_folder
@@ -25,8 +24,8 @@ def main() -> int:
     folder, prompt, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     try:
         times = measure(folder, prompt, tokens)
-    except EpctxError as error:
-        sys.stderr.write(f"{error}\n")
+    except Exception as error:  # noqa: BLE001 - GenAI's have no base of their own
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
     with answer:
         json.dump(times, answer)

@@ -70,7 +70,8 @@ def _add_build(parser: CommandParser) -> None:
     )
     parser.add_flag(
         "--share",
-        "one binary for stages with equal weights; Qualcomm's simulator loads none",
+        "one binary for stages with equal weights, which Qualcomm's simulator does not "
+        "load",
     )
     parser.add_flag(
         "--local",
@@ -198,10 +199,14 @@ def _show_stages(stages: Sequence[StageInfo], console: Console) -> None:
 
 def run_report(arguments: argparse.Namespace, console: Console) -> ExitCode:
     """Write the page of a folder."""
+    from epctx_core.ext import Publication
     from epctx_genai.page import make_page
 
     output = Path(arguments.output)
-    output.write_text(make_page(arguments.folder), encoding="utf-8")
+    page = make_page(arguments.folder).encode()
+    with Publication(output.parent) as publication:
+        publication.create(output.name).write(page)
+        publication.commit([output.name])
     console.say(f"{one_line(str(output))}: open it in a browser")
     console.result({"page": str(output)})
     return ExitCode.DONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,17 +65,25 @@ class GenaiFolder:
 
     def get_session_options(self, stage: Stage) -> Json:
         """Return the session options that GenAI gives a stage: its own, else those of
-        the decoder.
+        the decoder; or both, if it says so.
         """
-        own = get_at(self.config, stage.keys).get("session_options")
-        decoder = self.config["model"].get("decoder", {})
-        options: Json = decoder.get("session_options", {}) if own is None else own
-        return options
+        facts = get_at(self.config, stage.keys)
+        options: Json = (
+            self.config["model"].get("decoder", {}).get("session_options", {})
+        )
+        own: Json | None = facts.get("session_options")
+        if own is None:
+            return options
+        return {**options, **own} if facts.get("inherit_session_options") else own
 
-    def list_eps(self, stage: Stage) -> dict[str, Json]:
+    def list_eps(self, stage: Stage) -> dict[str, dict[str, str]]:
         """Return the EPs of a stage as GenAI calls them, with their options."""
         listed = self.get_session_options(stage).get("provider_options") or []
-        return {name: options for each in listed for name, options in each.items()}
+        return {
+            name: {key: _write_value(value) for key, value in options.items()}
+            for each in listed
+            for name, options in each.items()
+        }
 
     def change(self, changes: Mapping[Stage, Json]) -> Json:
         """Return the configuration with other values in stages."""
@@ -94,13 +103,15 @@ def read_folder(folder: PathInput) -> GenaiFolder:
     """
     path = Path(folder)
     file = path / CONFIG
-    config: Json = {}
     try:
         config = parse_json(read_small_file(file))
         stages = tuple(_list_stages(config["model"]))
         problem = "" if stages else "it names no model"
         if len({stage.name for stage in stages}) < len(stages):
             problem = "two stages have one name"
+        found = GenaiFolder(path=path, config=config, stages=stages)
+        for stage in stages:
+            found.list_eps(stage)
     except FileNotFoundError as error:
         raise NoSuchFile(
             f"the folder {str(path)!r} has no {CONFIG}, by which GenAI loads it.",
@@ -111,11 +122,16 @@ def read_folder(folder: PathInput) -> GenaiFolder:
         problem = f"{type(error).__name__}: {error!s:.200}"
     if problem:
         raise InvalidGraph(
-            f"{str(file)!r} is no configuration of GenAI: {problem}.", path=file
+            f"{str(file)!r} is not a configuration of GenAI: {problem}.", path=file
         )
     for stage in stages:
         open_file(path, stage.file).close()
-    return GenaiFolder(path=path, config=config, stages=stages)
+    return found
+
+
+def _write_value(value: object) -> str:
+    """Return the value of an option as JSON has it, without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _list_stages(model: Json) -> Iterator[Stage]:
@@ -135,10 +151,10 @@ def _make_stage(name: str, facts: Json, keys: tuple[str | int, ...]) -> Stage:
     """Return a stage.
 
     Raises:
-        ValueError: its name is none of a folder.
+        ValueError: its name cannot be that of a folder.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the stage {name!r} has a name that is none of a folder")
+        raise ValueError(f"the name of the stage {name!r} cannot be that of a folder")
     is_listed = "pipeline" in keys
     return Stage(
         name=name,

@@ -68,8 +68,21 @@ def name_for_genai(name: str) -> str:
 
 
 def name_in_epctx(name: str) -> str:
-    """Return the EP name for a name in `provider_options`."""
-    return next((ep for ep, known in _NATIVE.items() if known == name), name)
+    """Return the EP name for a name in `provider_options`, where GenAI takes `qnn`,
+    `QNN` and `QNNExecutionProvider` for one.
+    """
+    stem = name.casefold().removesuffix("executionprovider")
+    known = (*_NATIVE, *(record.name for record in default_registry.records()))
+    stems = {ep.casefold().removesuffix("executionprovider"): ep for ep in known}
+    return stems.get(stem, name)
+
+
+def list_secrets(ep: str) -> set[str]:
+    """Return the names of an EP's secret options; none if it is not installed."""
+    if not default_registry.find(ep):
+        return set()
+    cls = default_registry.load(default_registry.resolve(ep))
+    return {option.name for option in cls.options if option.secret}
 
 
 def register(eps: Iterable[str]) -> None:

@@ -9,9 +9,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import epctx_files
 
@@ -124,7 +123,7 @@ def _check_contexts(folder: GenaiFolder) -> list[str]:
             eps[maker] = None
             if not info.ep_contexts:
                 continue
-            verdict = get_model_compatibility(path, maker, _copy_options(listed[name]))
+            verdict = get_model_compatibility(path, maker, listed[name])
             if verdict == Compatibility.EP_UNSUPPORTED:
                 raise ModelRequiresCompilation(
                     f"the stage {stage.name!r} was compiled for another version or "
@@ -140,10 +139,6 @@ def _name_maker(info: ModelInfo, ep: str) -> str:
     distribution = info.compiled_by.get(ep, {}).get("distribution")
     installed = {record.distribution for record in default_registry.find(ep)}
     return f"{distribution}:{ep}" if distribution in installed else ep
-
-
-def _copy_options(options: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(value) for key, value in options.items()}
 
 
 @convert_errors("loading or compiling the folder")
@@ -164,7 +159,8 @@ def load_or_compile(
         folder: the folder with the source.
         sess_options: EPs and session options, as for `build_folder`.
         cache_dir: folder of what was built; None for EPCTX_GENAI_CACHE or
-            `~/.cache/epctx-genai`. It keeps the last build of each source.
+            `~/.cache/epctx-genai`. It keeps the last build of each source
+            for an EP.
         progress: as for `build_folder`.
 
     Raises:
@@ -186,6 +182,7 @@ def load_or_compile(
     family, key = _make_key(source, sess_options)
     target = cache / f"{family}-{key}"
     if not _is_usable(target):
+        shutil.rmtree(target, ignore_errors=True)
         build_folder(
             source.path,
             target,
@@ -225,7 +222,8 @@ def _open_cache(folder: PathInput | None) -> Path:
 
 
 def _make_key(source: GenaiFolder, options: SessionOptions) -> tuple[str, str]:
-    """Return digits for the source's path, and for all that a build depends on.
+    """Return digits for the source's path with the EPs, and for all that a build
+    depends on.
 
     The time of the last change of a file's state cannot be set by a program, so files
     are not read.
@@ -244,7 +242,8 @@ def _make_key(source: GenaiFolder, options: SessionOptions) -> tuple[str, str]:
         dict(options.model_overrides.dimensions),
         __version__,
     )
-    texts = (str(source.path.resolve()), json.dumps([sorted(files), eps, settings]))
+    family = [str(source.path.resolve()), [ep[:2] for ep in eps]]
+    texts = (json.dumps(family), json.dumps([sorted(files), eps, settings]))
     path, key = (hashlib.sha256(each.encode()).hexdigest()[:_DIGITS] for each in texts)
     return path, key
 

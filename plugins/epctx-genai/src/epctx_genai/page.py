@@ -36,7 +36,7 @@ def make_page(folder: PathInput) -> str:
     """
     report = import_installed("epctx_report", needed_by="the page of a folder")
     info = inspect_folder(folder)
-    title = html.escape(f"{Path(folder).resolve().name}: {info.type}")
+    title = html.escape(one_line(f"{Path(folder).resolve().name}: {info.type}"))
     stages = [
         (
             stage.name,

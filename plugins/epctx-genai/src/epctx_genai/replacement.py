@@ -8,9 +8,9 @@ the new one.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from epctx_core.errors import Fail, InvalidArgument, quote
+from epctx_files import verify_folder
+
+from epctx_core.errors import EpctxError, Fail, InvalidArgument, quote
 
 _HERE = -100
 """AT_FDCWD: names are relative to the current folder."""
@@ -27,6 +29,8 @@ _EXCHANGE = 2
 _MARK = ".epctx-build-"
 DIGEST = "folder.epctx.json"
 """File that every folder has that was built."""
+PURPOSE = "onnxruntime-genai: "
+"""Beginning of the purpose in that file."""
 
 
 @contextmanager
@@ -40,28 +44,22 @@ def replace_folder(output: Path) -> Iterator[Path]:
         output: a folder that was built before, an empty one, or none yet.
 
     Raises:
-        InvalidArgument: `output` has files, and is none that was built.
+        InvalidArgument: `output` is a link, or has other files than a build.
         Fail: the folder cannot be made or replaced.
     """
     output = output.absolute()
+    require_build(output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        if output.is_symlink() or (output.exists() and not output.is_dir()):
-            raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(output))
-        require_build(output)
         _remove_abandoned(output)
-        staging = Path(
-            tempfile.mkdtemp(prefix=f"{_MARK}{output.name}-", dir=output.parent)
-        )
+        staging, lock = _make_staging(output)
     except OSError as error:
         raise _make_error(output, error) from error
 
-    # Its lock says that somebody works on it; it ends with the process.
-    lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield staging
         _sync(staging)
+        require_build(output)
         _put_in_place(staging, output)
     finally:
         # After an exchange, the old folder.
@@ -70,21 +68,60 @@ def replace_folder(output: Path) -> Iterator[Path]:
 
 
 def require_build(output: Path) -> None:
-    """Raise InvalidArgument for a folder of other files, which would be lost."""
-    if output.is_dir() and any(output.iterdir()) and not (output / DIGEST).is_file():
+    """Raise InvalidArgument for a folder whose files would be lost: only an empty one,
+    or one that has the files of a build alone, can be replaced.
+    """
+    problem = ""
+    if os.path.lexists(output) and (output.is_symlink() or not output.is_dir()):
+        problem = "is not a folder"
+    elif output.exists() and any(output.iterdir()):
+        problem = _find_other_files(output)
+    if problem:
         raise InvalidArgument(
-            f"the folder {str(output)!r} has files, and is none that was built.",
+            f"the output {str(output)!r} {problem}.",
             path=output,
             hint="Give a new folder, or remove this one.",
         )
 
 
+def _find_other_files(output: Path) -> str:
+    """Return what a folder has that no build wrote; empty if that is nothing."""
+    try:
+        report = verify_folder(output)
+    except EpctxError:
+        return "is not a folder that was built"
+    if not report.sealed.purpose.startswith(PURPOSE):
+        return "is not a folder that was built"
+    others = [each.name for each in report.findings if each.problem == "added"]
+    others += [path.name for path in output.iterdir() if path.name.startswith(".")]
+    return f"has {others[0]!r}, which no build wrote" if others else ""
+
+
+def _make_staging(output: Path) -> tuple[Path, int]:
+    """Return a new folder, and its descriptor, whose lock says that somebody works on
+    it; the lock ends with the process.
+    """
+    while True:
+        staging = Path(
+            tempfile.mkdtemp(prefix=f"{_MARK}{output.name}-", dir=output.parent)
+        )
+        # Another build may take it for an abandoned one until it is locked.
+        with suppress(FileNotFoundError):
+            lock = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if staging.exists():
+                return staging, lock
+            os.close(lock)
+
+
 def _remove_abandoned(output: Path) -> None:
     """Remove the folders of this user that killed processes left beside `output`."""
+    # As `mkdtemp` names them.
+    is_ours = re.compile(re.escape(f"{_MARK}{output.name}-") + r"[a-z0-9_]{8}")
     for entry in os.scandir(output.parent):
         state = entry.stat(follow_symlinks=False)
         if (
-            not entry.name.startswith(f"{_MARK}{output.name}-")
+            not is_ours.fullmatch(entry.name)
             or not stat.S_ISDIR(state.st_mode)
             or state.st_uid != os.geteuid()
         ):

@@ -39,8 +39,8 @@ class GenaiFinding:
         subject: the stage or the file.
         code: `file-missing`, `file-added`, `file-older`, `file-newer` and
             `file-foreign` by the digest of the folder; `payload-type`,
-            `input-missing`, `output-missing` and `ep-missing` by the configuration; of
-            a context model a code of `epctx verify`.
+            `input-missing`, `output-missing`, `ep-missing` and `options-wrong` by the
+            configuration; of a context model a code of `epctx verify`.
         message: what is wrong.
     """
 
@@ -141,7 +141,12 @@ def _check_stage(folder: GenaiFolder, stage: Stage) -> Iterator[GenaiFinding]:
     yield from missing
     # Another EP's opinion of a payload says nothing.
     if info.ep_contexts and not missing:
-        for finding in verify_model(path, _make_options(folder, stage)).findings:
+        try:
+            found = verify_model(path, _make_options(folder, stage)).findings
+        except EpctxError as error:
+            yield _make_finding(stage, "options-wrong", error.message)
+            return
+        for finding in found:
             if finding.severity is Severity.ERROR:
                 yield _make_finding(stage, finding.code, finding.message)
 
