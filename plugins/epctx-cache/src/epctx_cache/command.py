@@ -7,12 +7,12 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from epctx_cli.command import (
     CommandParser,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from epctx_cache.differences import Nearest
     from epctx_cache.request import Request
 
-Result = TypeVar("Result")
 _SHORT = 12
 """Digits of a key in the table."""
 _DAMAGED = "(damaged)"
@@ -106,10 +105,9 @@ def _add_arguments(
 
 def run_ls(arguments: argparse.Namespace, console: Console) -> int:
     """List the entries."""
-    settings, store = _open_store(arguments)
-    compiling = holders(store.locks_folder)
-    entries = _try(settings, lambda: list(store.entries()))
-    entries.sort(key=lambda entry: entry.last_use, reverse=True)
+    with _open_store(arguments) as (_, store):
+        compiling = holders(store.locks_folder)
+        entries = sorted(store.entries(), key=lambda entry: -entry.last_use)
     total = sum(entry.bytes for entry in entries)
     if entries:
         console.table(
@@ -120,15 +118,12 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
         console.say(f"compiling: {holder}")
     if entries:
         console.say()
-    console.say(
-        f"{settings.folder}: {_count_entries(len(entries))}, {byte_size(total)}"
-    )
-    facts = [_describe_entry(entry) for entry in entries]
+    console.say(f"{store.folder}: {_count_entries(len(entries))}, {byte_size(total)}")
     console.result(
         results.ListResult(
-            cache=str(settings.folder),
+            cache=str(store.folder),
             bytes=total,
-            entries=facts,
+            entries=[_describe_entry(entry) for entry in entries],
             compiling=compiling,
         )
     )
@@ -137,22 +132,33 @@ def run_ls(arguments: argparse.Namespace, console: Console) -> int:
 
 def run_stats(arguments: argparse.Namespace, console: Console) -> int:
     """Show hits, misses and the time that hits saved against compiling again."""
-    settings, store = _open_store(arguments)
-    statistics = _try(settings, store.statistics)
-    rows = [_make_usage_row(", ".join(u.eps) or "none", u) for u in statistics.by_eps]
+    with _open_store(arguments) as (_, store):
+        statistics = store.statistics()
+    rows = [(", ".join(usage.eps) or "none", usage) for usage in statistics.by_eps]
     if statistics.damaged:
         known = sum(usage.bytes for usage in statistics.by_eps)
         damaged = Usage(
             eps=(), entries=statistics.damaged, bytes=statistics.bytes - known
         )
-        rows.append(_make_usage_row(_DAMAGED, damaged))
+        rows.append((_DAMAGED, damaged))
     console.table(
-        ("EPs", "hits", "misses", "compile time saved", "entries", "size"), rows
+        ("EPs", "hits", "misses", "compile time saved", "entries", "size"),
+        [
+            (
+                name,
+                usage.hits,
+                usage.misses,
+                _format_seconds(usage.seconds_saved),
+                usage.entries,
+                byte_size(usage.bytes),
+            )
+            for name, usage in rows
+        ],
     )
     if rows:
         console.say()
     console.say(
-        f"{settings.folder}: {counted(statistics.hits, 'hit')}, "
+        f"{store.folder}: {counted(statistics.hits, 'hit')}, "
         f"{_count_misses(statistics.misses)}, "
         f"{_format_seconds(statistics.seconds_saved)} saved against compiling again; "
         f"{_count_entries(statistics.entries)}, {byte_size(statistics.bytes)}"
@@ -162,83 +168,50 @@ def run_stats(arguments: argparse.Namespace, console: Console) -> int:
             f"{_count_entries(statistics.damaged)} cannot be read, and the hits are "
             "not counted. See `epctx cache verify`."
         )
-    console.result(statistics.as_dict())
+    console.result(statistics)
     return ExitCode.DONE
-
-
-def _make_usage_row(name: str, usage: Usage) -> tuple[str, int, int, str, int, str]:
-    return (
-        name,
-        usage.hits,
-        usage.misses,
-        _format_seconds(usage.seconds_saved),
-        usage.entries,
-        byte_size(usage.bytes),
-    )
 
 
 def run_lookup(arguments: argparse.Namespace, console: Console) -> int:
     """Print the context model of a model in the cache; 1 if there is none."""
-    settings, store = _open_store(arguments)
-    request = _make_request(arguments, settings, console)
-    key, _ = _try(settings, request.identify)
-    model, fault = _look_up(settings, store, key)
-    shared = None if model is not None else _ask_shared(request, key, console)
-    if model is not None:
-        console.say(one_line(str(model)), wrap=False)
-    elif fault:
-        console.note(_describe_damage(key, fault, shared))
+    with _open_store(arguments) as (settings, store):
+        request = _make_request(arguments, settings, console)
+        found, _ = _look_up(request, store, console)
+    if found.path is not None:
+        console.say(one_line(found.path), wrap=False)
     else:
-        console.note(
-            f"{one_line(arguments.model)} is not in {settings.folder} with these "
-            f"options{_describe_shared(request, shared)}. `epctx cache why` shows the "
-            "nearest entry."
-        )
-    console.result(
-        results.LookupResult(
-            cache=str(settings.folder),
-            hit=model is not None,
-            key=key,
-            path=None if model is None else str(model),
-            fault=fault or None,
-            shared=shared,
-        )
-    )
-    return ExitCode.FAILED if model is None else ExitCode.DONE
+        miss = _describe_miss(found, request, "with these options")
+        more = "" if found.fault else " `epctx cache why` shows the nearest entry."
+        console.note(f"{miss}{more}")
+    console.result(found)
+    return ExitCode.DONE if found.hit else ExitCode.FAILED
 
 
 def run_why(arguments: argparse.Namespace, console: Console) -> int:
     """Show how the key of a model differs from that of the nearest entry."""
     from epctx_cache.differences import find_nearest
 
-    settings, store = _open_store(arguments)
-    request = _make_request(arguments, settings, console)
-    key, parts = _try(settings, request.identify)
-    model, fault = _look_up(settings, store, key)
-    is_hit = model is not None
-    shared = None if is_hit else _ask_shared(request, key, console)
-    entries = _try(settings, lambda: list(store.entries()))
+    with _open_store(arguments) as (settings, store):
+        request = _make_request(arguments, settings, console)
+        found, parts = _look_up(request, store, console)
+        entries = list(store.entries())
     unreadable = sum(entry.record is None for entry in entries)
     nearest = None
-    if not fault:
+    if not found.fault:
         # An entry of the key that is being removed is no hit.
-        comparable = [entry for entry in entries if (entry.key == key) == is_hit]
+        comparable = [e for e in entries if (e.key == found.key) == found.hit]
         nearest = find_nearest(parts, Path(arguments.model).name, comparable)
 
-    name = one_line(arguments.model)
-    if is_hit:
-        console.say(f"{name} is in {settings.folder}: entry {key[:_SHORT]}.")
-    elif fault:
-        console.say(_describe_damage(key, fault, shared))
+    if found.hit:
+        name = one_line(arguments.model)
+        console.say(f"{name} is in {found.cache}: entry {found.key[:_SHORT]}.")
+    elif nearest is not None:
+        console.say(_describe_miss(found, request, "with these options"))
+        _print_nearest(nearest, console)
     else:
-        elsewhere = _describe_shared(request, shared)
-        why = "with these options"
-        if nearest is None:
-            why = "(no entry is comparable)" if entries else "(the cache is empty)"
-        console.say(f"{name} is not in {settings.folder} {why}{elsewhere}.")
-        if nearest is not None:
-            _print_nearest(nearest, console)
-    if unreadable and not (is_hit or fault):
+        why = "(no entry is comparable)" if entries else "(the cache is empty)"
+        console.say(_describe_miss(found, request, why))
+    if unreadable and not (found.hit or found.fault):
         are = "is" if unreadable == 1 else "are"
         console.say()
         console.note(
@@ -247,64 +220,66 @@ def run_why(arguments: argparse.Namespace, console: Console) -> int:
         )
     console.result(
         results.WhyResult(
-            cache=str(settings.folder),
-            hit=is_hit,
-            key=key,
+            cache=found.cache,
+            hit=found.hit,
+            key=found.key,
             entries=len(entries),
             not_compared=unreadable,
             nearest=None if nearest is None else _describe_nearest(nearest),
-            fault=fault or None,
-            shared=shared,
+            fault=found.fault,
+            shared=found.shared,
         )
     )
     return ExitCode.DONE
 
 
 def _look_up(
-    settings: CacheSettings, store: EntryStore, key: str
-) -> tuple[Path | None, str]:
-    """Return the context model of a key, None for a miss; and the fault of a damaged
-    entry.
-    """
+    request: Request, store: EntryStore, console: Console
+) -> tuple[results.LookupResult, Mapping[str, Any]]:
+    """Return what the cache has of a model, and the parts of its key."""
+    key, parts = request.identify()
+    path = fault = has_shared = None
     try:
-        lease = _try(settings, lambda: store.open(key))
-    except CorruptEntryError as fault:
-        return None, str(fault)
-    if lease is None:
-        return None, ""
-    with lease:
-        return lease.model, ""
-
-
-def _ask_shared(request: Request, key: str, console: Console) -> bool | None:
-    """Return whether the cache that machines share has an entry; None if there is no
-    such cache, or it cannot be asked.
-    """
-    shared = request.open_shared()
-    if shared is None:
-        return None
-    with console.progress(f"asking {one_line(str(shared))}"):
-        return shared.has(key)
-
-
-def _describe_shared(request: Request, has_entry: bool | None) -> str:
-    """Return what the cache that machines share has, as the end of a sentence about
-    this one.
-    """
-    if has_entry is None:
-        return ""
-    shared = one_line(str(request.open_shared()))
-    if has_entry:
-        return f", but in {shared}, from where the next load fetches it"
-    return f", nor in {shared}"
-
-
-def _describe_damage(key: str, fault: str, is_shared: bool | None) -> str:
-    does = "fetches it from the shared cache" if is_shared else "compiles it again"
-    return (
-        f"The entry of this key, {key[:_SHORT]}, is damaged: {one_line(fault)}. The "
-        f"next load {does}; `epctx cache verify` removes it."
+        lease = store.open(key)
+    except CorruptEntryError as error:
+        lease, fault = None, str(error)
+    if lease is not None:
+        with lease:
+            path = str(lease.model)
+    elif (shared := request.open_shared()) is not None:
+        with console.progress(f"asking {one_line(str(shared))}"):
+            has_shared = shared.has(key)
+    found = results.LookupResult(
+        cache=str(store.folder),
+        hit=path is not None,
+        key=key,
+        path=path,
+        fault=fault,
+        shared=has_shared,
     )
+    return found, parts
+
+
+def _describe_miss(found: results.LookupResult, request: Request, why: str) -> str:
+    """Return why a model is not in the cache, and what the next load does."""
+    if found.fault:
+        does = (
+            "fetches it from the shared cache" if found.shared else "compiles it again"
+        )
+        return (
+            f"The entry of this key, {found.key[:_SHORT]}, is damaged: "
+            f"{one_line(found.fault)}. The next load {does}; `epctx cache verify` "
+            "removes it."
+        )
+    elsewhere = ""
+    if found.shared is not None:
+        shared = one_line(str(request.open_shared()))
+        elsewhere = (
+            f", but in {shared}, from where the next load fetches it"
+            if found.shared
+            else f", nor in {shared}"
+        )
+    return f"{one_line(str(request.model))} is not in {found.cache} {why}{elsewhere}."
 
 
 def _describe_nearest(nearest: Nearest) -> results.NearestEntry:
@@ -320,8 +295,7 @@ def _print_nearest(nearest: Nearest, console: Console) -> None:
         f"Nearest entry: {nearest.entry.key[:_SHORT]}, {_cut(record.model)} for {eps}, "
         f"compiled {age}."
     )
-    verb = "part" if len(nearest.differences) == 1 else "parts"
-    console.say(f"Its key differs in {len(nearest.differences)} {verb}:")
+    console.say(f"Its key differs in {counted(len(nearest.differences), 'part')}:")
     for each in nearest.differences:
         now, entry = _describe_values(each.now, each.entry)
         console.say()
@@ -393,58 +367,41 @@ def _make_request(
 
 def run_verify(arguments: argparse.Namespace, console: Console) -> int:
     """Check the entries; 1 if one was damaged."""
-    settings, store = _open_store(arguments)
-    with console.progress() as progress:
-        checked = _try(settings, lambda: list(_verify(store, progress)))
-    damaged = [(entry, fault) for entry, fault in checked if fault]
-    for entry, fault in damaged:
-        console.say(f"{entry.key[:_SHORT]} is damaged: {one_line(fault)}")
-    sound = len(checked) - len(damaged)
-    console.say(
-        f"{settings.folder}: {_count_entries(sound)} sound, {len(damaged)} damaged"
-    )
-    entries = [
-        results.VerifiedEntry(key=entry.key, fault=fault or None)
-        for entry, fault in checked
-    ]
+    with _open_store(arguments) as (_, store), console.progress() as progress:
+        entries = [
+            results.VerifiedEntry(key=entry.key, fault=fault or None)
+            for entry, fault in verify(store, progress)
+        ]
+    damaged = 0
+    for entry in entries:
+        if entry.fault:
+            damaged += 1
+            console.say(f"{entry.key[:_SHORT]} is damaged: {one_line(entry.fault)}")
+    sound = len(entries) - damaged
+    console.say(f"{store.folder}: {_count_entries(sound)} sound, {damaged} damaged")
     console.result(
-        results.VerifyResult(
-            cache=str(settings.folder), ok=not damaged, entries=entries
-        )
+        results.VerifyResult(cache=str(store.folder), ok=not damaged, entries=entries)
     )
     return ExitCode.FAILED if damaged else ExitCode.DONE
 
 
-def _verify(
-    store: EntryStore, progress: Callable[[str, int, int], None]
-) -> Iterator[tuple[Stored, str]]:
-    """Yield each entry with its fault, and show how many were checked."""
-    total = len(list(store.entries()))
-    progress("checking entries", 0, total)
-    for number, checked in enumerate(verify(store), 1):
-        progress("checking entries", number, total)
-        yield checked
-
-
 def run_gc(arguments: argparse.Namespace, console: Console) -> int:
     """Reduce the cache to its limit."""
-    settings, store = _open_store(arguments)
-    return _print_collection(
-        settings, _try(settings, lambda: collect(store, settings.size)), console
-    )
+    with _open_store(arguments) as (settings, store):
+        collected = collect(store, settings.size)
+    return _print_collection(collected, console)
 
 
 def run_clear(arguments: argparse.Namespace, console: Console) -> int:
     """Clear the cache."""
-    settings, store = _open_store(arguments)
-    return _print_collection(settings, _try(settings, lambda: clear(store)), console)
+    with _open_store(arguments) as (_, store):
+        collected = clear(store)
+    return _print_collection(collected, console)
 
 
-def _print_collection(
-    settings: CacheSettings, collected: results.CollectionResult, console: Console
-) -> int:
+def _print_collection(collected: results.CollectionResult, console: Console) -> int:
     console.say(
-        f"{settings.folder}: {_count_entries(len(collected.removed))} removed, "
+        f"{collected.cache}: {_count_entries(len(collected.removed))} removed, "
         f"{byte_size(collected.freed)}; {collected.kept} left, "
         f"{byte_size(collected.bytes)}"
     )
@@ -452,36 +409,35 @@ def _print_collection(
     return ExitCode.DONE
 
 
-def _open_store(arguments: argparse.Namespace) -> tuple[CacheSettings, EntryStore]:
+@contextmanager
+def _open_store(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[CacheSettings, EntryStore]]:
+    """Give the cache that a command names, whose failures in the block become errors.
+
+    Raises:
+        Fail: it cannot be used.
+    """
     size = getattr(arguments, "size", None)
     settings = cache_settings(
         arguments.cache_dir, None if size is None else parse_size(size)
     )
     store = EntryStore(settings.folder)
-    _try(settings, store.check_readable)
-    return settings, store
-
-
-def _try(settings: CacheSettings, work: Callable[[], Result]) -> Result:
     try:
-        return work()
+        store.check_readable()
+        yield settings, store
     except EpctxError:
         raise  # some are an OSError, too
     except OSError as error:
-        raise _unusable(settings, error) from error
-
-
-def _unusable(settings: CacheSettings, error: OSError) -> Fail:
-    """Return the error for a cache that cannot be used."""
-    why = error.strerror or str(error)
-    return Fail(
-        f"the cache in {str(settings.folder)!r} cannot be used: {why}.",
-        path=settings.folder,
-        hint=(
-            f"Set --cache-dir or {FOLDER_VARIABLE} to a folder that you can read and "
-            "write."
-        ),
-    )
+        raise Fail(
+            f"the cache in {str(store.folder)!r} cannot be used: "
+            f"{error.strerror or error}.",
+            path=store.folder,
+            hint=(
+                f"Set --cache-dir or {FOLDER_VARIABLE} to a folder that you can read "
+                "and write."
+            ),
+        ) from error
 
 
 def _make_row(entry: Stored) -> tuple[str, str, str, str, str]:
@@ -526,21 +482,22 @@ def _format_age(seconds: float) -> str:
 
 
 def _describe_entry(entry: Stored) -> results.EntryFacts:
-    facts = results.EntryFacts(
+    record = entry.record
+    known: dict[str, Any] = {}
+    if record is not None:
+        known = {
+            "model": record.model,
+            "eps": list(record.eps),
+            "partitions": record.partitions,
+            "created": record.created,
+            "compile_seconds": record.seconds,
+        }
+    return results.EntryFacts(
         key=entry.key,
-        sound=entry.record is not None,
+        sound=record is not None,
         bytes=entry.bytes,
         last_use=entry.last_use,
-    )
-    if entry.record is None:
-        return facts
-    return replace(
-        facts,
-        model=entry.record.model,
-        eps=list(entry.record.eps),
-        partitions=entry.record.partitions,
-        created=entry.record.created,
-        compile_seconds=entry.record.seconds,
+        **known,
     )
 
 

@@ -52,6 +52,7 @@ from epctx_core.ext import (
 
 if TYPE_CHECKING:
     from epctx_cache.results import CollectionResult
+    from epctx_cache.settings import Progress
     from epctx_core.plugin import Cancellation
 
 RECORD = "entry.json"
@@ -684,16 +685,24 @@ def collect(
     )
 
 
-def verify(store: EntryStore) -> Iterator[tuple[Stored, str]]:
+def verify(
+    store: EntryStore, progress: Progress = lambda *_: None
+) -> Iterator[tuple[Stored, str]]:
     """Check every byte of all entries; yield each with its fault, or an empty text.
 
     An entry with a fault is removed and is compiled again when it is needed; the fault
     says if it could not be removed.
 
+    Args:
+        store: the cache.
+        progress: called with a stage, and the numbers of entries checked and of all.
+
     Raises:
         OSError: the cache cannot be read.
     """
-    for entry in list(store.entries()):
+    entries = list(store.entries())
+    for number, entry in enumerate(entries):
+        progress("checking entries", number, len(entries))
         try:
             lease = store.open(entry.key)
             if lease is None:
