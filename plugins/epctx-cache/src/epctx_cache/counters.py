@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -129,31 +129,32 @@ def add_up(
         uses: what its log counts, and each entry that is in it now.
         damaged: bytes of each entry without a readable record.
     """
-    usages: dict[tuple[str, ...], Usage] = {}
-    for usage in uses:
-        before = usages.get(usage.eps, Usage(eps=usage.eps))
-        usages[usage.eps] = Usage(
-            eps=usage.eps,
-            hits=before.hits + usage.hits,
-            misses=before.misses + usage.misses,
-            seconds_saved=before.seconds_saved + usage.seconds_saved,
-            entries=before.entries + usage.entries,
-            bytes=before.bytes + usage.bytes,
-        )
-
-    rows = [
-        replace(usage, seconds_saved=round(usage.seconds_saved, 3))
-        for _, usage in sorted(usages.items())
-    ]
+    by_eps: dict[tuple[str, ...], list[Usage]] = {}
+    for use in uses:
+        by_eps.setdefault(use.eps, []).append(use)
+    rows = tuple(_sum(eps, same) for eps, same in sorted(by_eps.items()))
+    total = _sum((), rows)
     return CacheStatistics(
         folder=folder,
-        hits=sum(usage.hits for usage in rows),
-        misses=sum(usage.misses for usage in rows),
-        seconds_saved=round(sum((usage.seconds_saved for usage in rows), 0.0), 3),
-        entries=sum(usage.entries for usage in rows) + len(damaged),
-        bytes=sum(usage.bytes for usage in rows) + sum(damaged),
+        hits=total.hits,
+        misses=total.misses,
+        seconds_saved=total.seconds_saved,
+        entries=total.entries + len(damaged),
+        bytes=total.bytes + sum(damaged),
         damaged=len(damaged),
-        by_eps=tuple(rows),
+        by_eps=rows,
+    )
+
+
+def _sum(eps: tuple[str, ...], uses: Sequence[Usage]) -> Usage:
+    """Return several uses as one, of these EPs."""
+    return Usage(
+        eps=eps,
+        hits=sum(use.hits for use in uses),
+        misses=sum(use.misses for use in uses),
+        seconds_saved=round(sum((use.seconds_saved for use in uses), 0.0), 3),
+        entries=sum(use.entries for use in uses),
+        bytes=sum(use.bytes for use in uses),
     )
 
 
