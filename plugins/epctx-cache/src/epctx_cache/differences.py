@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from epctx_cache.results import PartDifference
@@ -123,25 +124,29 @@ def _describe_eps(value: Any) -> Described:
 
 
 def _describe_ep(value: Any) -> Described:
-    name = value["ep"]
-    distribution, version = value["distribution"]
-    yield f"package of {name}", f"{distribution} {version}"
-    for field, text in value["build"].items():
-        yield f"{field} of {name}", _as_text(text)
-    yield f"plugin API of {name}", _as_text(value["plugin_api"])
-    yield f"class of {name}", _as_text(value["class"])
-    yield f"last change of the code of {name}", _as_text(value["code"])
-    for option, text in value["options"].items():
-        yield f"option {option} of {name}", _as_text(text)
-    for option, digest in value["secrets"].items():
-        yield f"option {option} of {name}", _hidden(digest)
-    for variable, digest in value.get("environment", {}).items():
-        yield f"environment variable {variable} of {name}", _hidden(digest)
+    parts = {
+        "package": " ".join(map(str, value["distribution"])),
+        **value["build"],
+        "plugin API": value["plugin_api"],
+        "class": value["class"],
+        "last change of the code": value["code"],
+    }
+    described = [
+        *_describe_named("", parts),
+        *_describe_named("option ", value["options"]),
+        *_describe_named("option ", value["secrets"], _hidden),
+        *_describe_named(
+            "environment variable ", value.get("environment", {}), _hidden
+        ),
+    ]
+    for part, text in described:
+        yield f"{part} of {value['ep']}", text
 
 
 def _describe_dimensions(value: Any) -> Described:
-    for kind, lengths in zip(("dimension", "denotation"), value, strict=True):
-        yield from _describe_named(f"length of the {kind}")(lengths)
+    dimensions, denotations = value
+    yield from _describe_named("length of the dimension ", dimensions)
+    yield from _describe_named("length of the denotation ", denotations)
 
 
 def _describe_level(value: Any) -> Described:
@@ -150,34 +155,21 @@ def _describe_level(value: Any) -> Described:
 
 
 def _describe_named(
-    words: str, show: Callable[[Any], str] | None = None
-) -> Callable[[Any], Described]:
-    """Return a function that describes each value of a mapping."""
-
-    def describe(value: Any) -> Described:
-        for name, item in value.items():
-            yield f"{words} {name}", (show or _as_text)(item)
-
-    return describe
+    words: str, value: Any, show: Callable[[Any], str] | None = None
+) -> Described:
+    """Describe each value of a mapping: words before its name, and the value."""
+    for name, item in value.items():
+        yield f"{words}{name}", (show or _as_text)(item)
 
 
-def _describe_listed(words: str) -> Callable[[Any], Described]:
-    """Return a function that describes a list of pairs of a name and a value."""
-
-    def describe(value: Any) -> Described:
-        items = [name if item is None else f"{name} {item}" for name, item in value]
-        yield words, ", ".join(items) or "none"
-
-    return describe
+def _describe_listed(words: str, value: Any) -> Described:
+    """Describe a list of pairs of a name and a value."""
+    items = [name if item is None else f"{name} {item}" for name, item in value]
+    yield words, ", ".join(items) or "none"
 
 
-def _describe_as(words: str) -> Callable[[Any], Described]:
-    """Return a function that describes a single value."""
-
-    def describe(value: Any) -> Described:
-        yield words, _as_text(value)
-
-    return describe
+def _describe_single(words: str, value: Any) -> Described:
+    yield words, _as_text(value)
 
 
 def _hidden(digest: object) -> str:
@@ -195,19 +187,21 @@ def _as_text(value: object) -> str:
 
 
 _DESCRIBERS: Mapping[str, Callable[[Any], Described]] = {
-    "version": _describe_as("form of the key"),
+    "version": partial(_describe_single, "form of the key"),
     "core": _describe_core,
-    "model": _describe_as("content of the model and its weights (SHA-256)"),
+    "model": partial(
+        _describe_single, "content of the model and its weights (SHA-256)"
+    ),
     "eps": _describe_eps,
-    "distributions": _describe_named("distribution"),
-    "engine": _describe_as("session.engine or EPCTX_ENGINE"),
-    "session": _describe_named("session option"),
-    "other_entries": _describe_named("session option", _hidden),
+    "distributions": partial(_describe_named, "distribution "),
+    "engine": partial(_describe_single, "session.engine or EPCTX_ENGINE"),
+    "session": partial(_describe_named, "session option "),
+    "other_entries": partial(_describe_named, "session option ", show=_hidden),
     "dimensions": _describe_dimensions,
-    "custom_operators": _describe_listed("libraries of custom operators"),
-    "initializers": _describe_named("value of the initializer"),
-    "host_plugins": _describe_listed("host plugins, from the outermost"),
+    "custom_operators": partial(_describe_listed, "libraries of custom operators"),
+    "initializers": partial(_describe_named, "value of the initializer "),
+    "host_plugins": partial(_describe_listed, "host plugins, from the outermost"),
     "optimization": _describe_level,
-    "target": _describe_as("operating system and processor"),
+    "target": partial(_describe_single, "operating system and processor"),
 }
 """Functions for the ingredients of a key, by their names."""
