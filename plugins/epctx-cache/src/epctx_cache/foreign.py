@@ -18,11 +18,11 @@ from epctx_cache.store import (
     CorruptEntryError,
     EntryFile,
     EntryRecord,
+    blaming_entry,
     check_whole,
     is_key,
     parse_record,
 )
-from epctx_core.errors import EpctxError
 
 MAX_RECORD: Final = 16 << 20
 """Bytes of a record that are read."""
@@ -98,11 +98,9 @@ def check_foreign_files(folder: Path, record: EntryRecord) -> None:
 
     check_whole(folder, record)
     path = folder / record.files[-1].path
-    try:
+    with blaming_entry():
         # Such an entry must not cause the import of a plugin.
         info = inspect_model(path, registry=Registry(entry_points=False))
-    except EpctxError as error:
-        raise CorruptEntryError(error.message.rstrip(".")) from error
     payloads = () if info.manifest is None else info.manifest.payloads
     digests = {each.name: each.root for each in payloads if not each.embedded}
     for file in record.files[:-1]:

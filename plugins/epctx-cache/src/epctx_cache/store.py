@@ -138,24 +138,22 @@ def read_record(folder: Path) -> EntryRecord | None:
         if not folder.exists():
             return None
         raise CorruptEntryError("it has no record")
-    try:
+    with _blaming_record():
         data = read_small_file(path)
-    except OSError as error:
-        raise CorruptEntryError(
-            f"its record is damaged ({type(error).__name__})"
-        ) from error
     return parse_record(data, folder.name)
 
 
-def parse_record(data: bytes, key: str | None = None) -> EntryRecord:
-    """Return a record; with a key, of the entry of this key.
+@contextmanager
+def _blaming_record() -> Iterator[None]:
+    """Attribute to a record that it cannot be read.
 
     Raises:
-        CorruptEntryError: the record is damaged.
+        CorruptEntryError: instead of any error that damage leads to.
     """
     try:
-        return _parse(data, key)
+        yield
     except (
+        OSError,
         ValueError,
         KeyError,
         TypeError,
@@ -167,7 +165,13 @@ def parse_record(data: bytes, key: str | None = None) -> EntryRecord:
         ) from error
 
 
-def _parse(data: bytes, key: str | None) -> EntryRecord:
+@_blaming_record()
+def parse_record(data: bytes, key: str | None = None) -> EntryRecord:
+    """Return a record; with a key, of the entry of this key.
+
+    Raises:
+        CorruptEntryError: the record is damaged.
+    """
     fields = parse_json(data)
     digest = fields.pop("record")
     if (
@@ -188,6 +192,24 @@ def _digest(fields: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
+@contextmanager
+def blaming_entry() -> Iterator[None]:
+    """Attribute to an entry what the system refuses, and errors of its model.
+
+    Raises:
+        CorruptEntryError: instead of EpctxError and OSError.
+    """
+    try:
+        yield
+    except EpctxError as error:  # some are an OSError, too
+        raise CorruptEntryError(error.message.rstrip(".")) from error
+    except OSError as error:
+        raise CorruptEntryError(
+            f"it cannot be read: {error.strerror or error}"
+        ) from error
+
+
+@blaming_entry()
 def check_head(folder: Path, record: EntryRecord) -> None:
     """Check the digest of the model and the lengths of all other files.
 
@@ -197,19 +219,19 @@ def check_head(folder: Path, record: EntryRecord) -> None:
     Raises:
         CorruptEntryError: a file is missing or different.
     """
-    with _blaming_entry():
-        for file in record.files:
-            path = folder / file.path
-            if path.is_symlink() or not path.is_file():
-                raise CorruptEntryError(f"{file.path} is missing")
-            if path.stat().st_size != file.bytes:
-                raise CorruptEntryError(f"{file.path} has another length")
-        model = record.files[-1]
-        data = (folder / model.path).read_bytes()
-        if hashlib.sha256(data).hexdigest() != model.digest:
-            raise CorruptEntryError(f"{model.path} has another digest")
+    for file in record.files:
+        path = folder / file.path
+        if path.is_symlink() or not path.is_file():
+            raise CorruptEntryError(f"{file.path} is missing")
+        if path.stat().st_size != file.bytes:
+            raise CorruptEntryError(f"{file.path} has another length")
+    model = record.files[-1]
+    data = (folder / model.path).read_bytes()
+    if hashlib.sha256(data).hexdigest() != model.digest:
+        raise CorruptEntryError(f"{model.path} has another digest")
 
 
+@blaming_entry()
 def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> None:
     """Check every byte of an entry; with `once`, of its binaries those that this
     machine has not checked before.
@@ -221,26 +243,7 @@ def check_whole(folder: Path, record: EntryRecord, *, once: bool = False) -> Non
     from epctx_core.ext import check_required_files
 
     check_head(folder, record)
-    with _blaming_entry():
-        try:
-            check_required_files(folder / record.files[-1].path, once=once)
-        except EpctxError as error:
-            raise CorruptEntryError(error.message.rstrip(".")) from error
-
-
-@contextmanager
-def _blaming_entry() -> Iterator[None]:
-    """Attribute to an entry what the system refuses.
-
-    Raises:
-        CorruptEntryError: instead of OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise CorruptEntryError(
-            f"it cannot be read: {error.strerror or error}"
-        ) from error
+    check_required_files(folder / record.files[-1].path, once=once)
 
 
 USED = "used"
@@ -565,10 +568,7 @@ class EntryStore:
     def drop(self, lease: Lease) -> None:
         """Remove an entry that cannot be loaded, if no other one has replaced it."""
         with suppress(OSError, CorruptEntryError):
-            if (
-                read_record(lease.folder) == lease.record
-                and (lease.folder / RECORD).exists()
-            ):
+            if read_record(lease.folder) == lease.record:
                 self._move_out(lease.folder)
 
     def _move_out(self, folder: Path) -> None:
@@ -590,20 +590,17 @@ class EntryStore:
         """Remove leftovers of killed processes: entries in staging without a lock, and
         unlocked lock files.
         """
-        staging = self._staging
-        locks = self.locks_folder
-        for outgoing in staging.glob(f"{_OUTGOING}*"):
+        for outgoing in self._staging.glob(f"{_OUTGOING}*"):
             self._remove_outgoing(outgoing)
-        for key in {
-            path.name for folder in (staging, locks) for path in folder.glob("*")
-        }:
+        for path in (*self._staging.glob("*"), *self.locks_folder.glob("*")):
+            place = self.locks_folder / path.name
             if (
-                is_key(key)
-                and (lock := FileLock.take(locks / key, create=True)) is not None
+                is_key(path.name)
+                and (lock := FileLock.take(place, create=True)) is not None
             ):
                 with lock:
-                    remove_tree(staging / key)
-                    (locks / key).unlink(missing_ok=True)
+                    remove_tree(self._staging / path.name)
+                    place.unlink(missing_ok=True)
 
 
 def _is_younger(stamp: Path, seconds: float) -> bool:
