@@ -159,15 +159,16 @@ class SharedCache:
         self._is_rewriting |= rewriting
         key = lease.record.key[:12]
         try:
-            is_there = self._try(
-                f"entry {key} cannot be written",
-                "push",
-                lambda transfer: self._push(lease, transfer),
+            return bool(
+                self._try(
+                    f"entry {key} cannot be written",
+                    "push",
+                    lambda transfer: self._push(lease, transfer),
+                )
             )
         except OSError as error:
             _log.warning("entry %s is not put into %s: %s.", key, self, error)
             return False
-        return is_there is not None
 
     # -- one transfer
     # ---------------------------------------------------------------------------------
@@ -176,7 +177,8 @@ class SharedCache:
         self, key: str, folder: Path, limit: int, transfer: _Transfer
     ) -> EntryRecord | None:
         try:
-            data = self._read_small(self._entry_path(key))
+            with self._storage.open(self._entry_path(key), "rb") as file:
+                data = file.read(MAX_RECORD + 1)
         except (FileNotFoundError, KeyError):  # the second of archives in old fsspec
             return None
         try:
@@ -219,7 +221,7 @@ class SharedCache:
             CorruptEntryError: it is missing or different.
         """
         try:
-            source = self._storage.open(self._blob_path(digest), "rb")
+            source = self._storage.open(self._locate("blobs", digest), "rb")
         except FileNotFoundError:
             raise CorruptEntryError(f"blob {digest[:12]} is missing") from None
 
@@ -245,7 +247,7 @@ class SharedCache:
     def _write_blob(
         self, digest: str, size: int, path: Path, transfer: _Transfer
     ) -> None:
-        blob = self._blob_path(digest)
+        blob = self._locate("blobs", digest)
         try:
             # One that was refused may have the right length.
             is_there = not self._is_rewriting and self._storage.size(blob) == size
@@ -273,16 +275,11 @@ class SharedCache:
     def _storage(self) -> Any:
         return self._located[0]
 
+    def _locate(self, folder: str, name: str) -> str:
+        return f"{self._located[1]}/v1/{folder}/{name[:2]}/{name}"
+
     def _entry_path(self, key: str) -> str:
-        return f"{self._located[1]}/v1/entries/{key[:2]}/{key}.json"
-
-    def _blob_path(self, digest: str) -> str:
-        return f"{self._located[1]}/v1/blobs/{digest[:2]}/{digest}"
-
-    def _read_small(self, path: str) -> bytes:
-        with self._storage.open(path, "rb") as file:
-            data: bytes = file.read(MAX_RECORD + 1)
-        return data
+        return self._locate("entries", f"{key}.json")
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[IO[bytes]]:
