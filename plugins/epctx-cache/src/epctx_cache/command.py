@@ -65,16 +65,6 @@ _HOUR = 3600
 _DAY = 24 * 3600
 
 
-def add_lookup_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache lookup`."""
-    _add_model_arguments(parser, run=run_lookup)
-
-
-def add_why_arguments(parser: CommandParser) -> None:
-    """Declare the options of `epctx cache why`."""
-    _add_model_arguments(parser, run=run_why)
-
-
 def _add_model_arguments(
     parser: CommandParser, *, run: Callable[[argparse.Namespace, Console], int]
 ) -> None:
@@ -504,4 +494,6 @@ def _describe_entry(entry: Stored) -> results.EntryFacts:
 add_ls_arguments = partial(_add_arguments, run=run_ls)
 add_stats_arguments = partial(_add_arguments, run=run_stats)
 add_verify_arguments = partial(_add_arguments, run=run_verify)
+add_lookup_arguments = partial(_add_model_arguments, run=run_lookup)
+add_why_arguments = partial(_add_model_arguments, run=run_why)
 add_clear_arguments = partial(_add_arguments, run=run_clear)

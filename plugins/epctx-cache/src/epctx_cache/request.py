@@ -363,26 +363,31 @@ class Request:
         lease = self._store.create(
             key, model=self._source.name, cancel=cancel, write=write
         )
-        if self._has_pulled and not self.compiled and lease is not None:
-            self._store.note_push(lease)
-        if self.compiled and lease is not None:
+        if lease is None:
+            return None
+        if self.compiled:
             _log.info(
                 "compiled %s into the cache in %s s: %s",
                 errors.one_line(self._source.name),
                 lease.record.seconds,
                 key,
             )
-            try:
-                store.collect(self._store, self.settings.size, keep=key)
-            except OSError as error:
-                folder = self.settings.folder
-                _log.warning(
-                    "the cache in %s exceeds its limit and cannot be reduced: %s.",
-                    folder,
-                    error,
-                )
+            self._make_room(key)
             self._push(lease)
+        elif self._has_pulled:
+            self._store.note_push(lease)
         return lease
+
+    def _make_room(self, key: str) -> None:
+        """Reduce the cache to its limit; the entry of a key stays."""
+        try:
+            store.collect(self._store, self.settings.size, keep=key)
+        except OSError as error:
+            _log.warning(
+                "the cache in %s exceeds its limit and cannot be reduced: %s.",
+                self.settings.folder,
+                error,
+            )
 
     def _compile(
         self, folder: Path, key: str, parts: Mapping[str, Any], state: str
@@ -550,14 +555,11 @@ class Request:
 
 def _describe_share(record: store.EntryRecord) -> str:
     total = sum(record.assignments.values())
-    shares = (
-        []
-        if not total
-        else [
-            f"{ep} runs {count} of {total} nodes ({count / total:.0%})"
-            for ep, count in record.assignments.items()
-        ]
-    )
+    shares = [
+        f"{ep} runs {count} of {total} nodes ({count / total:.0%})"
+        for ep, count in record.assignments.items()
+        if total
+    ]
     words = f"{record.model}: {', '.join(shares) or 'it has no nodes'}"
     return errors.one_line(words)
 
