@@ -283,7 +283,7 @@ def test_statistics_are_frozen_and_have_a_form_for_json(cache, model):
 def test_a_file_where_the_cache_should_be_is_an_error_that_names_it(cache):
     cache.folder.write_text("")
 
-    with pytest.raises(epctx.Fail, match="cannot be read: Not a directory") as caught:
+    with pytest.raises(epctx.Fail, match="cannot be used: Not a directory") as caught:
         statistics(cache)
 
     assert caught.value.path == cache.folder
@@ -294,5 +294,5 @@ def test_a_cache_that_cannot_be_read_is_an_error_that_names_it(cache, model):
     log_of(cache).unlink()
     log_of(cache).mkdir()
 
-    with pytest.raises(epctx.Fail, match="cannot be read"):
+    with pytest.raises(epctx.Fail, match="cannot be used"):
         statistics(cache)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from epctx_cache.settings import (
-    FOLDER_VARIABLE,
     Progress,
     Providers,
     cache_settings,
+    unusable_cache,
 )
 from epctx_core import (
     GraphOptimizationLevel,
@@ -23,7 +23,6 @@ from epctx_core import (
     SessionOptions,
     default_registry,
 )
-from epctx_core.errors import Fail
 
 if TYPE_CHECKING:
     from epctx_cache.counters import CacheStatistics
@@ -172,8 +171,4 @@ def cache_statistics(
     try:
         return EntryStore(folder).statistics()
     except OSError as error:
-        raise Fail(
-            f"the cache in {str(folder)!r} cannot be read: {error.strerror or error}.",
-            path=folder,
-            hint=f"Set cache_dir or {FOLDER_VARIABLE} to a readable folder.",
-        ) from error
+        raise unusable_cache(folder, error.strerror or error) from error

@@ -29,10 +29,10 @@ from epctx_cache import results
 from epctx_cache.counters import Usage
 from epctx_cache.lock import holders
 from epctx_cache.settings import (
-    FOLDER_VARIABLE,
     CacheSettings,
     cache_settings,
     parse_size,
+    unusable_cache,
 )
 from epctx_cache.store import (
     CorruptEntryError,
@@ -43,7 +43,7 @@ from epctx_cache.store import (
     is_key,
     verify,
 )
-from epctx_core.errors import EpctxError, Fail, one_line
+from epctx_core.errors import EpctxError, one_line
 
 if TYPE_CHECKING:
     from epctx_cache.differences import Nearest
@@ -419,15 +419,8 @@ def _open_store(
     except EpctxError:
         raise  # some are an OSError, too
     except OSError as error:
-        raise Fail(
-            f"the cache in {str(store.folder)!r} cannot be used: "
-            f"{error.strerror or error}.",
-            path=store.folder,
-            hint=(
-                f"Set --cache-dir or {FOLDER_VARIABLE} to a folder that you can read "
-                "and write."
-            ),
-        ) from error
+        why = error.strerror or error
+        raise unusable_cache(store.folder, why, "--cache-dir") from error
 
 
 def _make_row(entry: Stored) -> tuple[str, str, str, str, str]:
@@ -456,11 +449,10 @@ def _count_misses(number: int) -> str:
 
 def _format_seconds(seconds: float) -> str:
     """Return a duration in words."""
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s"
-    if seconds < _HOUR:
-        return f"{seconds / _MINUTE:.1f} min"
-    return f"{seconds / _HOUR:,.1f} h"
+    for unit, name in ((_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:.1f} s"
 
 
 def _format_age(seconds: float) -> str:

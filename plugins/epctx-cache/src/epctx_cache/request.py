@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epctx_cache import key as keys
 from epctx_cache import store
 from epctx_cache.content import Source, content_of
+from epctx_cache.settings import unusable_cache
 from epctx_core import GraphOptimizationLevel, SessionOptions, errors, ext
 from epctx_core.ext import make_private_folder, read_request
 from epctx_core.plugin import Purpose
@@ -225,11 +226,7 @@ class Request:
                     self._count_hit(lease)
                     return lease.model
         except _UnusableError as error:
-            raise errors.Fail(
-                f"the cache in {str(self.settings.folder)!r} cannot be used: {error}.",
-                path=self.settings.folder,
-                hint="Set cache_dir or EPCTX_CACHE_DIR to a writable folder.",
-            ) from error.__cause__
+            raise unusable_cache(self.settings.folder, error) from error.__cause__
         if self._content.has_context_nodes:
             raise self._is_context_model()
         raise errors.Fail(

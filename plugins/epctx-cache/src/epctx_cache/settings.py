@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from epctx_core.errors import InvalidArgument
+from epctx_core.errors import Fail, InvalidArgument
 from epctx_core.ext import get_user_folder
 
 Providers: TypeAlias = Sequence[str | tuple[str, Mapping[str, object]]]
@@ -95,6 +95,24 @@ def cache_settings(
         trust_stat=_choose("trust_stat", trust_stat, TRUST_VARIABLE, environment),
         shared=_choose_address(shared, environment),
         push=_choose("shared_push", push, PUSH_VARIABLE, environment),
+    )
+
+
+def unusable_cache(folder: Path, why: object, setting: str = "cache_dir") -> Fail:
+    """Return the error for a folder that cannot be used as a cache.
+
+    Args:
+        folder: of the cache.
+        why: the reason, without a full stop.
+        setting: argument that names another folder.
+    """
+    return Fail(
+        f"the cache in {str(folder)!r} cannot be used: {why}.",
+        path=folder,
+        hint=(
+            f"Set {setting} or {FOLDER_VARIABLE} to a folder that you can read and "
+            "write."
+        ),
     )
 
 
