@@ -371,11 +371,8 @@ class EntryStore:
     def entries(self) -> Iterator[Stored]:
         """Yield the entries; those that are removed meanwhile are left out."""
         for folder in sorted(self._root.glob("??/*")):
-            if (
-                is_key(folder.name)
-                and folder.name[:2] == folder.parent.name
-                and folder.is_dir()
-            ):
+            is_place = folder == self.entry_folder(folder.name)
+            if is_place and is_key(folder.name) and folder.is_dir():
                 with suppress(FileNotFoundError):
                     yield _describe_entry(folder)
 
@@ -665,18 +662,18 @@ def collect(
     store.sweep()
     forget_older(store.index_folder, INDEX_KEPT)
     entries = sorted(store.entries(), key=lambda entry: (entry.last_use, entry.key))
-    total = sum(entry.bytes for entry in entries)
-    removed: list[Stored] = []
+    total = before = sum(entry.bytes for entry in entries)
+    removed: list[str] = []
     for entry in entries:
         if total <= limit:
             break
         if entry.key != keep and store.remove(entry.key):
-            removed.append(entry)
+            removed.append(entry.key)
             total -= entry.bytes
     return CollectionResult(
         cache=str(store.folder),
-        removed=[entry.key for entry in removed],
-        freed=sum(entry.bytes for entry in removed),
+        removed=removed,
+        freed=before - total,
         kept=len(entries) - len(removed),
         bytes=total,
     )
