@@ -149,13 +149,10 @@ class Source:
         """Return the time of the last change to the model or a file of its weights; 0
         for bytes without files.
         """
-        model_states = (
-            [] if isinstance(self._model, bytes) else [file_state(os.stat(self._model))]  # noqa: PTH116
-        )
-        return max(
-            (max(state[3:]) for state in (*model_states, *content.files.values())),
-            default=0,
-        )
+        states = list(content.files.values())
+        if not isinstance(self._model, bytes):
+            states.append(file_state(os.stat(self._model)))  # noqa: PTH116
+        return max((max(state[3:]) for state in states), default=0)
 
 
 def content_of(source: Source, index: Path, *, trust_stat: bool) -> Content:
