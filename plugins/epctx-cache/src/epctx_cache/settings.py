@@ -74,16 +74,13 @@ def cache_settings(
         raise InvalidArgument(
             f"cache_size is {size!r:.80}, not a number of bytes from 0."
         )
-    if folder is not None and (
-        not isinstance(folder, (str, os.PathLike))
-        or not isinstance(os.fspath(folder), str)
-    ):
+    named: object = environment.get(FOLDER_VARIABLE, "")
+    if folder is not None:
+        is_path = isinstance(folder, (str, os.PathLike))
+        named = os.fspath(folder) if is_path else None
+    if not isinstance(named, str):
         raise InvalidArgument(f"cache_dir is {folder!r:.80}, not a path.")
-    named = (
-        os.fspath(folder)
-        if folder is not None
-        else environment.get(FOLDER_VARIABLE, "")
-    )
+
     if size is None:
         text = environment.get(SIZE_VARIABLE, "")
         size = parse_size(text, SIZE_VARIABLE) if text.strip() else DEFAULT_SIZE
