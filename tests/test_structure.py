@@ -251,7 +251,7 @@ DENSE = {
     "epctx_batch": 3.84,
     "epctx_bench": 3.91,
     "epctx_blobs": 4.37,
-    "epctx_cache": 3.75,
+    "epctx_cache": 3.71,
     "epctx_files": 4.27,
     "epctx_isolation": 3.90,
     "epctx_native_formats": 3.87,
