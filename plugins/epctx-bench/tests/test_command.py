@@ -157,7 +157,8 @@ def test_a_row_that_became_slower_exits_with_1(epctx, folder, saved, tmp_path):
     earlier = json.loads(saved.read_text())
     (ours,) = (c for c in earlier["columns"] if c["name"] == "fixed CPU")
     row = ours["rows"]["first_result"]
-    row["samples"] = [sample / 1000 for sample in row["samples"]]
+    # More than waiting for processors explains.
+    row["samples"] = [sample / 1_000_000 for sample in row["samples"]]
     faster = tmp_path / "faster.json"
     faster.write_text(json.dumps(earlier))
 
@@ -165,12 +166,10 @@ def test_a_row_that_became_slower_exits_with_1(epctx, folder, saved, tmp_path):
 
     jsonschema.validate(said.json, read_schema())
     rows = {row["row"]: row for row in said.json["judgement"]["rows"]}
-    busy = said.json["noise"]["busy"] or earlier["noise"]["busy"]
-    expected = "too noisy" if busy else "slower"
-    assert rows["first_result"]["verdict"] == expected
+    assert rows["first_result"]["verdict"] == "slower"
     assert rows["first_result"]["peer"] == "fixed onnxruntime"
-    assert said.json["judgement"]["failed"] == (not busy)
-    assert said.code == (0 if busy else 1)
+    assert said.json["judgement"]["failed"]
+    assert said.code == 1
 
 
 def test_a_report_is_saved_and_compared_with_in_one_call(epctx, folder, tmp_path):
