@@ -129,7 +129,7 @@ def _archive(random: Random, data: bytes) -> bytes:
 
 def members(data: bytes) -> tuple[bytes, bytes]:
     """Return what an archive says of itself, and the container in it."""
-    found = tar.members(memoryview(data))
+    found = tar.members(memoryview(data), archive.MEMBERS)
     return bytes(found[archive.CONTEXT]), bytes(found[archive.COMPILED])
 
 

@@ -370,26 +370,23 @@ def named(name, kind=tarfile.REGTYPE):
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    "extra",
     [
-        (named("more"), "its members are"),
-        (named("/etc/passwd"), "leads out of it"),
-        (named("a/../../b"), "leads out of it"),
-        (named("C:x"), "leads out of it"),
-        (named("link", tarfile.SYMTYPE), "a symbolic link called 'link'"),
-        (named("hard", tarfile.LNKTYPE), "a hard link called 'hard'"),
-        (named("folder", tarfile.DIRTYPE), "a directory called"),
-        (named("tty", tarfile.CHRTYPE), "a character device called 'tty'"),
-        (named("pipe", tarfile.FIFOTYPE), "a FIFO called 'pipe'"),
-        (named(CONTEXT), "two members called"),
+        named("more"),
+        named("/etc/passwd"),
+        named("a/../../b"),
+        named("link", tarfile.SYMTYPE),
+        named("pipe", tarfile.FIFOTYPE),
+        named(CONTEXT),
     ],
-    ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
+    ids=lambda info: info.name,
 )
-def test_members_that_do_not_belong_there_are_refused(bench, compiled, extra, words):
-    repacked(bench, lambda members: [*members, (extra, b"")])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_members_that_do_not_belong_there_are_refused(bench, compiled, extra, place):
+    repacked(bench, lambda members: [*members[:place], (extra, b""), *members[place:]])
     before = set(bench.folder.iterdir())
 
-    refused(bench, compiled, words)
+    refused(bench, compiled, "is not that of a file|something follows|real VitisAI")
     assert set(bench.folder.iterdir()) == before
 
 
@@ -432,7 +429,7 @@ def test_a_context_of_any_length_is_refused_before_it_is_read(
 def test_an_archive_without_its_container_is_refused(bench, compiled):
     repacked(bench, lambda members: members[:1])
 
-    refused(bench, compiled, "its members are")
+    refused(bench, compiled, "stands no tar header")
 
 
 def test_a_damaged_container_is_refused(bench, compiled):
@@ -473,7 +470,7 @@ def test_something_behind_the_archive_is_refused(bench, compiled):
 
 def weight_bytes(content):
     """Where in an archive the container keeps its weights."""
-    found = members(memoryview(content))[COMPILED]
+    found = members(memoryview(content), archive.MEMBERS)[COMPILED]
     foot = Foot.unpack(found[-FOOT_SIZE:])
     start = len(content) - len(found) - len(tar_end(found))
     return range(start + HEAD_SIZE, start + foot.structures_start)

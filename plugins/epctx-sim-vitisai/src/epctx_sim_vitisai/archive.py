@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FOLDER = "SIMULATED-not-for-hardware"
 CONTEXT = f"{FOLDER}/context.json"
 COMPILED = f"{FOLDER}/compiled.sim"
+MEMBERS = (CONTEXT, COMPILED)
 MAX_CONTEXT = 1 << 26
 """Bytes of context.json: enough for half a million graphs."""
 CONTEXT_FACT = "context"
@@ -227,11 +228,7 @@ def check_belongs_together(
 
 
 def _read(view: memoryview) -> Mapping[str, memoryview]:
-    members = tar.members(view)
-    if members.keys() != {CONTEXT, COMPILED}:
-        raise tar.BadTarError(
-            f"is damaged: its members are {', '.join(map(repr, members)) or 'none'}"
-        )
+    members = tar.members(view, MEMBERS)
     if len(members[CONTEXT]) > MAX_CONTEXT:
         raise tar.BadTarError(
             f"is damaged: its {CONTEXT!r} has more than {MAX_CONTEXT:,} bytes"
