@@ -19,101 +19,56 @@ from epctx_sim_sdk.precision import store_as_half
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from epctx_core.plugin import Partition, TensorView, ValueInfo
+    from epctx_core.plugin import Partition, TensorType, TensorView, ValueInfo
 
 _ALIGNMENT = 128
 """Bytes: each activation begins on a vector register's width."""
 
 
-def activation_peak(model: onnx.ModelProto) -> int:
+def activation_peak(partition: Partition) -> int:
     """Return the bytes of the largest set of activations that live at the same time.
 
     Inputs and outputs count too, because the device works on copies of its own. Each
     value lives from the node that makes it to the last node that reads it. Weights, and
     what is computed from weights alone, do not count. Linear in the nodes.
-
-    Args:
-        model: one partition, without value types inside; weights may stand as external
-            tensors.
     """
-    graph = model.graph
-    sizes = _measure_sizes(model)
+    nodes = partition.nodes
     last_read = {
         name: index
-        for index, node in enumerate(graph.node)
-        for name in _list_reads(node)
+        for index, node in enumerate(nodes)
+        for name in (*node.inputs, *node.implicit_inputs)
     }
-    last_read |= {value.name: len(graph.node) for value in graph.output}
-    freed = [0] * (len(graph.node) + 1)
+    last_read |= {value.name: len(nodes) for value in partition.outputs}
+    freed = [0] * (len(nodes) + 1)
     live = 0
-    for value in graph.input:
-        live += sizes.get(value.name, 0)
-        freed[last_read.get(value.name, 0)] += sizes.get(value.name, 0)
+    for value in partition.inputs:
+        size = _measure_size(value.type)
+        live += size
+        freed[last_read.get(value.name, 0)] += size
+
     peak = live
-    for index, node in enumerate(graph.node):
-        for name in node.output:
-            live += sizes.get(name, 0)
-            freed[last_read.get(name, index)] += sizes.get(name, 0)
+    constants = set(partition.weights)
+    for index, node in enumerate(nodes):
+        if constants.issuperset(filter(None, (*node.inputs, *node.implicit_inputs))):
+            constants.update(node.outputs)
+        else:
+            for name in filter(None, node.outputs):
+                size = _measure_size(partition.value(name).type)
+                live += size
+                freed[last_read.get(name, index)] += size
         peak = max(peak, live)
         live -= freed[index]
     return peak
 
 
-def _list_reads(node: onnx.NodeProto) -> Iterator[str]:
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for subgraph in (*attribute.graphs, attribute.g):
-            yield from (name for inner in subgraph.node for name in _list_reads(inner))
-
-
-def _measure_sizes(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the bytes of each activation, by name."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if constants.issuperset(filter(None, node.input)):
-            constants.update(node.output)
-    graph = with_types(model)
-    values = (*graph.input, *graph.value_info, *graph.output)
-    return {
-        value.name: _measure_size(value.type.tensor_type)
-        for value in values
-        if value.name not in constants
-    }
-
-
-def with_types(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Return the graph with inferred types; onnx would look for the files of external
-    weights.
-    """
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    tensors = list(probe.graph.initializer)
-    del probe.graph.initializer[:]
-    for tensor in tensors:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            value = onnx.helper.make_tensor_value_info(
-                tensor.name, tensor.data_type, list(tensor.dims)
-            )
-            probe.graph.input.append(value)
-        else:
-            probe.graph.initializer.append(tensor)
-    return onnx.shape_inference.infer_shapes(probe, data_prop=True).graph
-
-
-def _measure_size(tensor: onnx.TypeProto.Tensor) -> int:
-    is_static = tensor.HasField("shape") and all(
-        dim.HasField("dim_value") for dim in tensor.shape.dim
-    )
-    if not is_static or tensor.elem_type in (
-        onnx.TensorProto.UNDEFINED,
-        onnx.TensorProto.STRING,
-    ):
+def _measure_size(kind: TensorType) -> int:
+    """Return the bytes of a value; 0 if they are not known before a run."""
+    if kind.dtype is None or kind.elem_type == onnx.TensorProto.STRING:
         return 0
-    count: int = math.prod(dim.dim_value for dim in tensor.shape.dim)
-    nbytes: int = count * int(
-        onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
-    )
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    lengths = [length for length in kind.shape or () if isinstance(length, int)]
+    if kind.shape is None or len(lengths) < len(kind.shape):
+        return 0
+    return -(-math.prod(lengths) * kind.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
 
 WEIGHT_LOCATION = "epctx-weight"
@@ -265,7 +220,7 @@ class SimGraph:
     @property
     def activation_bytes(self) -> int:
         """Device memory for activations, planned for the network's own operators."""
-        return activation_peak(self.partition.model())
+        return activation_peak(self.partition)
 
     @property
     def inputs(self) -> tuple[ValueInfo, ...]:
@@ -340,7 +295,6 @@ def compile_partition(
         EPFail: the partition holds something that the container cannot.
     """
     model = partition.model()
-    _check_boundary(partition, model, ep)
     external = {
         tensor.name: partition.weights[tensor.name]
         for tensor in model.graph.initializer
@@ -392,21 +346,6 @@ def _detach_small(
             )
             detached[tensor.name] = view
     return detached
-
-
-def _check_boundary(partition: Partition, model: onnx.ModelProto, ep: str) -> None:
-    boundary = (
-        [v.name for v in model.graph.input],
-        [v.name for v in model.graph.output],
-    )
-    declared = ([v.name for v in partition.inputs], [v.name for v in partition.outputs])
-    if boundary != declared:
-        raise EPFail(
-            f"{ep} cannot compile partition {partition.name!r}: its model has inputs "
-            f"and outputs {boundary}, the partition {declared}.",
-            ep=ep,
-            node=partition.name,
-        )
 
 
 def _check_weight(view: TensorView, partition: Partition, ep: str) -> None:
