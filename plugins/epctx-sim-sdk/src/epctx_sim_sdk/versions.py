@@ -60,7 +60,10 @@ class Version(NamedTuple):
 
 
 def stated_facts(
-    ep: str, vendor: str, options: Mapping[str, Any], components: Mapping[str, str]
+    ep: str,
+    vendor: str,
+    options: Mapping[str, Any],
+    components: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the facts about a compiler or runtime that all vendors have, out of
     `options.runtime_options`.
@@ -162,29 +165,30 @@ def relation(fact: str | None, needed: str | None) -> Relation:
         return Relation.SAME
     if fact is None:
         return Relation.MISSING
-    if _NUMBER.fullmatch(fact) and _NUMBER.fullmatch(needed):
-        return _compare((int(fact),), (int(needed),), Relation.OLDER, Relation.NEWER)
-    theirs = Version.parse(fact)
-    ours = Version.parse(needed)
-    if theirs is None or ours is None:
+    theirs = _read_numbers(fact)
+    ours = _read_numbers(needed)
+    if theirs is None or ours is None or len(theirs) != len(ours):
         return Relation.OTHER
-    if theirs.major != ours.major:
-        return _compare(
-            (theirs.major,), (ours.major,), Relation.OLDER_MAJOR, Relation.NEWER_MAJOR
-        )
-    return _compare(theirs, ours, Relation.OLDER, Relation.NEWER)
-
-
-def _compare(
-    fact: tuple[int, ...], needed: tuple[int, ...], older: Relation, newer: Relation
-) -> Relation:
-    if fact == needed:
+    if theirs == ours:
         return Relation.SAME
-    return older if fact < needed else newer
+
+    is_older = theirs < ours
+    if len(ours) > 1 and theirs[0] != ours[0]:
+        return Relation.OLDER_MAJOR if is_older else Relation.NEWER_MAJOR
+    return Relation.OLDER if is_older else Relation.NEWER
+
+
+def _read_numbers(text: str) -> tuple[int, ...] | None:
+    """Return the numbers of a version, or the only one of a whole number."""
+    if _NUMBER.fullmatch(text):
+        return (int(text),)
+    return Version.parse(text)
 
 
 def judge(
-    rules: Rules, made_by: Mapping[str, str], runtime: Mapping[str, str]
+    rules: Rules,
+    made_by: Mapping[str, str],
+    runtime: Mapping[str, str],
 ) -> Judgement:
     """Apply a vendor's table to what made a payload and to the runtime that is to load
     it.
