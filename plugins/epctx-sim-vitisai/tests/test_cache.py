@@ -7,20 +7,20 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from epctx_sim_sdk.compiler import SimCompiler
+from epctx_sim_sdk.session import SimSession
 
 
 @pytest.fixture
 def compiled_partitions(monkeypatch):
     """The partitions that the simulated compiler really compiled."""
     seen = []
-    compile_one = SimCompiler.compile
+    compile_one = SimSession._convert
 
     def watched(self, partition):
         seen.append(partition)
         return compile_one(self, partition)
 
-    monkeypatch.setattr(SimCompiler, "compile", watched)
+    monkeypatch.setattr(SimSession, "_convert", watched)
     return seen
 
 

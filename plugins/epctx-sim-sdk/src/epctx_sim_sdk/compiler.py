@@ -7,13 +7,12 @@ or run.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import onnx
 
 from epctx_core.errors import EPFail
-from epctx_sim_sdk.container import SMALL
 from epctx_sim_sdk.precision import store_as_half
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ def _measure_size(kind: TensorType) -> int:
 
 
 WEIGHT_LOCATION = "epctx-weight"
-"""The location that every weight carries which lies in the container: the one the
-core's engines know.
+"""The location of every weight that is in the container: the one of the core's engines,
+which weights above `container.SMALL` have from the start.
 """
 
 
@@ -82,22 +81,23 @@ def canonicalise(model: onnx.ModelProto) -> dict[str, str]:
     compute.
 
     Values become `i0..` (inputs), `w0..` (weights, in order of first use) and `v0..`
-    (the rest). Weights that nothing reads are dropped. The model is changed in place.
+    (the rest). The model is changed in place.
+
+    Args:
+        model: one partition's, where nothing but nodes and text can say more.
 
     Returns:
-        The old name of each remaining initializer, with its new one.
+        The new name of each value.
     """
     graph = model.graph
     names = _number_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name in names]
-    weights = {tensor.name: names[tensor.name] for tensor in kept}
-    kept.sort(key=lambda tensor: int(names[tensor.name][1:]))
-    tensors = [_copy_bare(tensor) for tensor in kept]
-    del graph.initializer[:]
-    graph.initializer.extend(tensors)
+    graph.initializer.sort(key=lambda tensor: int(names[tensor.name][1:]))
     _rename(graph, names)
-    _strip(model)
-    return weights
+    imports = sorted({(opset.domain, opset.version) for opset in model.opset_import})
+    del model.opset_import[:]
+    for domain, version in imports:
+        model.opset_import.add(domain=domain, version=version)
+    return names
 
 
 def _number_names(graph: onnx.GraphProto) -> dict[str, str]:
@@ -134,16 +134,6 @@ def _list_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
-def _copy_bare(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
-    copy.ClearField("doc_string")
-    if copy.data_location == onnx.TensorProto.EXTERNAL:
-        del copy.external_data[:]
-        copy.external_data.add(key="location", value=WEIGHT_LOCATION)
-    return copy
-
-
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     graph.name = "graph"
     graph.ClearField("doc_string")
@@ -153,11 +143,9 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
         graph.metadata_props,
     ):
         del notes[:]
-    for value in (*graph.input, *graph.output):
+    for value in (*graph.input, *graph.output, *graph.initializer):
         value.name = names[value.name]
         value.ClearField("doc_string")
-    for tensor in graph.initializer:
-        tensor.name = names[tensor.name]
     for node in graph.node:
         _rename_node(node, names)
 
@@ -172,22 +160,6 @@ def _rename_node(node: onnx.NodeProto, names: dict[str, str]) -> None:
         attribute.ClearField("doc_string")
     for subgraph in _list_subgraphs(node):
         _rename(subgraph, names)
-
-
-def _strip(model: onnx.ModelProto) -> None:
-    for field in (
-        "producer_name",
-        "producer_version",
-        "domain",
-        "model_version",
-        "doc_string",
-    ):
-        model.ClearField(field)
-    del model.metadata_props[:]
-    imports = sorted({(opset.domain, opset.version) for opset in model.opset_import})
-    del model.opset_import[:]
-    for domain, version in imports:
-        model.opset_import.add(domain=domain, version=version)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -238,44 +210,6 @@ class SimGraph:
         return model
 
 
-class SimCompiler:
-    """Compiles the partitions of one EP instance; small equal ones are converted once.
-
-    Args:
-        ep: the EP name, for messages.
-        fp16: store float32 weights as float16.
-        weightless: leave out what is the source's own.
-    """
-
-    def __init__(
-        self, ep: str, *, fp16: bool = False, weightless: bool = False
-    ) -> None:
-        self._ep = ep
-        self._fp16 = fp16
-        self._weightless = weightless
-        self._weightless_graphs: dict[str, SimGraph] = {}
-
-    def compile(self, partition: Partition) -> SimGraph:
-        """Convert a partition; see `compile_partition`."""
-        # With larger weights the digest would have to read them.
-        weights = partition.weights
-        small = not weights or all(
-            weight.nbytes <= SMALL for weight in weights.values()
-        )
-        equal = self._weightless_graphs.get(partition.digest) if small else None
-        if equal is not None:
-            return replace(equal, partition=partition)
-        graph = compile_partition(
-            partition,
-            ep=self._ep,
-            fp16=self._fp16,
-            weightless=self._weightless,
-        )
-        if small and not graph.weights:
-            self._weightless_graphs[partition.digest] = graph
-        return graph
-
-
 def compile_partition(
     partition: Partition,
     *,
@@ -306,14 +240,14 @@ def compile_partition(
     if weightless:
         weights = {**weights, **_detach_small(model, partition.weights)}
     names = canonicalise(model)
-    stored = {names[old]: view for old, view in weights.items() if old in names}
+    stored = {names[old]: view for old, view in weights.items()}
     for view in stored.values():
         _check_weight(view, partition, ep)
 
-    order = sorted(stored, key=lambda name: int(name[1:]))
+    order = [tensor.name for tensor in model.graph.initializer]
     return SimGraph(
         structure=model.SerializeToString(deterministic=True),
-        weights={name: stored[name] for name in order},
+        weights={name: stored[name] for name in order if name in stored},
         partition=partition,
     )
 
@@ -344,6 +278,7 @@ def _detach_small(
                     data_location=onnx.TensorProto.EXTERNAL,
                 )
             )
+            tensor.external_data.add(key="location", value=WEIGHT_LOCATION)
             detached[tensor.name] = view
     return detached
 

@@ -7,11 +7,12 @@ SDK's compiler, writer and device.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from epctx_core.plugin import CompiledPartition, Purpose, WeightlessMode
+from epctx_sim_sdk.container import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         ProviderContext,
         TensorView,
     )
-    from epctx_sim_sdk.compiler import SimCompiler, SimGraph
+    from epctx_sim_sdk.compiler import SimGraph
     from epctx_sim_sdk.container import Tables
     from epctx_sim_sdk.device import Device
 
@@ -45,24 +46,19 @@ class SimSession:
     """
 
     def __init__(
-        self, ep: str, context: ProviderContext, device: Device, *, fp16: bool = False
+        self,
+        ep: str,
+        context: ProviderContext,
+        device: Device,
+        *,
+        fp16: bool = False,
     ) -> None:
         self._ep = ep
         self._context = context
         self.device = device
         self._fp16 = fp16
         self.graphs: list[SimGraph] = []
-
-    @cached_property
-    def _compiler(self) -> SimCompiler:
-        from epctx_sim_sdk.compiler import SimCompiler
-
-        weightless = self._context.weightless is not WeightlessMode.NONE
-        return SimCompiler(
-            self._ep,
-            fp16=self._fp16,
-            weightless=weightless,
-        )
+        self._small: dict[str, SimGraph] = {}
 
     def compile(self, partitions: Sequence[Partition]) -> list[CompiledPartition]:
         """Convert partitions; under EXPORT nothing runs and no device is opened."""
@@ -75,11 +71,29 @@ class SimSession:
             self._report_step("compile", done, len(partitions))
             # Not by its name, which has to wait for the digests of all weights.
             with self._context.span("convert", number=done, nodes=len(partition.nodes)):
-                graph = self._compiler.compile(partition)
+                graph = self._convert(partition)
             self.graphs.append(graph)
             compiled.append(exported or self.device.compile(graph))
         self._context.progress("compile", len(partitions), len(partitions))
         return compiled
+
+    def _convert(self, partition: Partition) -> SimGraph:
+        """Convert a partition; small equal ones are converted once."""
+        from epctx_sim_sdk.compiler import compile_partition
+
+        # With larger weights the digest would have to read them.
+        is_small = all(weight.nbytes <= SMALL for weight in partition.weights.values())
+        equal = self._small.get(partition.digest) if is_small else None
+        if equal is not None:
+            return replace(equal, partition=partition)
+
+        weightless = self._context.weightless is not WeightlessMode.NONE
+        graph = compile_partition(
+            partition, ep=self._ep, fp16=self._fp16, weightless=weightless
+        )
+        if is_small and not graph.weights:
+            self._small[partition.digest] = graph
+        return graph
 
     def shared_graphs(self, writer: ContextWriter) -> list[SimGraph]:
         """Return what the models of the share group compiled that a payload is for, in
