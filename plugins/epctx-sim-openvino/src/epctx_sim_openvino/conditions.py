@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from epctx_sim_sdk.values import constant, is_constant, text_attribute
+from epctx_sim_sdk.values import constant, is_constant, refuse_mode, text_attribute
 
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
@@ -49,12 +49,7 @@ def usual_activations(node: NodeView, _graph: GraphView) -> str | None:
 
 def outwards(node: NodeView, _graph: GraphView) -> str | None:
     """Padding with a constant, the edge or a reflection."""
-    mode = text_attribute(node, "mode", "constant")
-    return (
-        None
-        if mode in ("constant", "edge", "reflect")
-        else f"Pad: OpenVINO does not take the mode {mode}"
-    )
+    return refuse_mode(node, "OpenVINO", "constant", "constant", "edge", "reflect")
 
 
 def whole_image(node: NodeView, _graph: GraphView) -> str | None:

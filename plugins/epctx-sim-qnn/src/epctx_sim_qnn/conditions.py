@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epctx_sim_sdk.values import constant, text_attribute
+from epctx_sim_sdk.values import constant, refuse_mode, refuse_resize, text_attribute
 
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
@@ -51,25 +51,12 @@ def second_norm(node: NodeView, _graph: GraphView) -> str | None:
 
 def resize(node: NodeView, _graph: GraphView) -> str | None:
     """Nearest and linear interpolation over the whole image."""
-    mode = text_attribute(node, "mode", "nearest")
-    if mode not in ("nearest", "linear"):
-        return f"Resize: QNN does not take the mode {mode}"
-    if (
-        text_attribute(node, "coordinate_transformation_mode", "half_pixel")
-        == "tf_crop_and_resize"
-    ):
-        return "Resize: QNN does not crop"
-    return None
+    return refuse_resize(node, "QNN")
 
 
 def pad(node: NodeView, _graph: GraphView) -> str | None:
     """Padding outwards with a constant, the edge or a reflection."""
-    mode = text_attribute(node, "mode", "constant")
-    return (
-        None
-        if mode in ("constant", "edge", "reflect")
-        else f"Pad: QNN does not take the mode {mode}"
-    )
+    return refuse_mode(node, "QNN", "constant", "constant", "edge", "reflect")
 
 
 def positive_indices(node: NodeView, graph: GraphView) -> str | None:

@@ -1,6 +1,5 @@
-"""Facts about a node before a run: its constants, and its attributes as text.
-
-For a vendor's conditions.
+"""Facts about a node before a run, for a vendor's conditions: its constants, its
+attributes as text, and conditions that several vendors have.
 """
 
 from __future__ import annotations
@@ -50,3 +49,21 @@ def text_attribute(node: NodeView, name: str, default: str) -> str:
     """Return an attribute as text, or the default where the node has none."""
     value: Any = node.attributes.get(name, default)
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def refuse_mode(node: NodeView, vendor: str, default: str, *allowed: str) -> str | None:
+    """Return the reason to refuse a node for its attribute `mode`, or None."""
+    mode = text_attribute(node, "mode", default)
+    if mode in allowed:
+        return None
+    return f"{node.op_type}: {vendor} does not take the mode {mode}"
+
+
+def refuse_resize(node: NodeView, vendor: str) -> str | None:
+    """Return the reason to refuse anything but nearest and linear interpolation over
+    the whole image.
+    """
+    key = "coordinate_transformation_mode"
+    if text_attribute(node, key, "half_pixel") == "tf_crop_and_resize":
+        return f"{node.op_type}: {vendor} does not crop"
+    return refuse_mode(node, vendor, "nearest", "nearest", "linear")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from epctx_sim_sdk.values import text_attribute
+from epctx_sim_sdk.values import refuse_mode, refuse_resize
 from onnx import TensorProto
 
 if TYPE_CHECKING:
@@ -73,20 +73,12 @@ def _refuse_other_axes(node: NodeView, graph: GraphView) -> str | None:
 
 def _refuse_other_borders(node: NodeView, _graph: GraphView) -> str | None:
     """Padding with a constant."""
-    mode = text_attribute(node, "mode", "constant")
-    return None if mode == "constant" else f"Pad: this EP does not take the mode {mode}"
+    return refuse_mode(node, "this EP", "constant", "constant")
 
 
 def _refuse_other_interpolation(node: NodeView, _graph: GraphView) -> str | None:
     """Nearest and linear interpolation over the whole image."""
-    mode = text_attribute(node, "mode", "nearest")
-    if mode not in ("nearest", "linear"):
-        return f"Resize: this EP does not take the mode {mode}"
-    crops = (
-        text_attribute(node, "coordinate_transformation_mode", "half_pixel")
-        == "tf_crop_and_resize"
-    )
-    return "Resize: this EP does not crop" if crops else None
+    return refuse_resize(node, "this EP")
 
 
 def _make_rows(names: str, operator: Operator) -> dict[str, Operator]:
