@@ -169,10 +169,10 @@ def test_gelus_one_after_another_and_beside_one_another_are_each_found(scene):
 
     fusions = find_fusions(scene.view(model))
 
-    assert [(f.root, f.result) for f in fusions] == [
-        ("x", "y1"),
-        ("y1", "Y"),
-        ("x", "Y3"),
+    assert [(f.op_type, f.root, f.result) for f in fusions] == [
+        ("Gelu", "x", "y1"),
+        ("Gelu", "y1", "Y"),
+        ("Gelu", "x", "Y3"),
     ]
     assert [node.index for f in fusions for node in f.nodes] == list(range(15))
 

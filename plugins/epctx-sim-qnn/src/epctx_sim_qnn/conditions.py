@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
 
+def is_number(graph: GraphView, name: str, number: float, tolerance: float) -> bool:
+    """Return whether a value is one constant number, to a share of it."""
+    # Of a weight the shape says whether it is worth reading.
+    weight = graph.initializer(name)
+    if weight is not None and weight.shape not in ((), (1,)):
+        return False
+    array = constant(graph, name)
+    return (
+        array is not None
+        and array.size == 1
+        and abs(float(array.item()) - number) <= tolerance * number
+    )
+
+
 def lstm(node: NodeView, _graph: GraphView) -> str | None:
     """No sequence lengths, no peepholes, the sequence first, the usual activations."""
     if len(node.inputs) > 4 and node.inputs[4]:  # noqa: PLR2004 - the place of sequence_lens

@@ -1,53 +1,91 @@
-"""Groups of nodes that QNN compiles to one operator of its own; knows no table of
-operators.
+"""Groups of nodes that QNN compiles to one operator of its own, as patterns; knows no
+table of operators.
 
 Exporters write Gelu out as Div, Erf, Add, Mul, Mul where the model's opset has no Gelu.
-QNN has no Erf but has Gelu, so the real EP takes such a group whole. They multiply in
-different orders: a group is a Gelu if it computes what Gelu does.
+QNN has no Erf but has Gelu, so the real EP takes such a group whole. A pattern is an
+expression: an operator with its operands, a number for a constant, ROOT for what the
+whole group reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import numpy as np
-from epctx_sim_sdk.values import constant, is_constant
+from epctx_sim_qnn import conditions
 
 if TYPE_CHECKING:
     from epctx_core.plugin import GraphView, NodeView
 
-_KEY: Final = "Erf"
-"""Every group has one, and no graph many that are in none: the search starts there."""
+ROOT: Final = "root"
 
-_ARITHMETIC: Final[Mapping[str, Callable[..., np.ndarray]]] = {
-    "Add": np.add,
-    "Div": np.divide,
-    "Mul": np.multiply,
-    _KEY: np.vectorize(math.erf),
-}
-_SIZE: Final = 5
-_LONGEST_WAY: Final = 3
-"""Nodes from the Erf to the group's result."""
-
-_SAMPLES: Final = np.array([-1.5, 0.25, 2.0])
-_GELU: Final = _SAMPLES * [0.5 * (1 + math.erf(x / math.sqrt(2))) for x in _SAMPLES]
 TOLERANCE: Final = 1e-3
-"""By how much a result may miss Gelu's: models in float16 round their constants."""
+"""By how much of itself a constant may miss its number: models in float16 round."""
+
+
+class Operation(NamedTuple):
+    """An operator of ONNX on two operands or one."""
+
+    op_type: str
+    operands: tuple[Expression, ...]
+
+
+Expression: TypeAlias = "Operation | float | str"
+
+
+def _make_operation(op_type: str, *operands: Expression) -> Operation:
+    return Operation(op_type, operands)
+
+
+def _make_gelus(erf: Operation) -> Iterator[Operation]:
+    """Yield the ways in which exporters and optimisers write
+    `root * 0.5 * (1 + erf)`.
+    """
+    grown = _make_operation("Add", erf, 1.0)
+    yield _make_operation("Mul", _make_operation("Mul", ROOT, 0.5), grown)
+    yield _make_operation("Mul", _make_operation("Mul", ROOT, grown), 0.5)
+    yield _make_operation("Mul", ROOT, _make_operation("Mul", grown, 0.5))
+    yield _make_operation(
+        "Mul", ROOT, _make_operation("Add", _make_operation("Mul", erf, 0.5), 0.5)
+    )
+
+
+PATTERNS: Final[Mapping[str, tuple[Operation, ...]]] = {
+    "Gelu": (
+        *_make_gelus(
+            _make_operation("Erf", _make_operation("Div", ROOT, math.sqrt(2)))
+        ),
+        *_make_gelus(
+            _make_operation("Erf", _make_operation("Mul", ROOT, math.sqrt(0.5)))
+        ),
+    )
+}
+"""The operator that a group becomes, to what it may be made of."""
+
+_KEY: Final = "Erf"
+"""Every pattern has one, and no graph many that are in none: the search starts
+there.
+"""
+
+_LONGEST_WAY: Final = 3
+_ANY_ORDER: Final = frozenset({"Add", "Mul"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fusion:
-    """A group that QNN takes as one Gelu.
+    """A group that QNN takes as one operator.
 
     Attributes:
+        op_type: what it becomes.
         nodes: its nodes in the graph's order.
         root: the value that it reads, besides constants.
         result: the value that it gives; no other value of the group is read elsewhere.
     """
 
+    op_type: str
     nodes: tuple[NodeView, ...]
     root: str
     result: str
@@ -56,9 +94,11 @@ class Fusion:
 def find_fusions(graph: GraphView) -> list[Fusion]:
     """Return the groups among the nodes that nobody has taken; no node is in two."""
     keys = [node for node in graph.nodes if node.op_type == _KEY and not node.domain]
+    if not keys:
+        return []
     free = frozenset(node.index for node in graph.nodes)
     results = frozenset(value.name for value in graph.outputs)
-    firsts = (_find_around(graph, node, results) for node in keys)
+    firsts = (next(_find_around(graph, node, results), None) for node in keys)
     return [
         f
         for f in firsts
@@ -67,76 +107,77 @@ def find_fusions(graph: GraphView) -> list[Fusion]:
 
 
 def _find_around(
-    graph: GraphView, erf: NodeView, results: frozenset[str]
-) -> Fusion | None:
-    """Return the group that holds an Erf, from the nearest result on."""
-    scaled = graph.producer(erf.inputs[0])
-    operands = scaled.inputs if scaled is not None else ()
-    roots = [name for name in operands if not is_constant(graph, name)]
-    last = erf
+    graph: GraphView, node: NodeView, results: frozenset[str]
+) -> Iterator[Fusion]:
+    """Yield the closed groups that hold a node, from the nearest result on."""
     for _ in range(_LONGEST_WAY):
-        readers = graph.consumers(last.outputs[0])
-        if len(roots) != 1 or len(readers) != 1:
-            return None
-        last = readers[0]
-        group = _collect_nodes(graph, last, roots[0])
-        fusion = Fusion(nodes=group, root=roots[0], result=last.outputs[0])
-        if _is_gelu(graph, fusion) and _is_closed(graph, fusion, results):
-            return fusion
-    return None
+        readers = graph.consumers(node.outputs[0])
+        if len(readers) != 1 or len(readers[0].outputs) != 1:
+            return
+        node = readers[0]
+        for op_type, patterns in PATTERNS.items():
+            for pattern in patterns:
+                match = _Match(graph)
+                if match.fits(pattern, node.outputs[0]) and match.is_closed(
+                    node, results
+                ):
+                    yield match.fusion(op_type, node)
 
 
-def _collect_nodes(graph: GraphView, last: NodeView, root: str) -> tuple[NodeView, ...]:
-    """Return the nodes between a value and a result; none if a Gelu has no such."""
-    group: dict[int, NodeView] = {}
-    pending: list[NodeView | None] = [last]
-    while pending:
-        node = pending.pop()
-        if node is None or node.domain or node.op_type not in _ARITHMETIC:
-            return ()
-        group[node.index] = node
-        if len(group) > _SIZE:
-            return ()
-        pending += [
-            graph.producer(name)
-            for name in node.inputs
-            if name != root and not is_constant(graph, name)
-        ]
-    return tuple(group[index] for index in sorted(group))
+@dataclass
+class _Match:
+    """One attempt to see a pattern in a graph."""
 
+    graph: GraphView
+    nodes: dict[int, NodeView] = field(default_factory=dict)
+    root: str = ""
 
-def _is_gelu(graph: GraphView, fusion: Fusion) -> bool:
-    """Return whether a group gives some numbers what Gelu gives them."""
-    values = {fusion.root: _SAMPLES}
-    for node in fusion.nodes:
-        operands = [
-            values[name] if name in values else _read_number(graph, name)
-            for name in node.inputs
-        ]
-        if any(operand is None for operand in operands):
+    def fits(self, expression: Expression, name: str) -> bool:
+        """Return whether a value is an expression; what fits is kept."""
+        if expression is ROOT:
+            self.root = self.root or name
+            return name == self.root
+        if isinstance(expression, Operation):
+            return self._is_operation(expression, name)
+        return conditions.is_number(self.graph, name, float(expression), TOLERANCE)
+
+    def _is_operation(self, expression: Operation, name: str) -> bool:
+        node = self.graph.producer(name)
+        if node is None or node.domain or node.op_type != expression.op_type:
             return False
-        with np.errstate(all="ignore"):
-            values[node.outputs[0]] = _ARITHMETIC[node.op_type](*operands)
-    return np.allclose(values.get(fusion.result, np.nan), _GELU, rtol=0, atol=TOLERANCE)
+        orders = (
+            permutations(node.inputs) if node.op_type in _ANY_ORDER else (node.inputs,)
+        )
+        before = dict(self.nodes), self.root
+        for names in orders:
+            if len(names) == len(expression.operands) and all(
+                map(self.fits, expression.operands, names)
+            ):
+                self.nodes[node.index] = node
+                return True
+            self.nodes = dict(before[0])
+            self.root = before[1]
+        return False
 
+    def is_closed(self, last: NodeView, results: frozenset[str]) -> bool:
+        """Return whether only the last node's result is read outside, and it has the
+        root's type.
+        """
+        inner = [node.outputs[0] for node in self.nodes.values() if node != last]
+        readers = (
+            reader.index for name in inner for reader in self.graph.consumers(name)
+        )
+        return (
+            results.isdisjoint(inner)
+            and self.nodes.keys() >= set(readers)
+            # A constant of a higher rank would widen what it is multiplied with.
+            and self.graph.value(self.root).type
+            == self.graph.value(last.outputs[0]).type
+        )
 
-def _read_number(graph: GraphView, name: str) -> float | None:
-    """Return a constant that is one number."""
-    # Of a weight the shape says whether it is worth reading.
-    weight = graph.initializer(name)
-    if weight is not None and weight.shape not in ((), (1,)):
-        return None
-    array = constant(graph, name)
-    return float(array.item()) if array is not None and array.size == 1 else None
-
-
-def _is_closed(graph: GraphView, fusion: Fusion, results: frozenset[str]) -> bool:
-    """Return whether only the result is read outside, and it has the root's type."""
-    inner = {node.outputs[0] for node in fusion.nodes} - {fusion.result}
-    readers = {reader.index for name in inner for reader in graph.consumers(name)}
-    return (
-        results.isdisjoint(inner)
-        and readers <= {node.index for node in fusion.nodes}
-        # A constant of a higher rank would widen what it is multiplied with.
-        and graph.value(fusion.root).type == graph.value(fusion.result).type
-    )
+    def fusion(self, op_type: str, last: NodeView) -> Fusion:
+        """Return what was found."""
+        nodes = tuple(self.nodes[index] for index in sorted(self.nodes))
+        return Fusion(
+            op_type=op_type, nodes=nodes, root=self.root, result=last.outputs[0]
+        )

@@ -257,7 +257,7 @@ class Support(NodeSupport):
         A group has one input, so all of it lands in one convex partition. Only a
         quantised group at its border that is not whole could take a node out of it.
         """
-        operator = OPERATORS["", "Gelu"]
+        operator = OPERATORS["", fusion.op_type]
         around = (
             self._graph.producer(fusion.root),
             *self._graph.consumers(fusion.result),

@@ -200,10 +200,7 @@ def _is_light(model: ModelProto) -> bool:
 
 
 def _parse(
-    content: bytes,
-    arrays: Mapping[str, np.ndarray],
-    subject: str,
-    graph: str,
+    content: bytes, arrays: Mapping[str, np.ndarray], subject: str, graph: str
 ) -> ModelProto:
     """Parse a structure and check that all its outside data are this container's
     weights.

@@ -49,10 +49,7 @@ class ContextLoader:
     """
 
     def __init__(
-        self,
-        context: ProviderContext,
-        device: Device,
-        policy: LoadPolicy,
+        self, context: ProviderContext, device: Device, policy: LoadPolicy
     ) -> None:
         self._context = context
         self._device = device
@@ -145,10 +142,7 @@ class ContextLoader:
         return container
 
     def _open(
-        self,
-        node: ContextNode,
-        payload: PayloadView,
-        reader: ContextReader,
+        self, node: ContextNode, payload: PayloadView, reader: ContextReader
     ) -> Container:
         container = open_container(
             payload.view,
@@ -165,10 +159,7 @@ class ContextLoader:
         return container
 
     def _judge(
-        self,
-        made_by: Mapping[str, str],
-        node: ContextNode,
-        subject: str,
+        self, made_by: Mapping[str, str], node: ContextNode, subject: str
     ) -> None:
         judgement = self._policy.judge(made_by)
         if judgement.verdict is Compatibility.EP_UNSUPPORTED:
@@ -196,10 +187,7 @@ class ContextLoader:
             )
 
     def _load_one(
-        self,
-        node: ContextNode,
-        container: Container,
-        name: str,
+        self, node: ContextNode, container: Container, name: str
     ) -> CompiledPartition:
         self._judge_claims(node, container)
         try:
@@ -235,11 +223,19 @@ class ContextLoader:
         one payload that has it.
         """
         primary = node if node.main_context else node.primary
+        primary_container = (
+            None if primary is None else self._containers.get(primary.name)
+        )
+        if (
+            primary_container is not None
+            and node.partition_name in primary_container.tables.graphs
+        ):
+            return primary_container, node.partition_name
+        every = [container for _, container in self._opened.values()]
         if primary is None:
-            candidates = [container for _, container in self._opened.values()]
+            candidates = every
         else:
-            opened = self._containers.get(primary.name)
-            candidates = [] if opened is None else [opened]
+            candidates = [] if primary_container is None else [primary_container]
         holders = [c for c in candidates if node.partition_name in c.tables.graphs]
         if len(holders) == 1:
             return holders[0], node.partition_name
@@ -254,10 +250,7 @@ class ContextLoader:
         raise self._make_error(node, candidates, len(holders))
 
     def _make_error(
-        self,
-        node: ContextNode,
-        candidates: list[Container],
-        hits: int,
+        self, node: ContextNode, candidates: list[Container], hits: int
     ) -> InvalidGraph:
         names = [name for c in candidates for name in c.tables.graphs]
         shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) + (
@@ -274,10 +267,7 @@ class ContextLoader:
         return refused(self._policy.ep, node, why, _RECOMPILE)
 
     def _check_boundary(
-        self,
-        node: ContextNode,
-        container: Container,
-        entry: GraphEntry,
+        self, node: ContextNode, container: Container, entry: GraphEntry
     ) -> None:
         for kind, stated, held in (
             ("inputs", node.inputs, entry.inputs),

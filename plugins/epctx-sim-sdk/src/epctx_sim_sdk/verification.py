@@ -67,10 +67,7 @@ def foreign(ep: str, node: ContextNode, payload: PayloadView, what: str) -> Find
 
 
 def verify_nodes(
-    ep: str,
-    nodes: Sequence[ContextNode],
-    reader: ContextReader,
-    loader: ContextLoader,
+    ep: str, nodes: Sequence[ContextNode], reader: ContextReader, loader: ContextLoader
 ) -> list[Finding]:
     """Check containers and each node's graph in them.
 
@@ -142,9 +139,7 @@ def _check_weights(container: Container, node: ContextNode) -> None:
 
 
 def _try_load(
-    node: ContextNode,
-    reader: ContextReader,
-    loader: ContextLoader,
+    node: ContextNode, reader: ContextReader, loader: ContextLoader
 ) -> list[Finding]:
     try:
         loader.load([node], reader)
