@@ -271,7 +271,8 @@ class _Build:
         needed: set[str] = set()
         dropped: set[str] = set(_OF_SOURCE)
         for stage in self._source.stages:
-            files = list_files(self._source.path, stage.file)
+            model = inspect_model(self._source.path / stage.file)
+            files = list_files(stage.file, model)
             (dropped if stage in self._files else needed).update(files)
         for name in needed.union(list_names(self._source.path)) - (dropped - needed):
             with open_file(self._source.path, name) as file:

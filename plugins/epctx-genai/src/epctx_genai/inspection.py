@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from epctx_core import inspect_model
 from epctx_core.errors import convert_errors
 from epctx_genai.configuration import GenaiFolder, PathInput, Stage, read_folder
+
+if TYPE_CHECKING:
+    from epctx_core import ModelInfo
 
 _GENAI = "onnxruntime-genai"
 """Source of what no stage gives, such as tokens and caches."""
@@ -93,17 +97,17 @@ def inspect_folder(folder: PathInput) -> FolderInfo:
     )
 
 
-def list_files(folder: Path, file: str) -> list[str]:
+def list_files(file: str, info: ModelInfo) -> list[str]:
     """Return the names of a model and of the files that it needs, in the folder."""
     parent = Path(file).parent
-    beside = inspect_model(folder / file).required_files
-    return [os.path.normpath(file), *(os.path.normpath(parent / n) for n in beside)]
+    beside = (os.path.normpath(parent / name) for name in info.required_files)
+    return [os.path.normpath(file), *beside]
 
 
 def describe_stage(folder: GenaiFolder, stage: Stage) -> StageInfo:
     """Return what is known of a stage by its model and the configuration."""
     info = inspect_model(folder.path / stage.file)
-    files = list_files(folder.path, stage.file)
+    files = list_files(stage.file, info)
     runs = {"prompt": stage.on_prompt, "tokens": stage.on_tokens}
     return StageInfo(
         name=stage.name,

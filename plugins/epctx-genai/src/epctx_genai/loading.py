@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,15 +77,20 @@ def load_folder(
     """
     if verifier is not None:
         _require_signed(Path(folder), verifier)
-    genai = import_genai()
+    import_genai()  # before models are read
     found = read_folder(folder)
-    register(_check_contexts(found))
+    return _load(found, _check_contexts(found))
+
+
+def _load(folder: GenaiFolder, eps: Sequence[str]) -> onnxruntime_genai.Model:
+    """Return a folder as a model of GenAI, after the verdicts of its EPs."""
+    register(eps)
     try:
-        return genai.Model(str(found.path))
+        return import_genai().Model(str(folder.path))
     except Exception as error:
         raise Fail(
-            f"onnxruntime-genai does not load {str(found.path)!r}: {error!s:.600}",
-            path=found.path,
+            f"onnxruntime-genai does not load {str(folder.path)!r}: {error!s:.600}",
+            path=folder.path,
             hint="Where no device of the EP is found, build the folder with `--local` "
             "(`BuildSettings(local=True)`).",
         ) from error
@@ -172,16 +178,18 @@ def load_or_compile(
         >>> model = load_or_compile("phi", options)
     """
     source = read_folder(folder)
-    is_built = any(
-        inspect_model(source.path / stage.file).ep_contexts for stage in source.stages
-    )
-    if is_built or not sess_options.has_providers():
+    if not sess_options.has_providers():
         return load_folder(source.path)
 
     cache = _open_cache(cache_dir)
     family, key = _make_key(source, sess_options)
     target = cache / f"{family}-{key}"
-    if not _is_usable(target):
+    found = _read_build(target)
+    if found is None:
+        # Models of the source are read only if there is no build of it.
+        models = (inspect_model(source.path / stage.file) for stage in source.stages)
+        if any(model.ep_contexts for model in models):
+            return load_folder(source.path)
         shutil.rmtree(target, ignore_errors=True)
         build_folder(
             source.path,
@@ -193,11 +201,13 @@ def load_or_compile(
         for other in cache.glob(f"{family}-*"):
             if other != target:
                 shutil.rmtree(other, ignore_errors=True)
-    built = read_folder(target).stages
-    left = [s.name for s in built if not s.file.startswith(f"{STAGES}/")]
+        built = read_folder(target)
+        found = built, _check_contexts(built)
+    built, eps = found
+    left = [s.name for s in built.stages if not s.file.startswith(f"{STAGES}/")]
     if left:
         _log.info("the EPs take nothing of %s", ", ".join(left))
-    return load_folder(target)
+    return _load(built, eps)
 
 
 def _open_cache(folder: PathInput | None) -> Path:
@@ -248,16 +258,17 @@ def _make_key(source: GenaiFolder, options: SessionOptions) -> tuple[str, str]:
     return path, key
 
 
-def _is_usable(folder: Path) -> bool:
-    """Return whether a build is whole, and its EPs still run it."""
+def _read_build(folder: Path) -> tuple[GenaiFolder, list[str]] | None:
+    """Return a build with its EPs; None unless it is whole, and they still run it."""
     if not folder.exists():
-        return False
+        return None
     try:
         findings = epctx_files.verify_folder(folder).findings
-        _check_contexts(read_folder(folder))
+        built = read_folder(folder)
+        eps = _check_contexts(built)
     except EpctxError as error:
         _log.warning("%s is built again: %s", folder, error.message)
-        return False
+        return None
     for finding in findings:
         _log.warning("%s is built again: %s: %s", folder, finding.name, finding.problem)
-    return not findings
+    return None if findings else (built, eps)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeAlias
 
+from epctx_core import inspect_model
 from epctx_core.errors import Fail, InvalidArgument, convert_errors
 from epctx_genai.configuration import GenaiFolder, PathInput, read_folder
 from epctx_genai.inspection import describe_stage, list_files
@@ -105,7 +106,8 @@ def _make_times(
     folder: GenaiFolder, samples: Sequence[dict[str, float]]
 ) -> FolderTimes:
     stages = [describe_stage(folder, stage) for stage in folder.stages]
-    names = {name for s in folder.stages for name in list_files(folder.path, s.file)}
+    models = {s.file: inspect_model(folder.path / s.file) for s in folder.stages}
+    names = {name for file in models for name in list_files(file, models[file])}
     return FolderTimes(
         folder=str(folder.path),
         load=tuple(each["load"] for each in samples),

@@ -86,11 +86,10 @@ def require_build(output: Path) -> None:
 
 def _find_other_files(output: Path) -> str:
     """Return what a folder has that no build wrote; empty if that is nothing."""
-    try:
+    report = None
+    with suppress(EpctxError):
         report = verify_folder(output)
-    except EpctxError:
-        return "is not a folder that was built"
-    if not report.sealed.purpose.startswith(PURPOSE):
+    if report is None or not report.sealed.purpose.startswith(PURPOSE):
         return "is not a folder that was built"
     others = [each.name for each in report.findings if each.problem == "added"]
     others += [path.name for path in output.iterdir() if path.name.startswith(".")]
