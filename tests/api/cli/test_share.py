@@ -75,6 +75,23 @@ def test_models_may_stand_on_both_sides_of_options(epctx, models, tmp_path):
     }
 
 
+def test_a_sealed_group_tells_a_binary_of_another_build(epctx, models, tmp_path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    epctx("share", models[0], "--ep", "QNN", "-o", tmp_path / "old")
+
+    said = epctx("share", *models, "--ep", "QNN", "-o", tmp_path / "new", "--seal")
+
+    assert said.code == DONE
+    assert said.out.splitlines()[-1] == "The folder is sealed."
+    assert epctx("verify", tmp_path / "new").code == DONE
+
+    (tmp_path / "old" / "a_qnn.bin").replace(tmp_path / "new" / "a_qnn.bin")
+    said = epctx("verify", tmp_path / "new")
+    assert said.code == FAILED
+    assert "a_qnn.bin: it has other content" in said.out
+
+
 @pytest.mark.parametrize(
     ("rest", "words"),
     [

@@ -27,11 +27,11 @@ from epctx_cli.results import (
 )
 from epctx_cli.source_check import CHECK_TOLERANCE
 from epctx_core.errors import EpctxError, InvalidArgument, one_line
+from epctx_core.ext import import_installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from epctx_cli.comparison import Difference
     from epctx_cli.console import Console
     from epctx_cli.progress import Progress
     from epctx_core import CompileReport, ModelCompiler, SessionOptions, ShareReport
@@ -110,14 +110,8 @@ def run_compile(arguments: argparse.Namespace, console: Console) -> int:
     check = None
     # Without it the compile has failed.
     if arguments.check and is_done:
-        differences = _check(arguments, report, console)
-        equal = all(d.equal for d in differences)
-        check = CheckedOutputs(
-            equal=equal,
-            tolerance=CHECK_TOLERANCE,
-            outputs=differences,
-        )
-        code = code if equal else ExitCode.FAILED
+        check = _check(arguments, report, console)
+        code = code if check.equal else ExitCode.FAILED
     if not is_done:
         unchecked = ", so nothing was checked" if arguments.check else ""
         console.note(
@@ -194,8 +188,7 @@ def _print_compile(model: str, report: CompileReport, console: Console) -> None:
         )
     _print_assignments(report, console)
     _print_refusals(report, console)
-    files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
-    console.table(("", ""), files, title=f"{report.folder}/")
+    _print_files(report, console)
     if report.source_files:
         console.say(
             "\nWeights stay in the source model: a load needs "
@@ -271,7 +264,7 @@ def _print_refusals(report: CompileReport, console: Console) -> None:
 
 def _check(
     arguments: argparse.Namespace, report: CompileReport, console: Console
-) -> list[Difference]:
+) -> CheckedOutputs:
     """Compare the compiled model with the source on the CPU EP."""
     from epctx_cli.commands.run import print_differences
     from epctx_cli.source_check import compare_with_source
@@ -299,7 +292,9 @@ def _check(
             f"{wrong[0].describe()}.\nepctx compare {shlex.quote(str(report.output))} "
             f"{shlex.quote(arguments.model)} shows where they differ first."
         )
-    return differences
+    return CheckedOutputs(
+        equal=not wrong, tolerance=CHECK_TOLERANCE, outputs=differences
+    )
 
 
 def add_share_arguments(parser: CommandParser) -> None:
@@ -334,6 +329,11 @@ def add_share_arguments(parser: CommandParser) -> None:
         ),
     )
     parser.add_flag("--no-clobber", "fail if a context model exists")
+    parser.add_flag(
+        "--seal",
+        "then seal the folder, as `epctx seal FOLDER` does, so that `epctx "
+        "verify FOLDER` finds files of another build",
+    )
     add_timeout(parser)
     add_allow_uncompiled(parser)
     tool = parser.add_argument_group("as in ep_weight_sharing_ctx_gen")
@@ -378,6 +378,9 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
     no_clobber = OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
     flags = no_clobber if arguments.no_clobber else OrtCompileApiFlags.NONE
     session = session_options(arguments, console)
+    if arguments.seal:
+        # Before the compiles, which take minutes.
+        files = import_installed("epctx_files", needed_by="--seal")
     with (
         console.progress() as progress,
         ShareGroup(arguments.output, flags=flags, progress=progress) as group,
@@ -387,6 +390,9 @@ def run_share(arguments: argparse.Namespace, console: Console) -> int:
             group.compile(model, session, name=name)
     report = group.report
     _print_share(models, report, console)
+    if arguments.seal:
+        files.seal_folder(report.folder)
+        console.say("The folder is sealed.")
     providers = report.members[0].as_dict()["providers"]
     console.result(report, ShareResult(providers=providers))
     done = arguments.allow_uncompiled or all(
@@ -409,13 +415,14 @@ def _print_share(models: Sequence[str], report: ShareReport, console: Console) -
     rows = []
     for model, member in zip(models, report.members, strict=True):
         shares = [f"{ep} {count}" for ep, count in member.assignments.items()]
-        row = (
-            model,
-            member.output.name if member.output else "",
-            len(member.partitions),
-            ", ".join(shares),
+        rows.append(
+            (
+                model,
+                member.output.name if member.output else "",
+                len(member.partitions),
+                ", ".join(shares),
+            )
         )
-        rows.append(row)
     console.table(("model", "context model", "partitions", "nodes run by"), rows)
     used = {
         partition.ep for member in report.members for partition in member.partitions
@@ -423,6 +430,10 @@ def _print_share(models: Sequence[str], report: ShareReport, console: Console) -
     console.note_simulated(
         r.name for r in report.members[0].providers if r.simulated and r.name in used
     )
+    _print_files(report, console)
+    console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")
+
+
+def _print_files(report: CompileReport | ShareReport, console: Console) -> None:
     files = [(file.path, text.byte_size(file.bytes)) for file in report.outputs]
     console.table(("", ""), files, title=f"{report.folder}/")
-    console.say(f"\nSharing saved {text.byte_size(report.saved_bytes)} of weights.")
