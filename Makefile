@@ -11,8 +11,8 @@
 # make stress  tests that take hours rather than minutes
 # make fuzz    ten minutes of fuzzing that follows coverage; FUZZ_SECONDS, FUZZ_TARGET (files, nodes, container, records) and FUZZ_CORPUS change time, what is read, and folder
 # make bridge  the tests of onnxruntime-ep-epctx with its C half under AddressSanitizer and UndefinedBehaviorSanitizer
-# make bench   every benchmarks/bench_*.py, and the plots of docs/benchmarks-loads.md
-# make differential  what onnxruntime does and what epctx does, compared with the tables of docs/differences-*.md
+# make bench   every benchmarks/bench_*.py, and the plots of docs/contributing/benchmarks/benchmarks-loads.md
+# make differential  what onnxruntime does and what epctx does, compared with the tables of docs/explanation/differences-*.md
 # make minimums  the suite with the oldest libraries that pyproject.toml allows; DRAWN=500 for that many of its tests
 # make release build every wheel into dist/ and check them where nothing else is installed
 # make tables  write the tables of docs/ that come from the code

@@ -26,6 +26,7 @@ SOURCES = (
     "docs/**/*",
     "plugins/*/README.md",
     "examples/*.py",
+    "examples/*.yml",
     "examples/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -42,7 +43,7 @@ def get_address(source: Path) -> Path:
     if path == Path("examples/README.md"):
         return Path("examples.md")
     if path.parts[0] == "plugins":
-        return Path("packages", f"{path.parts[1]}.md")
+        return Path("reference/packages", f"{path.parts[1]}.md")
     if path.suffix == ".ipynb":
         path = path.with_suffix(".md")
     return path.relative_to("docs") if path.parts[0] == "docs" else path
@@ -117,8 +118,10 @@ def main(arguments: list[str]) -> int:
 
     target = Path(arguments[0]).resolve()
     command = ["-m", "mkdocs", "build", "--strict", "--site-dir", target]
-    # Material warns of a successor of MkDocs in colours, whatever is built.
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    # Material and the plugin for redirects warn of a successor of MkDocs in colours,
+    # whatever is built.
+    quiet = {"NO_MKDOCS_2_WARNING": "1", "DISABLE_MKDOCS_2_WARNING": "true"}
+    environment = {**os.environ, **quiet}
     done = subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environment, check=False
     )

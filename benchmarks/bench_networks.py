@@ -1,4 +1,4 @@
-"""Networks and chains measured by epctx_bench, plotted in docs/benchmarks-loads.md.
+"""Networks and chains measured by epctx_bench, plotted in benchmarks-loads.md.
 
 The networks are the demo's, the chains have 100 to 10,000 nodes. EPs are simulated.
 Reports are saved into the folder `benchmarks/data/reports`; `plot.py` draws them.

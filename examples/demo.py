@@ -55,7 +55,7 @@ def main() -> int:
     if not real:
         print(
             "No vendor's EP works here, so all below is simulated. "
-            "docs/real-hardware.md says how to install one."
+            "docs/how-to/eps/real-hardware.md says how to install one."
         )
     results = [
         tour(

@@ -3,7 +3,7 @@ few sizes, all with one binary, and the smallest that fits is run.
 
     python examples/dynamic_shapes.py [FOLDER]
 
-docs/dynamic-shapes.md says which EPs take open lengths as they are.
+docs/how-to/models/dynamic-shapes.md says which EPs take open lengths as they are.
 """
 
 from __future__ import annotations

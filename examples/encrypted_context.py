@@ -3,7 +3,8 @@ callbacks.
 
 Run `python examples/encrypted_context.py FOLDER`: a small network is compiled for the
 simulated QNN, stored in FOLDER, loaded and run; then a wrong key and a changed byte are
-tried. `docs/encrypted-context.md` says what this protects from and what it does not.
+tried. `docs/how-to/models/encrypted-context.md` says what this protects from and what
+it does not.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/session_options.py [FOLDER]
 
-docs/options.md has all of them.
+docs/reference/options.md has all of them.
 """
 
 from __future__ import annotations

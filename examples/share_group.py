@@ -2,7 +2,7 @@
 
     python examples/share_group.py [FOLDER]
 
-docs/weight-sharing.md says what can share and what cannot.
+docs/how-to/models/weight-sharing.md says what can share and what cannot.
 """
 
 from __future__ import annotations

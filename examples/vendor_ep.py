@@ -2,7 +2,7 @@
 
     python examples/vendor_ep.py [FOLDER]
 
-docs/real-hardware.md has the devices, and the options of each EP.
+docs/how-to/eps/real-hardware.md has the devices, and the options of each EP.
 """
 
 from __future__ import annotations

@@ -234,8 +234,8 @@ def test_the_core_has_eleven_rooms_and_no_two_modules_of_one_name():
 
 
 def test_the_core_keeps_to_its_budget_of_concepts():
-    """Above a limit, first move out what docs/architecture.md's test for the core
-    excludes.
+    """Above a limit, first move out what the test for the core excludes, in the page
+    architecture.md.
 
     A limit changes only with its reason in the commit.
     """
@@ -597,7 +597,7 @@ def test_whatever_the_text_of_a_file_calls_by_its_full_name_is_there():
 def test_the_modules_that_the_pages_on_architecture_name_are_there():
     named = [
         name
-        for page in (ROOT / "docs").glob("architecture*.md")
+        for page in (ROOT / "docs").rglob("architecture*.md")
         for name in re.findall(
             r"`([a-z_]+(?:/[a-z_]+)+)\b[^`/]*`", page.read_text("utf-8")
         )

@@ -4,7 +4,7 @@ breaks one, it ends the process or never comes back.
 Checked before any native inference, so by every compile, load and verification. What a
 node alone cannot show, such as sizes that inference computes, is found only by the
 process in which a verification reads the model first. The faults of onnx are listed in
-docs/onnx-faults.md.
+docs/contributing/onnx-faults.md.
 
 Some operators are inferred only where the type of their first input is known. Right
 models have it unknown: behind an operator that onnx does not have, and in functions.

@@ -1,7 +1,7 @@
 """Keys of session options that onnxruntime acts on and epctx does not have or need.
 
-Imported for a key that is not in `table`. `docs/options.md` lists the keys; a test
-checks them against the installed onnxruntime.
+Imported for a key that is not in `table`. `docs/reference/options.md` lists the keys; a
+test checks them against the installed onnxruntime.
 """
 
 from __future__ import annotations

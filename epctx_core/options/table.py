@@ -1,7 +1,7 @@
 """Table of the session options that epctx acts on.
 
-The typed config, the part in a cache's key and the table in `docs/options.md` come from
-an option's row.
+The typed config, the part in a cache's key and the table in `docs/reference/options.md`
+come from an option's row.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _BY_CHOICE: Any = str  # Any: of no _T; a row with choices is read by them
 
 
 class CachePart(Enum):
-    """Part of an option in the key of a cached model; docs/options.md shows the
-    value.
+    """Part of an option in the key of a cached model; docs/reference/options.md shows
+    the value.
     """
 
     WRITTEN = "in the key"

@@ -6,13 +6,13 @@ import platform
 import sys
 from collections import Counter
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 from conformance import shares
 from conformance.catalogue import TWINS
 from conformance.twins import read_index
+from support.pages import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from epctx_conformance.cases.case import Case
     from epctx_onnxruntime.checking.result import Result
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
-    "conformance": DOCS / "conformance-results.md",
-    "zoo": DOCS / "zoo.md",
-    "hosts": DOCS / "programs-of-others.md",
+    "conformance": FILES["conformance-results.md"],
+    "zoo": FILES["zoo.md"],
+    "hosts": FILES["programs-of-others.md"],
 }
 """The page of each block."""
 

@@ -2,7 +2,7 @@
 the two modules.
 
 `entries` are numbers of the behaviour list (`tests/api/contract/README.md`); `differs`
-is the matter, in the words of a page `docs/differences-*.md`, of the row that
+is the matter, in the words of a page `differences-*.md`, of the row that
 says that epctx does something else.
 """
 

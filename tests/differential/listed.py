@@ -1,17 +1,17 @@
-"""The tables of differences in `docs/differences-*.md`, row by row."""
+"""The tables of differences in `differences-*.md`, row by row."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-DOCS = Path(__file__).parents[2] / "docs"
+from support.pages import DOCS
+
 HEAD = "| entries | matter |"
 
 
 def list_rows() -> list[list[str]]:
     """Return the cells of each row of the pages' tables of differences."""
-    pages = [page.read_text("utf-8") for page in sorted(DOCS.glob("differences-*.md"))]
+    pages = [page.read_text("utf-8") for page in sorted(DOCS.rglob("differences-*.md"))]
     tables = [page.split(HEAD)[1].split("\n\n")[0] for page in pages if HEAD in page]
     rows = [row for table in tables for row in table.splitlines()[2:]]
     return [

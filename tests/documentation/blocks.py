@@ -10,12 +10,8 @@ from pathlib import Path
 from textwrap import indent
 
 from installed import install_distribution
+from support.pages import read_page
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
-PAGES = [
-    "../README.md",
-    *sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")),
-]
 _BLOCK = re.compile(
     (
         r"(?:^(?P<adds>Add to the class in "
@@ -27,11 +23,7 @@ _BLOCK = re.compile(
 
 def blocks(*pages: str) -> list[re.Match[str]]:
     """Return the blocks of pages, in order, with `adds`, `file`, `kind` and `text`."""
-    return [
-        block
-        for page in pages
-        for block in _BLOCK.finditer((DOCS / page).read_text("utf-8"))
-    ]
+    return [block for page in pages for block in _BLOCK.finditer(read_page(page))]
 
 
 def files(*pages: str) -> dict[str, str]:
@@ -73,9 +65,7 @@ def sections(page: str, level: int = 2) -> dict[str, str]:
     name are left out.
     """
     mark = "#" * level
-    parts = re.split(
-        rf"^{mark} (.+)$", (DOCS / page).read_text("utf-8"), flags=re.MULTILINE
-    )
+    parts = re.split(rf"^{mark} (.+)$", read_page(page), flags=re.MULTILINE)
     return {
         title.strip().strip("`"): text
         for title, text in zip(parts[1::2], parts[2::2], strict=True)

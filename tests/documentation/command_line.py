@@ -1,38 +1,39 @@
-"""Sections of docs/reference/command-line.md, a command each, from the parsers of the
+"""Sections of command-line.md, a command each, from the parsers of the
 command line; `make tables` writes them anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.command_table import OWN, Command
+from support.pages import FILES
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "command-line.md"
+PAGE = FILES["command-line.md"]
 BEGIN = "\n## epctx "
 COLUMNS = 88
 MORE = {
-    "batch": "../batch.md",
-    "bench": "../benchmarking.md",
-    "cache": "../cache.md",
-    "convert": "../ort-format.md",
-    "diff": "../files.md",
-    "embed": "../files.md",
-    "explain": "../look-at-models.md#looking-at-a-partitioning",
-    "externalize": "../files.md",
-    "extract": "../files.md",
-    "inspect": "../look-at-models.md",
-    "merge": "../files.md",
-    "plugins": "../plugins.md",
-    "report": "../report.md",
-    "schema": "../json.md",
-    "seal": "../sealing.md",
-    "share": "../weight-sharing.md",
-    "verify": "../verify.md",
+    "batch": "batch.md",
+    "bench": "benchmarking.md",
+    "cache": "cache.md",
+    "convert": "ort-format.md",
+    "diff": "files.md",
+    "embed": "files.md",
+    "explain": "look-at-models.md#looking-at-a-partitioning",
+    "externalize": "files.md",
+    "extract": "files.md",
+    "inspect": "look-at-models.md",
+    "merge": "files.md",
+    "plugins": "plugins.md",
+    "report": "report.md",
+    "schema": "json.md",
+    "seal": "sealing.md",
+    "share": "weight-sharing.md",
+    "verify": "verify.md",
 }
 """Page about a command, or about a group of them."""
 
@@ -53,7 +54,10 @@ def describe(command: Command) -> str:
     more = MORE.get(command.name)
     lines = [f"## epctx {command.name}", "", escape(text)]
     if more is not None:
-        lines[-1] += f" More: [{Path(more.partition('#')[0]).stem}]({more})."
+        name, _, heading = more.partition("#")
+        address = os.path.relpath(FILES[name], PAGE.parent)
+        link = f"{address}#{heading}" if heading else address
+        lines[-1] += f" More: [{FILES[name].stem}]({link})."
     if command.package != "epctx-cli":
         lines[-1] += f" In the package {command.package}."
     if command.target:

@@ -2,7 +2,7 @@
 
 `python notebooks.py NOTEBOOK`, in `.venv-docs` with `tests` on the path, executes one
 in a new folder and compares what its cells show with the outputs stored in it, by the
-rules of docs/blocks.md. Each fault is a line of the output. Without an argument all
+rules of blocks.md. Each fault is a line of the output. Without an argument all
 notebooks are executed, and their outputs are stored: `make notebooks`.
 
 In a cell with the tag `measured` only the headings of tables are compared: cells and
@@ -21,8 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from documentation.blocks import DOCS
 from documentation.run_page import differs
+from support.pages import DOCS
 
 NOTEBOOKS = sorted(DOCS.glob("notebooks/*.ipynb"))
 MEASURED = "measured"

@@ -1,4 +1,4 @@
-"""The files that every page of the documentation may assume: see docs/blocks.md.
+"""The files that every page of the documentation may assume: see blocks.md.
 
 `python tests/documentation/page_files.py FOLDER` writes them.
 """

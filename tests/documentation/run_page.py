@@ -3,7 +3,7 @@ in the folder that the page works in; with `… PAGE REASON`, the blocks that ar
 with a reason that begins so.
 
 Blocks run in order, Python in one namespace. What a block or a command prints is
-compared with what the page shows: docs/blocks.md has the rules. Each fault is a line
+compared with what the page shows: blocks.md has the rules. Each fault is a line
 of the output, and a page without faults prints nothing.
 """
 
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from documentation.blocks import DOCS, files, install
+from documentation.blocks import files, install
+from support.pages import read_page
 
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n\n?)?"
@@ -63,7 +64,7 @@ class Block:
 
 def read_blocks(page: str) -> list[Block]:
     """Return the blocks of a page, in order."""
-    text = (DOCS / page).read_text("utf-8")
+    text = read_page(page)
     return [
         Block(
             text.count("\n", 0, found.start("kind")) + 1,
@@ -110,7 +111,7 @@ def _plain(line: str) -> str:
 def run_page(page: str, marked: str | None = None) -> Iterator[str]:
     """Run a page in the current folder, or its marked blocks, and yield its faults."""
     names: dict[str, object] = {"__name__": "__main__"}
-    exec(_START, names)  # noqa: S102 - what docs/blocks.md says that a reader has
+    exec(_START, names)  # noqa: S102 - what blocks.md says that a reader has
     if "pyproject.toml" in files(page):
         install(page, Path.cwd())
     else:

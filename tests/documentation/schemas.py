@@ -1,5 +1,5 @@
 """JSON Schemas of what commands print with `--json`, made from the dataclasses of their
-results, and docs/json.md, made from the schemas; `make tables` writes them anew.
+results, and json.md, made from the schemas; `make tables` writes them anew.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from documentation.forms import FORMS
 from documentation.results import PACKAGES
+from support.pages import FILES
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs/json.md"
+PAGE = FILES["json.md"]
 BEGIN = "<!-- made by `make tables` -->\n"
 _SIMPLE = {
     str: "string",
@@ -384,7 +385,7 @@ def _name_type(part: Mapping[str, Any]) -> str:
 
 
 def fill_page(page: str) -> str:
-    """Return the text of docs/json.md with the tables of the schemas."""
+    """Return the text of json.md with the tables of the schemas."""
     before, begin, _ = page.partition(BEGIN)
     return f"{before}{begin}\n{make_tables()}"
 

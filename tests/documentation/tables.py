@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from support.pages import FILES
 
 from epctx_core.options.table import SESSION_OPTIONS
-
-DOCS = Path(__file__).parent.parent.parent / "docs"
-
 
 COLUMNS = ("key", "default", "allowed", "meaning", "error", "cache")
 """Columns of the table of session options; `error` is written on the page, all others
@@ -42,7 +39,7 @@ def options_table(page: str) -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return the text of docs/options.md with the table as the code has it."""
+    """Return the text of options.md with the table as the code has it."""
     before, begin, rest = page.partition("| key | default |")
     return (
         before + options_table(page) + rest[rest.index("\n\n") + 1 :] if begin else page
@@ -50,5 +47,5 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
-    path = DOCS / "options.md"
+    path = FILES["options.md"]
     path.write_text(with_tables(path.read_text("utf-8")), "utf-8")

@@ -1,4 +1,4 @@
-"""docs/graph-transformers.md: its plugin does what the page says, given as an object
+"""graph-transformers.md: its plugin does what the page says, given as an object
 and installed.
 """
 

@@ -11,9 +11,10 @@ from importlib.metadata import entry_points
 
 import pytest
 from documentation import command_line
-from documentation.blocks import DOCS, sections
+from documentation.blocks import sections
 from documentation.tables import with_tables
 from epctx_conformance.class_rules import find_mistakes
+from support.pages import DOCS, read_page
 
 from epctx_core import PluginState, errors, plugin
 from epctx_core.plugin import ExecutionProvider
@@ -80,7 +81,7 @@ def test_the_overviews_are_the_tables_of_the_contract():
 
 def introduction(page):
     """Return the text before the first heading below the title."""
-    return (DOCS / page).read_text("utf-8").partition("\n## ")[0]
+    return read_page(page).partition("\n## ")[0]
 
 
 def answer_in_words(hook):
@@ -208,7 +209,7 @@ def test_each_state_of_a_plugin_has_its_heading():
 
 
 def test_the_table_of_session_options_is_the_one_that_the_code_gives():
-    page = (DOCS / "options.md").read_text("utf-8")
+    page = read_page("options.md")
 
     assert with_tables(page) == page, "run: make tables"
 
@@ -225,7 +226,7 @@ def test_each_option_of_a_shipped_ep_is_named_in_its_readme():
 
 
 def test_each_group_of_checks_is_described():
-    text = (DOCS / "conformance.md").read_text("utf-8")
+    text = read_page("conformance.md")
 
     assert [group for group in GROUPS if f"`{group}`" not in text] == []
 

@@ -1,4 +1,4 @@
-"""docs/host-plugins.md and docs/host-plugin-examples.md: their plugins do what the
+"""host-plugins.md and host-plugin-examples.md: their plugins do what the
 pages say.
 """
 
@@ -10,12 +10,13 @@ import sys
 
 import pytest
 from command_line import main
-from documentation.blocks import DOCS, blocks, commands, files, install, snippets
+from documentation.blocks import blocks, commands, files, install, snippets
 from end_to_end.engine_eps import Beta
 from end_to_end.small_models import chain, saved
 from isolation.fragile_eps import Fragile
 from isolation.harness import options_for, registry_of
 from isolation.test_payloads_without_manifest import convolution, from_other_process
+from support.pages import read_page
 
 import epctx_core as epctx
 
@@ -57,7 +58,7 @@ def test_every_block_of_the_pages_is_run_here():
 @pytest.mark.parametrize("page", [PAGE, EXAMPLES])
 @pytest.mark.usefixtures("folder")
 def test_each_example_prints_what_the_page_says(page, capsys):
-    text = (DOCS / page).read_text("utf-8")
+    text = read_page(page)
     outputs = re.findall(r"\n\n```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     names = {}
 

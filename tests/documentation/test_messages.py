@@ -17,7 +17,7 @@ SOURCES = [
     for pattern in ("epctx_core/**/*.py", "plugins/*/src/**/*.py")
     for path in ROOT.glob(pattern)
 ]
-FILE = re.compile(r"docs/[\w-]+\.md")
+FILE = re.compile(r"docs/[\w/-]+\.md")
 POINTER = re.compile(r"`epctx\s+docs\s+([a-z-]+)(?:#([\w-]+))?`")
 
 

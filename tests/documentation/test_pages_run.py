@@ -13,10 +13,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from documentation.blocks import PAGES, snippets
+from documentation.blocks import snippets
 from documentation.page_files import write_page_files
 from documentation.run_page import differs, read_blocks
 from documentation.test_write_an_ep import PAGES as PAGES_OF_EPS
+from support.pages import FILES
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose
@@ -67,7 +68,7 @@ def run_in_process(page, written, tmp_path, *marked):
     "page",
     [
         pytest.param(page, marks=[pytest.mark.stress] if page in SLOW else [])
-        for page in PAGES
+        for page in FILES
         if page not in RUN_BY_THEIR_OWN_TESTS and read_blocks(page)
     ],
 )
@@ -98,7 +99,7 @@ def test_the_python_of_serving_takes_a_network_with_an_input_of_another_shape(
         "drop-in.md",
         "errors.md",
         "shared-cache.md",
-        "start/from-onnxruntime.md",
+        "from-onnxruntime.md",
     ],
 )
 def test_a_page_that_readers_begin_with_imports_what_its_blocks_use(page):
@@ -120,7 +121,7 @@ def test_a_page_that_readers_begin_with_imports_what_its_blocks_use(page):
 def test_few_blocks_are_marked_as_not_run_and_each_has_a_reason():
     reasons = [
         block.reason
-        for page in PAGES
+        for page in FILES
         for block in read_blocks(page)
         if block.reason and block.reason not in WITH_VENDORS
     ]

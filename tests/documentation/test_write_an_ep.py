@@ -1,4 +1,4 @@
-"""docs/write-an-ep.md and the pages after it: their code does what they say, and their
+"""write-an-ep.md and the pages after it: their code does what they say, and their
 EPs keep the contract.
 """
 

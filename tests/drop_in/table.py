@@ -1,4 +1,4 @@
-"""The table of docs/drop-in-names.md, made by a run of `every_name.py` under onnxruntime
+"""The table of drop-in-names.md, made by a run of `every_name.py` under onnxruntime
 and under the drop-in; `make tables` writes it.
 """
 
@@ -11,12 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from support.pages import FILES
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]
 
 from drop_in.differences import DIFFERENCES  # noqa: E402 - found by the path
 
-PAGE = HERE.parent.parent / "docs" / "drop-in-names.md"
+PAGE = FILES["drop-in-names.md"]
 BEGIN, END = "<!-- names: begin -->\n", "<!-- names: end -->"
 DROP_IN = ("-m", "epctx_onnxruntime")
 SAME, DIFFERS, UNSUPPORTED = "same", "differs", "not supported"

@@ -47,7 +47,7 @@ def test_twenty_minutes_of_models_of_one_operator_give_typed_errors(worker):
             break
         worker.run([f"{OPERATOR}{number}"], results)
 
-    print(results.cases, dict(results.outcomes))  # noqa: T201 - for docs/fuzzing.md
+    print(results.cases, dict(results.outcomes))  # noqa: T201 - for fuzzing.md
     assert not results.faults, "\n\n".join(results.faults)
 
 

@@ -1,7 +1,7 @@
 """`make hosts`: programs from the package index, by onnxruntime and by epctx.
 
 Each gets an environment of its own. The table goes into
-docs/programs-of-others.md.
+programs-of-others.md.
 """
 
 from __future__ import annotations

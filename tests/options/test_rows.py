@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.pages import read_page
 
 from epctx_core import errors
 from epctx_core.errors import InvalidArgument
@@ -269,10 +270,10 @@ def test_waiting_ends_when_the_host_asks():
 
 
 def tables_of_the_document():
-    """Return the tables of docs/options.md: each a list of rows of cells, without the
+    """Return the tables of options.md: each a list of rows of cells, without the
     heading.
     """
-    text = (Path(__file__).parents[2] / "docs" / "options.md").read_text()
+    text = read_page("options.md")
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     return [
         [

@@ -1,5 +1,5 @@
 """After a fork: the child begins anew, and what it inherited is the parent's and stays
-whole; see docs/processes.md.
+whole; see processes.md.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from documentation.blocks import DOCS
 from documentation.notebooks import MEASURED, NOTEBOOKS, compare
+from support.pages import DOCS
 
 TESTS = Path(__file__).parents[1]
 TABLE = (

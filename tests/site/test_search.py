@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from pathlib import PurePosixPath
 
 import pytest
 from lunr.builder import Builder
@@ -51,25 +52,25 @@ def found_pages(searchable, question):
         counted = matched | {word for word in words if word not in WORDS}
         boost = ("#" not in result["ref"]) + len(matched) / len(counted)
         ranked.append((result["score"] * (1 + boost**2), result["ref"]))
-    pages = [ref.partition("#")[0] for _, ref in sorted(ranked, reverse=True)]
-    return list(dict.fromkeys(pages))
+    addresses = [ref.partition("#")[0] for _, ref in sorted(ranked, reverse=True)]
+    return list(dict.fromkeys(PurePosixPath(address).name for address in addresses))
 
 
 @pytest.mark.parametrize(
     ("question", "pages"),
     [
-        ("Which options has QNN?", {"packages/epctx-sim-qnn/", "real-hardware/"}),
-        ("Why was my node refused?", {"report/", "hosts/", "commands/"}),
-        ("How do I ship a context model?", {"serving/"}),
-        ("How to pin or disable a plugin?", {"plugins/"}),
-        ("receipts in a container", {"serving/", "receipts/"}),
-        ("Where does it write?", {"hosts/", "crash-safety/"}),
-        ("How to measure?", {"benchmarking/"}),
-        ("How to encrypt?", {"encrypted-context/"}),
-        ("What does error NOT_IMPLEMENTED mean?", {"errors/"}),
-        ("dynamic shapes", {"dynamic-shapes/"}),
-        ("many models", {"batch/"}),
-        ("write an EP", {"write-an-ep/"}),
+        ("Which options has QNN?", {"epctx-sim-qnn", "real-hardware"}),
+        ("Why was my node refused?", {"report", "hosts", "commands"}),
+        ("How do I ship a context model?", {"serving"}),
+        ("How to pin or disable a plugin?", {"plugins"}),
+        ("receipts in a container", {"serving", "receipts"}),
+        ("Where does it write?", {"hosts", "crash-safety"}),
+        ("How to measure?", {"benchmarking"}),
+        ("How to encrypt?", {"encrypted-context"}),
+        ("What does error NOT_IMPLEMENTED mean?", {"errors"}),
+        ("dynamic shapes", {"dynamic-shapes"}),
+        ("many models", {"batch"}),
+        ("write an EP", {"write-an-ep"}),
     ],
 )
 def test_a_question_finds_the_page_that_answers_it_among_the_first(

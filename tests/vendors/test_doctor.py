@@ -1,4 +1,4 @@
-"""`epctx doctor` where the packages of docs/real-hardware.md are installed."""
+"""`epctx doctor` where the packages of real-hardware.md are installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-GUIDE = Path(__file__).parents[2] / "docs" / "real-hardware.md"
+from support.pages import FILES
+
+GUIDE = FILES["real-hardware.md"]
 
 
 def test_doctor_is_ok_after_the_guide_was_followed():

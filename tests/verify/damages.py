@@ -6,11 +6,11 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import onnx
 from end_to_end.small_models import chain, saved, tensor
 from onnx import TensorProto, helper
+from support.pages import read_page
 from verify.harness import Alpha, Harness, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
@@ -22,10 +22,8 @@ _ROW = re.compile(r"\| `([a-z-]+)` \| (\w+) \| (.+?) \| (.+?) \|")
 
 
 def documented_codes() -> list[tuple[str, str, str, str]]:
-    """Return the rows of docs/verify.md: code, severity, meaning, what to do."""
-    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(
-        encoding="utf-8"
-    )
+    """Return the rows of verify.md: code, severity, meaning, what to do."""
+    text = read_page("verify.md")
     matches = map(_ROW.fullmatch, text.splitlines())
     return [
         (match[1], match[2], match[3], match[4])

@@ -1,4 +1,4 @@
-"""docs/verify.md and the table of codes say the same."""
+"""verify.md and the table of codes say the same."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`make zoo`: all models that today's exporters make for the zoo, on every route.
 
-The exporters get an environment of their own. The numbers go into docs/zoo.md.
+The exporters get an environment of their own. The numbers go into zoo.md.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from support.pages import read_page
 from zoo.exporters.saving import read_inputs, read_runs
 from zoo.making import install, make_models, run
 from zoo.routes import EPS
@@ -95,7 +96,7 @@ def test_each_open_dimension_has_two_lengths():
 
 
 def test_the_page_has_the_numbers_of_the_last_run_of_all():
-    page = (HERE.parents[1] / "docs" / "zoo.md").read_text("utf-8")
+    page = read_page("zoo.md")
     block = page.partition("<!-- zoo: begin -->")[2].partition("<!-- zoo: end -->")[0]
 
     count = int(re.search(r"^(\d+) models", block, re.MULTILINE)[1])

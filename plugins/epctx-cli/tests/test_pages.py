@@ -95,7 +95,6 @@ def test_every_page_of_the_repository_is_listed_but_those_about_work_on_epctx(ep
         "benchmarks-sessions",
         "benchmarks-vendors",
         "blocks",
-        "command-line",
         "conformance-results",
         "conformance-suites",
         "fuzzing",

@@ -23,6 +23,7 @@ from conformance.small_ep import SmallProvider
 from conformance.thorough_ep import ThoroughProvider
 from end_to_end.small_models import chain
 from epctx_conformance.harness import disagreement
+from support.pages import read_page
 
 from epctx_core.plugin import (
     Compatibility,
@@ -533,7 +534,7 @@ def test_importing_the_kit_imports_neither_pytest_nor_onnx():
     "names", [GROUPS, NEEDS | {"tolerance", "seconds"}], ids=["groups", "requirements"]
 )
 def test_the_page_names_every_group_and_requirement(names):
-    page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
+    page = read_page("conformance.md")
 
     assert not [name for name in names if f"`{name}`" not in page]
 

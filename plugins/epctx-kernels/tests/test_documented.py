@@ -1,15 +1,15 @@
-"""The EPs that docs/kernel-eps.md shows work as they stand there."""
+"""The EPs that docs/how-to/eps/kernel-eps.md shows work as they stand there."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from kernel_eps.acme import X, model_of, results_of, session_of
+from support.pages import FILES
 
-PAGE = Path(__file__).parents[3] / "docs" / "kernel-eps.md"
+PAGE = FILES["kernel-eps.md"]
 
 
 @pytest.fixture(scope="module")

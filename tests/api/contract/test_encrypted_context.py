@@ -1,4 +1,4 @@
-"""Entry 126: the example of docs/encrypted-context.md, with its keys, files and names
+"""Entry 126: the example of encrypted-context.md, with its keys, files and names
 tampered with.
 """
 
@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from end_to_end.routes import refused
 from end_to_end.small_models import snapshot
+from support.pages import FILES
 
 import epctx_core as epctx
 from epctx_core import Fail, InvalidArgument, InvalidGraph
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "encrypted_context.py"
-DOCUMENT = ROOT / "docs" / "encrypted-context.md"
+DOCUMENT = FILES["encrypted-context.md"]
 NAME, PAYLOAD = "network_ctx.onnx", "network_qnn.bin"
 
 cryptography = pytest.importorskip("cryptography.exceptions")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from differential.listed import list_rows
+from support.pages import read_page
 
 ROOT = Path(__file__).parents[3]
 ENTRIES = range(1, 138)
@@ -64,7 +65,7 @@ def test_the_table_of_differences_names_entries_that_there_are():
 
 
 def test_where_the_two_design_documents_differ_each_difference_says_what_holds_here():
-    text = (ROOT / "docs" / "differences-design-documents.md").read_text()
+    text = read_page("differences-design-documents.md")
     table = text[
         text.index("| matter | older document | newer document | epctx |") :
     ].split("\n\n")[0]

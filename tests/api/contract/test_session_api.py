@@ -8,7 +8,6 @@ import re
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -19,6 +18,7 @@ from contract.validating_eps import compiled, options_with, registry_with, sessi
 from end_to_end.engine_eps import Alpha, scripted
 from end_to_end.routes import refused
 from end_to_end.small_models import chain, example, saved
+from support.pages import FILES
 
 import epctx_core as epctx
 from epctx_core import (
@@ -30,7 +30,7 @@ from epctx_core import (
 )
 from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
 
-DIFFERENCES = Path(__file__).parents[3] / "docs" / "differences-names.md"
+DIFFERENCES = FILES["differences-names.md"]
 CPU = "CPUExecutionProvider"
 UNSUPPORTED = {
     owner: re.findall(

@@ -1,5 +1,5 @@
-"""docs/plugins.md says all that the code has; its examples and those of
-docs/registering-eps.md run.
+"""plugins.md says all that the code has; its examples and those of
+registering-eps.md run.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from end_to_end.engine_eps import Alpha
 from end_to_end.small_models import chain, saved
+from support.pages import read_page
 
 import epctx_core as epctx
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-REGISTERING = (ROOT / "docs" / "registering-eps.md").read_text(encoding="utf-8")
+TEXT = read_page("plugins.md")
+REGISTERING = read_page("registering-eps.md")
 
 
 def test_each_state_has_a_heading_and_nothing_else_has():

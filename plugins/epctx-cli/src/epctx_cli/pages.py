@@ -19,9 +19,9 @@ NAVIGATION = "mkdocs.yml"
 repository.
 """
 
-_LEFT_OUT = ("Contributing", "reference/")
-"""Beginnings of parts and paths: of pages about the work on epctx itself, and of those
-made of docstrings, which only a site shows.
+_LEFT_OUT = ("contributing/", "reference/api", "reference/plugin-api")
+"""Beginnings of paths: of pages about the work on epctx itself, and of those made of
+docstrings, which only a site shows.
 """
 
 _NOT_SHOWN = re.compile(r"\A---\n.*?\n---\n+|^<!--.*?-->\n+", re.DOTALL | re.MULTILINE)
@@ -127,7 +127,7 @@ def list_files(folder: Path) -> Iterator[tuple[Path, str]]:
         level = len(indent) // 4
         part = ": ".join(titles[: min(level, 2)])
         titles[level:] = [title.strip('"')]
-        if part.startswith(_LEFT_OUT) or path.startswith(_LEFT_OUT):
+        if path.startswith(_LEFT_OUT):
             continue
         file = folder / path
         if file.is_file():

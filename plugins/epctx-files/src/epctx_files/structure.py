@@ -24,7 +24,7 @@ SEALED: Final = "epctx.sealed"
 INITIALIZERS: Final = "epctx.initializers"
 DEPENDENCIES: Final = "external_dependencies"
 COMPATIBILITY: Final = "ep_compatibility_info."
-"""Keys of metadata, the last one a prefix; see docs/context-model.md."""
+"""Keys of metadata, the last one a prefix; see docs/reference/context-model.md."""
 
 FunctionKey: TypeAlias = "tuple[str, str, str]"
 """Domain, name and overload of a function of a model."""

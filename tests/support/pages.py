@@ -1,0 +1,17 @@
+"""Pages of the documentation by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+FILES = {page.name: page for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]}
+"""Page by the name of its file, which no other folder has; README.md is the
+repository's.
+"""
+
+
+def read_page(name: str) -> str:
+    """Return the text of a page."""
+    return FILES[name].read_text("utf-8")
