@@ -1,5 +1,6 @@
 # make install make .venv with every package of epctx, from this clone
 # make demo    set up without test tools, compile real networks, one of them for two EPs, run them, and say what happened
+# make test-quick  the tests of what you changed, and the rules for all files
 # make test    set up, lint, check types, run the whole suite
 # make test-vendors  the tests with real vendors' EPs, and with a build of onnxruntime, in environments of their own (300 MB of wheels, Linux x86-64)
 # make test-browser  the report page in Chromium (apt-get install chromium), driven by playwright
@@ -48,7 +49,9 @@ TESTERS := 'hypothesis>=6.100' 'ml_dtypes' 'psutil' 'pytest>=9.0' 'pytest-timeou
 PLATFORM := $(shell uname -sm)
 
 .DELETE_ON_ERROR:
-.PHONY: install demo test bytecode bridge test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
+SUITE = tests:tests/campaigns:tests/project
+
+.PHONY: install demo test test-quick bytecode bridge test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
 
 install: .venv/.installed
 
@@ -61,43 +64,46 @@ demo: $(DEMO)/.installed
 test: lint bytecode
 	.venv/bin/python $(PYTEST)
 
+test-quick: bytecode
+	.venv/bin/python $(PYTEST) $$(.venv/bin/python .ci/quick.py)
+
 # The suite starts thousands of processes: where PYTHONDONTWRITEBYTECODE is set, each would compile every module that it imports.
 bytecode: .venv/.installed
 	@.venv/bin/python -m compileall -q epctx_core plugins tests
 
 test-browser: .venv/.browser
-	.venv/bin/python $(PYTEST) tests/browser
+	.venv/bin/python $(PYTEST) tests/campaigns/browser
 
 test-docs: .venv-docs/.installed
 	@# In one process: the site is built once, in one folder.
-	.venv-docs/bin/python -m pytest tests/site
+	.venv-docs/bin/python -m pytest tests/campaigns/site
 
 ifeq ($(PLATFORM),Linux x86_64)
 test-vendors conformance-vendors stress-vendors: .venv-vendors/.installed
 test-vendors: .venv-build/.installed
 
 conformance-vendors:
-	.venv-vendors/bin/python tests/conformance $(RESULTS) --routes 'real_*' $(CONFORMANCE)
+	.venv-vendors/bin/python tests/campaigns/conformance $(RESULTS) --routes 'real_*' $(CONFORMANCE)
 
 test-vendors:
-	.venv-vendors/bin/python $(PYTEST) tests/vendors
-	.venv-build/bin/python $(PYTEST) tests/builds
+	.venv-vendors/bin/python $(PYTEST) tests/campaigns/vendors
+	.venv-build/bin/python $(PYTEST) tests/campaigns/builds
 
 stress-vendors:
-	.venv-vendors/bin/python $(STRESS) tests/vendors
+	.venv-vendors/bin/python $(STRESS) tests/campaigns/vendors
 else
 test-vendors conformance-vendors stress-vendors:
 	@echo "Nothing was tested: $(VENDORS) are installed and tested on Linux x86_64 only; this is $(PLATFORM)."
 endif
 
 conformance: .venv/.installed
-	.venv/bin/python tests/conformance $(RESULTS) $(CONFORMANCE)
+	.venv/bin/python tests/campaigns/conformance $(RESULTS) $(CONFORMANCE)
 
 zoo: .venv/.installed
-	.venv/bin/python tests/zoo
+	.venv/bin/python tests/campaigns/zoo
 
 hosts: .venv/.installed
-	.venv/bin/python tests/hosts $(HOSTS)
+	.venv/bin/python tests/campaigns/hosts $(HOSTS)
 
 lint: .venv/.installed
 	.venv/bin/ruff check .
@@ -111,7 +117,7 @@ stress: .venv/.viewers
 	$(MAKE) stress-vendors
 
 fuzz: .venv-fuzz/.installed
-	.venv-fuzz/bin/python tests/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS) $(FUZZ_TARGET)
+	.venv-fuzz/bin/python tests/campaigns/fuzz/guided.py $(FUZZ_CORPUS) $(FUZZ_SECONDS) $(FUZZ_TARGET)
 
 bridge: .venv/.installed
 	.venv/bin/python plugins/onnxruntime-ep-epctx/tests/sanitized.py -n $(JOBS) --dist loadfile
@@ -125,22 +131,22 @@ bench: .venv/.plots
 	.venv/bin/python benchmarks/plot.py load-time docs/images/load-time.svg benchmarks/data/reports/chains.json
 
 differential: .venv/.installed
-	.venv/bin/python tests/differential
+	.venv/bin/python tests/campaigns/differential
 
 tables: .venv/.installed
-	.venv/bin/python tests/documentation/tables.py
-	PYTHONPATH=tests .venv/bin/python -m documentation.command_line
-	PYTHONPATH=tests .venv/bin/python -m documentation.schemas
-	.venv/bin/python tests/drop_in/table.py
+	.venv/bin/python tests/project/documentation/tables.py
+	PYTHONPATH=$(SUITE) .venv/bin/python -m documentation.command_line
+	PYTHONPATH=$(SUITE) .venv/bin/python -m documentation.schemas
+	.venv/bin/python plugins/epctx-onnxruntime/tests/drop_in/table.py
 
 docs: tables .venv-docs/.installed
 	.venv-docs/bin/python .ci/site.py site
 
 notebooks: .venv-docs/.installed
-	PYTHONPATH=tests .venv-docs/bin/python -m documentation.notebooks
+	PYTHONPATH=$(SUITE) .venv-docs/bin/python -m documentation.notebooks
 
 release: .venv/.installed
-	.venv/bin/python tests/packaged/release.py
+	.venv/bin/python tests/project/packaged/release.py
 
 size: .venv/.installed
 	@.venv/bin/python .ci/size.py

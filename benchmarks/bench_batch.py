@@ -26,7 +26,7 @@ from epctx_batch import read_fleet, run_batch
 MODELS = 500
 TARGETS = 20
 WORKERS = 2
-NETWORK = Path(__file__).parents[1] / "tests/real/conv.onnx"
+NETWORK = Path(__file__).parents[1] / "tests/data/real/conv.onnx"
 _FLEET = """
 [batch]
 cache_dir = "cache"

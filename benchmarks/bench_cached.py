@@ -58,7 +58,7 @@ STARTS: dict[str, Callable[[str, str], None]] = {
 def main(folder: Path) -> None:
     """Make networks, fill the cache, measure, and print the table."""
     sys.path.insert(0, str(ROOT / "tests"))
-    catalog = import_module("networks.catalog").Catalog(folder / "networks")
+    catalog = import_module("support.networks.catalog").Catalog(folder / "networks")
     firsts: dict[str, tuple[str, ...]] = {}
     children: dict[str, tuple[str, ...]] = {}
     bars = []

@@ -1,10 +1,10 @@
 """Processor time of a decoder's step by `io_binding`: the drop-in over onnxruntime.
 
-The loops are those of `tests/drop_in/decoders.py`: a cache of fixed length, whose two
-sets of memory take turns; and one that grows by a row a step, where each result is the
-next input. Networks are made from a seed. The sessions live in one process and take
-turns, so that what else the machine does hits all; a second session of onnxruntime is
-the control.
+The loops are those of `drop_in/decoders.py` in the tests of epctx-onnxruntime: a cache
+of fixed length, whose two sets of memory take turns; and one that grows by a row a
+step, where each result is the next input. Networks are made from a seed. The sessions
+live in one process and take turns, so that what else the machine does hits all; a
+second session of onnxruntime is the control.
 
     python benchmarks/bench_decoding.py
 """
@@ -66,7 +66,9 @@ def _child(name: str) -> None:
     grows = name in GROWING
     # GPT-2 has 64 positions.
     steps = 64 if "gpt2" in name else STEPS
-    path = ROOT / "tests" / "zoo" / "models" / f"{name}.onnx" if grows else _make(name)
+    path = (
+        ROOT / "tests/campaigns/zoo/models" / f"{name}.onnx" if grows else _make(name)
+    )
     sessions = {
         "onnxruntime": (onnxruntime, _open(onnxruntime, path)),
         "epctx": (epctx_onnxruntime, _open(epctx_onnxruntime, path)),
@@ -102,7 +104,7 @@ def _child(name: str) -> None:
 
 def main() -> None:
     """Measure all networks, or be the child that measures one."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "plugins/epctx-onnxruntime/tests"))
     if len(sys.argv) > 1:
         _child(sys.argv[1])
         return

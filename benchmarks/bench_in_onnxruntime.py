@@ -65,7 +65,7 @@ def make_models() -> None:
     options.add_provider(QNN)
     for name in NETWORKS:
         path = DATA / f"{name}_exported.onnx"
-        shutil.copyfile(ROOT / "tests" / "models" / name / "model.onnx", path)
+        shutil.copyfile(ROOT / "tests/data/models" / name / "model.onnx", path)
         epctx.ModelCompiler(options, path).compile_to_file()
 
 
@@ -112,7 +112,7 @@ def time_network(who: str, name: str) -> None:
     """Report the load of a context model, and one run of it."""
     if who == QNN:
         _register(who)
-    with np.load(ROOT / "tests" / "models" / name / "input.npz") as stored:
+    with np.load(ROOT / "tests/data/models" / name / "input.npz") as stored:
         feeds = dict(stored)
     path = DATA / f"{name}_exported_ctx.onnx"
     open_session(who, path).run(None, feeds)

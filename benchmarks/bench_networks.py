@@ -49,13 +49,15 @@ def make_network(name: str) -> Path:
     if path.exists():
         return path
     DATA.mkdir(exist_ok=True)
-    given = ROOT / "tests" / "models" / name / "model.onnx"
+    given = ROOT / "tests/data/models" / name / "model.onnx"
     if given.exists():
         shutil.copyfile(given, path)
         return path
 
     quantised = name.endswith("_int8")
-    script = ROOT / "tests" / "networks" / ("quantise.py" if quantised else "fill.py")
+    script = (
+        ROOT / "tests/support/networks" / ("quantise.py" if quantised else "fill.py")
+    )
     subprocess.check_call(
         [sys.executable, script, name.removesuffix("_int8"), path],
         stdout=subprocess.DEVNULL,

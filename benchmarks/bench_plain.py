@@ -250,17 +250,17 @@ def small() -> onnx.ModelProto:
 
 def filled(name: str) -> onnx.ModelProto:
     """Return a light network of the onnx package with weights."""
-    sys.path.insert(0, str(ROOT / "tests" / "networks"))
+    sys.path.insert(0, str(ROOT / "tests/support/networks"))
     from fill import fill  # type: ignore[import-not-found]  # a script of the tests
 
     return fill(name)
 
 
 def exported(name: str) -> onnx.ModelProto:
-    """Return a network of tests/models."""
+    """Return a network of tests/data/models."""
     import onnx
 
-    return onnx.load(ROOT / "tests" / "models" / name / "model.onnx")
+    return onnx.load(ROOT / "tests/data/models" / name / "model.onnx")
 
 
 def quantised(

@@ -38,7 +38,7 @@ def source_of(case: str) -> Path:
         return make_int8_layers(DATA / "int8_layers.onnx")
     if case == "weights":
         return bench_weights.make_matmuls(1024)
-    return ROOT / "tests" / "models" / case / "model.onnx"
+    return ROOT / "tests/data/models" / case / "model.onnx"
 
 
 def make_int8_layers(path: Path) -> Path:

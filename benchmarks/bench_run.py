@@ -27,7 +27,7 @@ def make_models() -> dict[str, Path]:
     if not models["tiny"].exists():
         save(parser.parse_model(TINY), models["tiny"])
     if not models["resnet50"].exists():
-        script = ROOT / "tests" / "networks" / "fill.py"
+        script = ROOT / "tests/support/networks" / "fill.py"
         subprocess.check_call(
             [sys.executable, script, "resnet50", models["resnet50"]],
             stdout=subprocess.DEVNULL,

@@ -71,11 +71,11 @@ def make_models() -> None:
     for name in BARS:
         path = DATA / f"{name}.onnx"
         if not path.exists():
-            source = ROOT / "tests" / "models" / name / "model.onnx"
+            source = ROOT / "tests/data/models" / name / "model.onnx"
             if source.exists():
                 shutil.copyfile(source, path)
             else:
-                script = ROOT / "tests" / "networks" / "fill.py"
+                script = ROOT / "tests/support/networks" / "fill.py"
                 subprocess.check_call(
                     [sys.executable, script, name, path], stdout=subprocess.DEVNULL
                 )

@@ -31,7 +31,7 @@ import epctx_core as epctx
 from epctx_core.plugin import Purpose
 
 ROOT = Path(__file__).resolve().parent.parent
-NETWORKS = ROOT / "tests" / "networks"
+NETWORKS = ROOT / "tests/support/networks"
 OUTPUT = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "demo-output"
 TOLERANCE = 5e-4
 HALF_PRECISION = 2e-2
@@ -91,7 +91,7 @@ def main() -> int:
     print("\nThe same from the command line:")
     print(f"  {command} plugins list")
     print(
-        f"  {command} compile tests/models/bert/model.onnx --ep OpenVINO "
+        f"  {command} compile tests/data/models/bert/model.onnx --ep OpenVINO "
         "-o demo-output/ --check"
     )
     print(
@@ -344,7 +344,7 @@ def describe_saving(context: Sequence[float], source: Sequence[float]) -> str:
 
 
 def make_resnet50(path: Path) -> Path:
-    """Write resnet50 with seeded random weights; see `tests/networks/fill.py`."""
+    """Write resnet50 with seeded random weights; see fill.py."""
     command = [sys.executable, str(NETWORKS / "fill.py"), "resnet50", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return path
@@ -352,13 +352,13 @@ def make_resnet50(path: Path) -> Path:
 
 def copy_bert(path: Path) -> Path:
     """Copy the small transformer that the tests use."""
-    shutil.copyfile(ROOT / "tests" / "models" / "bert" / "model.onnx", path)
+    shutil.copyfile(ROOT / "tests/data/models" / "bert" / "model.onnx", path)
     return path
 
 
 def make_quantised_shufflenet(path: Path) -> Path:
     """Write shufflenet with seeded random weights, quantised to INT8; see
-    `tests/networks/quantise.py`.
+    `tests/support/networks/quantise.py`.
     """
     command = [sys.executable, str(NETWORKS / "quantise.py"), "shufflenet", str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract.compiling import compiler
-from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import finished, saved, tensor
 from onnx import helper, numpy_helper
+from support.compiling import compiler
+from support.engine_eps import Alpha
+from support.small_models import finished, saved, tensor
+
+pytestmark = pytest.mark.internal
 
 LARGE = 2000
 

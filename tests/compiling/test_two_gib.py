@@ -10,15 +10,17 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from contract.compiling import compiler
-from contract.validating_eps import session
-from end_to_end.engine_eps import Alpha, scripted
-from end_to_end.routes import refused, with_qnn
-from end_to_end.small_models import finished, saved, tensor
 from onnx import helper, numpy_helper
+from support.compiling import compiler
+from support.engine_eps import Alpha, scripted
+from support.routes import refused, with_qnn
+from support.small_models import finished, saved, tensor
+from support.validating_eps import session
 
 import epctx_core as epctx
 from epctx_core.errors import Fail
+
+pytestmark = pytest.mark.internal
 
 
 @pytest.fixture

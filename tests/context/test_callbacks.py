@@ -9,6 +9,8 @@ import pytest
 from epctx_core.context.callbacks import MemorySink, deliver, receive
 from epctx_core.options import DataReader
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.mark.entry(122)
 def test_an_empty_payload_is_a_payload_on_the_way():

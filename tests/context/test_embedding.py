@@ -5,11 +5,14 @@ written.
 from __future__ import annotations
 
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 from epctx_core.context.payload_writer import embed, make_marker
+
+pytestmark = pytest.mark.internal
 
 
 def context_node(content, number=0):

@@ -6,15 +6,17 @@ import hashlib
 from dataclasses import replace
 
 import pytest
-from context.writing import written
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto
+from support.payload_writing import written
 
 from epctx_core.context.digests import BLOCK, PayloadEntry, Segment
 from epctx_core.context.manifest import Manifest
 from epctx_core.context.metadata import set_metadata
 from epctx_core.errors import InvalidGraph
+
+pytestmark = pytest.mark.internal
 
 
 def test_metadata_is_replaced_where_it_stands():

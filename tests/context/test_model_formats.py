@@ -1,12 +1,14 @@
 """Formats of model files: how much of a file is read before its format is known."""
 
 import pytest
-from end_to_end.routes import with_qnn
-from end_to_end.small_models import chain, saved
+from support.routes import with_qnn
+from support.small_models import chain, saved
 
 import epctx_core as epctx
 from epctx_core.graph import wire
 from epctx_core.registry import installed
+
+pytestmark = pytest.mark.internal
 
 
 def test_of_millions_of_fields_without_a_graph_few_are_looked_at(tmp_path, monkeypatch):

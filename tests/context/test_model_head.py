@@ -22,6 +22,8 @@ from epctx_core.errors import (
     NoSuchFile,
 )
 
+pytestmark = pytest.mark.internal
+
 
 def everything(_key):
     return True

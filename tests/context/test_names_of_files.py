@@ -14,6 +14,8 @@ from epctx_core.file_names import (
     make_context_model_path,
 )
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.mark.parametrize(
     ("given_path", "expected"),

@@ -9,6 +9,8 @@ import pytest
 from epctx_core.context.payload_writer import PayloadWriter
 from epctx_core.errors import Fail
 
+pytestmark = pytest.mark.internal
+
 
 def test_nothing_written_is_a_payload_of_no_bytes():
     entry = PayloadWriter("n", io.BytesIO(), embedded=True).make_entry()

@@ -6,6 +6,8 @@ import pytest
 
 from epctx_core.context.scratch import get_user_folder
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.mark.parametrize(
     ("platform", "environment", "folder"),

@@ -19,6 +19,8 @@ from epctx_core.features.weightless import read_weights
 from epctx_core.graph.mapping import MappedFile
 from epctx_core.graph.wire import encode_varint
 
+pytestmark = pytest.mark.internal
+
 ARRAYS = {
     "large": np.arange(5000, dtype=np.float32).reshape(50, 100),
     "small": np.arange(3, dtype=np.int64),

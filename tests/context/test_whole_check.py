@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from context.writing import noise, written
+from support.payload_writing import noise, written
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.graph.mapping import MappedFile
+
+pytestmark = pytest.mark.internal
 
 
 def test_the_whole_check_tells_what_it_read_so_that_a_mapping_need_not_stay_in_memory(

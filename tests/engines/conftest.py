@@ -1,3 +1,3 @@
-"""The fixture of `tests/api/engines`."""
+"""Fixtures of `tests/engines`."""
 
-from engines.fixtures import engine  # noqa: F401 - a fixture
+from engines.fixtures import engine  # noqa: F401 - fixtures

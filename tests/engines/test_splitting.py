@@ -10,18 +10,20 @@ import weakref
 import numpy as np
 import onnx
 import pytest
-from engines.models_for_engines import SIZE
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
-from graph.making import model, node, tensor, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from support.graph_models import model, node, tensor, value
+from support.models_for_engines import SIZE
 
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.engines.splitting import run_in_order, split
 from epctx_core.errors import NotImplementedByProvider
 from epctx_core.plugin import EnginePolicy
+
+pytestmark = pytest.mark.internal
 
 INT16 = TensorProto.INT16
 ENGINE = OnnxRuntimeEngine(EnginePolicy())

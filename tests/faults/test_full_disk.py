@@ -7,15 +7,17 @@ import shutil
 from contextlib import contextmanager
 
 import pytest
-from end_to_end.engine_eps import scripted
-from end_to_end.routes import compile_with
-from end_to_end.small_models import chain, saved
 from faults.disks import small_disk
 from faults.pairs import NEW, OLD, Group, OneModel, files, put, staging
-from publish.harness import at_final, take_name_last
+from support.engine_eps import scripted
+from support.publication import at_final, take_name_last
+from support.routes import compile_with
+from support.small_models import chain, saved
 
 import epctx_core as epctx
 from epctx_core import Fail
+
+pytestmark = pytest.mark.internal
 
 NO_CLOBBER = epctx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from context.writing import noise, weight_in_file
+from support.payload_writing import noise, weight_in_file
 
 from epctx_core.graph import weights
 from epctx_core.graph.weights import (
@@ -21,6 +21,8 @@ from epctx_core.graph.weights import (
     compute_digests_ahead,
     share_digests,
 )
+
+pytestmark = pytest.mark.internal
 
 PATIENCE = 20
 """Seconds after which something that should have happened will not."""

@@ -18,6 +18,8 @@ from epctx_core.graph.inference import (
 )
 from epctx_core.graph.type_table import make_declared_types
 
+pytestmark = pytest.mark.internal
+
 HEADER = '<ir_version: 9, opset_import: ["": 17]>'
 COMPUTED = "s = Shape(x)  t = Concat <axis = 0> (s, one)  y = Reshape(x, t)"
 

@@ -6,11 +6,13 @@ import mmap
 import os
 
 import pytest
-from context.writing import noise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.payload_writing import noise
 
 from epctx_core.graph.mapping import CHUNK, MappedFile, copy_range, read_small_file
+
+pytestmark = pytest.mark.internal
 
 PAGE = mmap.PAGESIZE
 NEAR_A_PAGE = st.builds(

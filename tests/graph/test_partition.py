@@ -2,6 +2,8 @@
 EP keeps together.
 """
 
+# ruff: noqa: SLF001 - a state that only the inside has
+
 from __future__ import annotations
 
 import itertools
@@ -17,6 +19,8 @@ from epctx_core.graph.partition import (
     compute_level_keys,
     shift_late,
 )
+
+pytestmark = pytest.mark.internal
 
 
 @st.composite

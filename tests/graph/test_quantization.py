@@ -5,13 +5,16 @@ the way of partitions.
 from __future__ import annotations
 
 import numpy as np
-from graph.making import model, node, tensor
-from graph.reading import indexed
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.graph_models import model, node, tensor
+from support.graph_reading import indexed
 
 from epctx_core.graph.extraction import GraphSlice
 from epctx_core.graph.partition import Partitioner, find_quantized_groups
+
+pytestmark = pytest.mark.internal
 
 INT8 = 3
 FREE = [False] * 50
@@ -35,7 +38,7 @@ class Builder:
         return self.add("QuantizeLinear", result, source, "s", "z")
 
     def index(self, *outputs):
-        from graph.making import value
+        from support.graph_models import value
 
         quantized = {n.output[0] for n in self.nodes if n.op_type == "QuantizeLinear"}
         made = [value(name, INT8) if name in quantized else name for name in outputs]

@@ -17,6 +17,8 @@ import epctx_core as epctx
 from epctx_core.graph.model_io import separate_model
 from epctx_core.graph.wire import separate_weights
 
+pytestmark = pytest.mark.internal
+
 SMALLEST = 32
 
 

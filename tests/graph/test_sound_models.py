@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from context.test_context_models_out_of_form import (
-    FAULTS,
-    add_branches,
-    context_model,  # noqa: F401 - a fixture
-)
+from support.out_of_form import FAULTS, add_branches
 
 from epctx_core.graph.model_io import is_sound_context_model
 from epctx_core.graph.walks import list_operators
+
+pytestmark = pytest.mark.internal
 
 
 def is_sound(model):
@@ -21,7 +19,7 @@ def is_sound(model):
 
 
 @pytest.fixture
-def model(context_model):  # noqa: F811 - pytest's way
+def model(context_model):
     return onnx.ModelProto.FromString(context_model.SerializeToString())
 
 

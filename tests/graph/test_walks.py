@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from onnx import defs
 
 from epctx_core.graph.walks import WITH_SUBGRAPHS
+
+pytestmark = pytest.mark.internal
 
 
 def test_operators_with_subgraphs_are_those_of_onnxs_schemas():

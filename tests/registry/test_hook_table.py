@@ -17,6 +17,8 @@ from epctx_core.plugin.hookspecs import HOOKS, Hook, HookSpecs, hookspec
 if TYPE_CHECKING:
     from epctx_core.plugin import Refusal
 
+pytestmark = pytest.mark.internal
+
 
 class OwnSpecs:
     """The specification of a hook of these tests' own."""

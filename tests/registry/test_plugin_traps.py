@@ -11,14 +11,16 @@ import sys
 import numpy as np
 import pluggy
 import pytest
-from end_to_end.small_models import chain
 from registry.providers import ep, raising
+from support.small_models import chain
 
 from epctx_core import InferenceSession, PluginState, Registry
 from epctx_core.errors import PluginError
 from epctx_core.plugin import EPContextNode, Refusal
 from epctx_core.registry import discovery
 from epctx_core.registry.installed import list_distributions
+
+pytestmark = pytest.mark.internal
 
 
 def test_one_broken_import_does_not_end_the_loading_of_the_others(packages):

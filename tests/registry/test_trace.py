@@ -9,9 +9,9 @@ import threading
 
 import numpy as np
 import pytest
-from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import chain
 from registry.providers import ep, raising
+from support.engine_eps import Alpha
+from support.small_models import chain
 
 import epctx_core as epctx
 from epctx_core.errors import EPFail

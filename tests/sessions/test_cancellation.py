@@ -8,6 +8,8 @@ from epctx_core import ModelLoadCanceled
 from epctx_core.options import CancellationFlag
 from epctx_core.sessions.host import CompileCancellation
 
+pytestmark = pytest.mark.internal
+
 
 def test_a_compiles_own_flag_hears_of_the_hosts_and_never_changes_it():
     host = CancellationFlag()

@@ -9,11 +9,13 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from end_to_end.small_models import chain, saved
+from support.small_models import chain, saved
 
 import epctx_core
 from epctx_core.feature_table import FEATURES, METHODS, PARTS
 from epctx_core.sessions.stages import CORE, Stages, make_stages
+
+pytestmark = pytest.mark.internal
 
 CORE_FOLDER = Path(epctx_core.__file__).parent
 LOAD = """

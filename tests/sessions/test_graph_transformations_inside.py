@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from end_to_end.routes import with_transformers
-from end_to_end.small_models import chain, saved
+from support.routes import with_transformers
+from support.small_models import chain, saved
 
 import epctx_core as epctx
 from epctx_core.sessions import optimise
+
+pytestmark = pytest.mark.internal
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields
 from itertools import pairwise
 
 import pytest
-from end_to_end.small_models import chain, saved
+from support.small_models import chain, saved
 
 import epctx_core as epctx
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -22,6 +22,8 @@ from epctx_core.sessions.stage_values import (
     choose,
 )
 from epctx_core.sessions.stages import Request
+
+pytestmark = pytest.mark.internal
 
 STAGES = [Request, Chosen, Opened, Routed, Started, Assigned]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from support.folders import ROOT
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FILES = {page.name: page for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]}
 """Page by the name of its file, which no other folder has; README.md is the

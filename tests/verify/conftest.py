@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from verify.harness import Harness, by_hand, by_qnn
+from support.context_pairs import Harness, by_hand, by_qnn
 
 
 @pytest.fixture(scope="session")

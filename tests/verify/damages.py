@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
-from end_to_end.small_models import chain, saved, tensor
 from onnx import TensorProto, helper
+from support.context_pairs import Alpha, Harness, attribute, context_node, drop, knowing
 from support.pages import read_page
-from verify.harness import Alpha, Harness, attribute, context_node, drop, knowing
+from support.small_models import chain, saved, tensor
 
 import epctx_core as epctx
 

@@ -12,11 +12,11 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from end_to_end.small_models import finished, saved, tensor
-from fuzz.growing import REGISTRY, Growable
-from fuzz.mutations import fields_of_a_model, json_text
 from onnx import TensorProto, helper, numpy_helper
-from verify.harness import Alpha, attribute, by_hand, context_node, knowing
+from support.context_pairs import Alpha, attribute, by_hand, context_node, knowing
+from support.growing import REGISTRY, Growable
+from support.mutations import fields_of_a_model, json_text
+from support.small_models import finished, saved, tensor
 
 import epctx_core as epctx
 from epctx_core.plugin import CompiledPartition, Purpose, hookimpl

@@ -7,9 +7,11 @@ import json
 
 import pytest
 from epctx_sim_sdk.container import FOOT_SIZE, Foot
-from verify.harness import attribute, drop
+from support.context_pairs import attribute, drop
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 QNN_VERSION = "ep_sdk_version"
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
-from paths_corpus import ESCAPES, NOT_UTF8
+from support.context_pairs import Alpha, Harness, attribute, context_node, drop, knowing
+from support.paths_corpus import ESCAPES, NOT_UTF8
 from verify.damages import DAMAGES, documented_codes, renames
-from verify.harness import Alpha, Harness, attribute, context_node, drop, knowing
 
 import epctx_core as epctx
 from epctx_core.plugin import Compatibility, Severity
+
+pytestmark = pytest.mark.internal
 
 SEVERITIES = {code: Severity(severity) for code, severity, *_ in documented_codes()}
 BEFORE = {"compiled": [], "handmade": ["manifest-missing"], "plain": []}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import pytest
+from support.folders import ROOT
 from verify.damages import documented_codes
 
 from epctx_core.plugin import CONTAINER_CODES
 from epctx_core.verify.findings import CODES
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.internal
 
 
 def test_the_table_lists_every_code_with_its_severity_in_the_order_of_the_checks():

@@ -4,18 +4,16 @@ nobody simulates their EPs.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from control_flow.agreement_of_routes import compiled as compiled_with_bodies
-from control_flow.agreement_of_routes import model_of
-from end_to_end.engine_eps import Alpha
-from verify.harness import knowing
+from support.agreement_of_routes import compiled as compiled_with_bodies
+from support.agreement_of_routes import model_of
+from support.context_pairs import knowing
+from support.engine_eps import Alpha
+from support.folders import REAL
 
 import epctx_core as epctx
 from epctx_core.plugin import Severity
 
-REAL = Path(__file__).parents[1] / "real"
 CASES = [
     ("resnet", ("QNN",), 1),
     ("lstm", ("OpenVINO",), 1),

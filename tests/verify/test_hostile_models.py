@@ -9,7 +9,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from verify.harness import by_hand, by_qnn
+from support.context_pairs import by_hand, by_qnn
 
 import epctx_core as epctx
 

@@ -17,6 +17,8 @@ import pytest
 import epctx_core as epctx
 from epctx_core.context import digests
 
+pytestmark = pytest.mark.internal
+
 SIZE = 256 << 20
 WEIGHT = 32 << 20
 LIMIT = 100 << 20
@@ -24,7 +26,7 @@ LIMIT = 100 << 20
 
 MEASURE = """
 import json, resource, sys, threading, time
-import verify.harness as harnesses
+import support.context_pairs as harnesses
 import epctx_core as epctx
 
 registry = harnesses.knowing(harnesses.Alpha)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from end_to_end.sim_eps import OPENVINO, with_eps
-from end_to_end.small_models import chain, example, saved
+from support.sim_eps import OPENVINO, with_eps
+from support.small_models import chain, example, saved
 
 import epctx_core as epctx
 

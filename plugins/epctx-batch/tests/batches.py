@@ -11,8 +11,8 @@ from pathlib import Path
 import distributed
 import numpy as np
 import onnx
-from isolation.harness import wait_for
 from onnx import TensorProto, helper, numpy_helper
+from support.isolation import wait_for
 
 FLEET = """
 [batch]

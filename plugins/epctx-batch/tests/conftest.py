@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from batches import Cluster
-from cli.fixtures import epctx  # noqa: F401 - a fixture
-from installed import install_distribution
+from support.cli_fixtures import epctx  # noqa: F401 - a fixture
+from support.installed import install_distribution
 
 
 @pytest.fixture(scope="session")

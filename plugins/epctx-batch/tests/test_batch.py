@@ -16,17 +16,20 @@ from pathlib import Path
 import jsonschema
 import onnx
 import pytest
-from cli.fixtures import on_a_terminal
 from epctx_batch import processes, run_batch
 from epctx_batch.fleet import read_fleet
 from epctx_batch.results import CPU_EP, TaskResult
 from epctx_batch.work import read_result
 from epctx_files import verify_folder
-from isolation.harness import wait_for
+from support.cli_fixtures import on_a_terminal
+from support.folders import REAL
+from support.isolation import wait_for
 
 from epctx_core import InferenceSession
 
-CONV = Path(__file__).parents[3] / "tests" / "real" / "conv.onnx"
+pytestmark = pytest.mark.internal
+
+CONV = REAL / "conv.onnx"
 FLEET = """
 [batch]
 cache_dir = "cache"

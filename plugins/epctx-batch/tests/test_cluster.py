@@ -18,9 +18,11 @@ import pytest
 from batches import Cluster, make_models, read_outputs
 from epctx_batch import cluster as cluster_module
 from epctx_batch import run_batch
-from isolation.harness import wait_for
+from support.isolation import wait_for
 
 from epctx_core.errors import Fail
+
+pytestmark = pytest.mark.internal
 
 KILLED_EVERY = 8
 """Compiles between two kills of a worker, about."""

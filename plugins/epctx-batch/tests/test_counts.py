@@ -9,6 +9,8 @@ from epctx_batch import Task, TaskResult
 from epctx_batch.counts import Counts
 from epctx_batch.work import make_failed
 
+pytestmark = pytest.mark.internal
+
 
 def make_result(seconds=0.0, *, is_cached=False):
     return TaskResult(

@@ -20,6 +20,8 @@ from epctx_cache.store import EntryStore, collect, verify
 
 from epctx_core import verify_model
 
+pytestmark = pytest.mark.internal
+
 MODELS = 4
 MOST = 3
 """Kills of workers in one batch: on a slow machine, a worker that is always killed before

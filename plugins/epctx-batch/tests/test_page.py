@@ -11,12 +11,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from cli.fixtures import hide_package
 from epctx_batch import BatchResult, TaskError, TaskResult, run_batch
 from epctx_batch.page import assemble, write_page
 from epctx_cli.command import ExitCode
+from support.cli_fixtures import hide_package
+from support.folders import REAL
 
-CONV = Path(__file__).parents[3] / "tests" / "real" / "conv.onnx"
+pytestmark = pytest.mark.internal
+
+CONV = REAL / "conv.onnx"
 FLEET = """
 [batch]
 cache_dir = "cache"

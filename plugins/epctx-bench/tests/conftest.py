@@ -6,9 +6,9 @@ import sys
 
 import onnx
 import pytest
-from cli.fixtures import epctx  # noqa: F401 - a fixture
-from end_to_end.sim_eps import QNN, with_eps
 from epctx_bench import BenchSettings, bench
+from support.cli_fixtures import epctx  # noqa: F401 - a fixture
+from support.sim_eps import QNN, with_eps
 
 from epctx_core import ModelCompiler
 
@@ -21,7 +21,8 @@ FIXED = OPEN.replace("N, 3", "2, 3")
 
 @pytest.fixture(scope="session", autouse=True)
 def byte_code():
-    """Have Python keep byte code, as measuring requires; see also tests/conftest.py."""
+    """Have Python keep byte code, as measuring requires; see also the
+    repository's conftest.py."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setattr(sys, "dont_write_bytecode", False)

@@ -15,16 +15,18 @@ import onnxruntime
 import psutil
 import pytest
 import slowed_ep
-from cli.fixtures import process  # noqa: F401 - a fixture
 from epctx_bench.gate import Verdict, judge
 from epctx_bench.noise import Watcher
-from installed import install_distribution
 from simulated_reports import report as make_report
 from slowed_ep import slow_down
+from support.cli_fixtures import process  # noqa: F401 - a fixture
+from support.installed import install_distribution
 from test_noise import spinning
 
 import epctx_core as epctx
 from epctx_core.plugin import hookimpl
+
+pytestmark = pytest.mark.internal
 
 TURNS = 30
 RUNS = 10

@@ -14,6 +14,8 @@ from epctx_bench.settings import BenchSettings
 
 from epctx_core.errors import Fail
 
+pytestmark = pytest.mark.internal
+
 SERVICE = """
 import json, subprocess, sys
 json.load(sys.stdin)

@@ -14,6 +14,8 @@ from epctx_bench.sentences import describe_column
 from epctx_bench.tables import make_table
 from epctx_bench.units import format_bytes, format_seconds
 
+pytestmark = pytest.mark.internal
+
 QUICK = ("--turns", 1, "--runs", 1, "--no-onnxruntime")
 
 

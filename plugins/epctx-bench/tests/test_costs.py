@@ -13,6 +13,8 @@ from epctx_bench.children import Request
 from epctx_bench.page_cache import count_read_bytes, drop_files, read_files
 from epctx_bench.process_costs import measure_costs, read_peak
 
+pytestmark = pytest.mark.internal
+
 SIZE = 64 << 20
 SMALL = 1 << 20
 WORK = """

@@ -15,6 +15,8 @@ import pytest
 from epctx_bench import from_start
 from epctx_bench.children import Request
 
+pytestmark = pytest.mark.internal
+
 STARTED = 1000.0
 IMPORTS, LOAD, INPUTS, RUN = 5.0, 7.0, 100.0, 3.0
 

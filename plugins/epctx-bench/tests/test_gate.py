@@ -9,6 +9,8 @@ from simulated_reports import column, judge_simulated, report, simulate
 
 from epctx_core.errors import InvalidArgument
 
+pytestmark = pytest.mark.internal
+
 BUSY = {"busy": True, "reason": "The machine is too busy.", "share": 0.4}
 
 

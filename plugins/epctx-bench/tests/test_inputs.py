@@ -12,6 +12,8 @@ from epctx_bench.inputs import make_inputs
 from epctx_core import InferenceSession
 from epctx_core.errors import InvalidArgument
 
+pytestmark = pytest.mark.internal
+
 
 def argument(kind, shape=(2, 3), name="x"):
     return SimpleNamespace(name=name, type=f"tensor({kind})", shape=list(shape))

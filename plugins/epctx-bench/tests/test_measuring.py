@@ -16,6 +16,8 @@ from epctx_bench.columns import Column, scan_columns
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
 
+pytestmark = pytest.mark.internal
+
 OURS = "open QNN"
 PEER = "open onnxruntime"
 QUICK = BenchSettings(turns=1, runs=1, onnxruntime=False)

@@ -10,6 +10,8 @@ import psutil
 import pytest
 from epctx_bench.noise import LIMIT, Load, Watcher, assess_load
 
+pytestmark = pytest.mark.internal
+
 SECONDS = 1.0
 PROCESSORS = psutil.cpu_count() or 1
 IDLE = Load(run=3.0, waited=0.01, own=3.0, others=0.05, stolen=0.0, elapsed=3.0)

@@ -11,10 +11,12 @@ import onnx
 import pytest
 from epctx_bench.partition_errors import compare_partitions, measure_deviation
 from epctx_cli.reduction import make_folder, reduce_partition
-from faulty_ep import FAULTS, ROWS, SIZE, FaultyProvider, Network, find_block
+from support.faulty_ep import FAULTS, ROWS, SIZE, FaultyProvider, Network, find_block
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument
+
+pytestmark = pytest.mark.internal
 
 FLOAT16 = 2.0**-11
 """Relative error of rounding to float16."""

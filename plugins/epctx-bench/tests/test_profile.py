@@ -17,6 +17,8 @@ from epctx_bench.profile import Profile
 import epctx_core as epctx
 from epctx_core.errors import Fail
 
+pytestmark = pytest.mark.internal
+
 X = {"x": np.ones((2, 4), np.float32)}
 
 

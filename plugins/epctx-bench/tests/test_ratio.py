@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from epctx_core.errors import InvalidArgument
 
+pytestmark = pytest.mark.internal
+
 seconds = st.floats(1e-6, 1e3)
 pairs = st.lists(st.tuples(seconds, seconds), min_size=1, max_size=40)
 factors = st.floats(1e-3, 1e3)

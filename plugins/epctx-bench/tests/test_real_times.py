@@ -11,6 +11,8 @@ from epctx_bench.ratio import estimate_ratio
 from onnx import TensorProto, helper
 from simulated_reports import report
 
+pytestmark = pytest.mark.internal
+
 TURNS = 40
 CALLS = 50
 # A real machine is judged here, and a false alarm would be a flaky test.

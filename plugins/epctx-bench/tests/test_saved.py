@@ -3,9 +3,11 @@ import json
 import pytest
 from epctx_bench.saved import check_writable, load_report, save_report
 from simulated_reports import report
-from strange_files import STRANGE
+from support.strange_files import STRANGE
 
 from epctx_core.errors import Fail, InvalidArgument, NoSuchFile
+
+pytestmark = pytest.mark.internal
 
 
 def test_a_saved_report_is_loaded_again(tmp_path):

@@ -10,10 +10,10 @@ import struct
 
 import onnx
 import pytest
-from end_to_end.engine_eps import EngineProvider
-from end_to_end.small_models import chain, example, saved
 from epctx_blobs import Blobs, write_blobs
-from isolation.harness import options_for, registry_of
+from support.engine_eps import EngineProvider
+from support.isolation import options_for, registry_of
+from support.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidGraph

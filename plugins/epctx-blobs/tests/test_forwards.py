@@ -7,9 +7,9 @@ import sys
 
 import epctx_blobs
 import pytest
-from end_to_end.small_models import chain
-from install_commands import pip_install
-from installed import install_distribution
+from support.install_commands import pip_install
+from support.installed import install_distribution
+from support.small_models import chain
 
 import epctx_core as epctx
 from epctx_core import plugin

@@ -9,12 +9,12 @@ import logging
 import numpy as np
 import onnx
 import pytest
-from cli.fixtures import epctx as run_command  # noqa: F401 - fixture
-from end_to_end.sim_eps import QNN, with_eps
-from end_to_end.small_models import chain, saved
 from epctx_cache import content
 from epctx_cache.store import EntryStore
 from onnx import numpy_helper
+from support.cli_fixtures import epctx as run_command  # noqa: F401 - fixture
+from support.sim_eps import QNN, with_eps
+from support.small_models import chain, saved
 
 import epctx_core as epctx
 

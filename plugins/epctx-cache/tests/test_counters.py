@@ -11,13 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from end_to_end.sim_eps import QNN, with_eps
-from end_to_end.small_models import chain, saved
 from epctx_cache import cache_statistics
 from epctx_cache.counters import keep_hits
 from epctx_cache.store import clear, read_record
+from support.sim_eps import QNN, with_eps
+from support.small_models import chain, saved
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 PROGRAM = Path(__file__).with_name("asking.py")
 

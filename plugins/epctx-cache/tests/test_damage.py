@@ -13,14 +13,16 @@ import time
 import numpy as np
 import onnx
 import pytest
-from end_to_end.sim_eps import QNN, with_eps
-from end_to_end.small_models import chain, example, saved
 from epctx_cache import store
 from epctx_cache.store import RECORD
+from support.sim_eps import QNN, with_eps
+from support.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core.context import digests
 from epctx_core.plugin import hookimpl
+
+pytestmark = pytest.mark.internal
 
 FILES = (RECORD, "model_ctx.onnx", "model_qnn.bin")
 

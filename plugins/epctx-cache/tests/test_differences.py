@@ -7,15 +7,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from end_to_end.engine_eps import Alpha
-from end_to_end.sim_eps import QNN, VITISAI, with_eps
-from end_to_end.small_models import chain, saved
 from epctx_cache.differences import find_nearest
 from epctx_cache.request import Request, cacheable
 from epctx_cache.settings import cache_settings
 from epctx_cache.store import read_record
+from support.engine_eps import Alpha
+from support.sim_eps import QNN, VITISAI, with_eps
+from support.small_models import chain, saved
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 SECRET = "c0ffee" * 10 + "beef"
 

@@ -12,6 +12,8 @@ from epctx_cache.foreign import check_foreign_files, parse_foreign_record
 from epctx_cache.key import key_of
 from epctx_cache.store import CorruptEntryError, EntryFile, read_record
 
+pytestmark = pytest.mark.internal
+
 LIMIT = 1 << 30
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import epctx_core as epctx
 
+pytestmark = pytest.mark.internal
+
 UNNEEDED = {
     "argparse",
     "concurrent.futures",

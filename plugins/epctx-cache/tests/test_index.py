@@ -8,12 +8,14 @@ import os
 import time
 
 import pytest
-from end_to_end.sim_eps import QNN, with_eps
 from epctx_cache import content
-from strange_files import STRANGE
+from support.sim_eps import QNN, with_eps
+from support.strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.graph import mapping
+
+pytestmark = pytest.mark.internal
 
 LONG_AGO = 1_000_000_000
 

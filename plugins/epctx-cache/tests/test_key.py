@@ -13,14 +13,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from end_to_end.engine_eps import Alpha
-from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
-from end_to_end.small_models import SHAPE, chain, saved
 from epctx_cache import key as keys
+from support.engine_eps import Alpha
+from support.sim_eps import OPENVINO, QNN, VITISAI, with_eps
+from support.small_models import SHAPE, chain, saved
 
 import epctx_core as epctx
 from epctx_core.ext import ProviderChoice
 from epctx_core.plugin import BuildInfo, ProviderOption, hookimpl
+
+pytestmark = pytest.mark.internal
 
 SECRET = "c0ffee" * 10 + "beef"
 

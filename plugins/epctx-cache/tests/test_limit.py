@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from end_to_end.small_models import chain, example, saved
 from epctx_cache.settings import DEFAULT_SIZE, cache_settings, parse_size
 from epctx_cache.store import INDEX_KEPT, clear, collect
+from support.small_models import chain, example, saved
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 
 def used(cache, key, ago):

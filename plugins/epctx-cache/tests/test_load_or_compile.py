@@ -10,10 +10,10 @@ import threading
 import numpy as np
 import onnx
 import pytest
-from end_to_end.routes import Transforming
-from end_to_end.sim_eps import CPU, OPENVINO, QNN, with_eps
-from end_to_end.small_models import SHAPE, chain, example, finished, saved, tensor
 from onnx import helper, numpy_helper
+from support.routes import Transforming
+from support.sim_eps import CPU, OPENVINO, QNN, with_eps
+from support.small_models import SHAPE, chain, example, finished, saved, tensor
 
 import epctx_core as epctx
 

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from end_to_end.sim_eps import QNN, with_eps
-from end_to_end.small_models import chain, example, saved
 from epctx_cache import lock
 from epctx_cache.lock import FileLock, holders, read_holder
+from support.sim_eps import QNN, with_eps
+from support.small_models import chain, example, saved
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 PROGRAM = Path(__file__).with_name("asking.py")
 KILLED = Path(__file__).with_name("killed.py")

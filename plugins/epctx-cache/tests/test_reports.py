@@ -8,9 +8,11 @@ import dataclasses
 import time
 
 import pytest
-from cli.caches import _cache, _model  # noqa: F401 - fixtures
-from end_to_end.small_models import chain, saved
 from epctx_cache.store import read_record
+from support.caches import _cache, _model  # noqa: F401 - fixtures
+from support.small_models import chain, saved
+
+pytestmark = pytest.mark.internal
 
 
 @pytest.fixture

@@ -20,17 +20,19 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from end_to_end.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 from epctx_cache import cache_statistics, shared
 from epctx_cache.store import parse_record
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.sim_eps import OPENVINO, QNN, VITISAI, with_eps
 
 import epctx_core as epctx
 from epctx_core import InferenceSession
 from epctx_core.errors import Fail, InvalidArgument, ModelLoadCanceled
+
+pytestmark = pytest.mark.internal
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 

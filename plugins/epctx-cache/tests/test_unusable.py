@@ -10,12 +10,14 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from end_to_end.sim_eps import CPU, QNN, with_eps
-from end_to_end.small_models import example
 from epctx_cache import request
 from epctx_cache.store import check_whole
+from support.sim_eps import CPU, QNN, with_eps
+from support.small_models import example
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 
 @pytest.fixture(autouse=True)

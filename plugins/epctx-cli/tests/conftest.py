@@ -1,3 +1,12 @@
-"""Fixtures of `tests/api/cli`."""
+"""Fixtures of the command line's tests."""
 
-from cli.fixtures import epctx, model, process, site  # noqa: F401 - fixtures
+from support.cli_fixtures import (  # noqa: F401 - fixtures
+    _compiled_once,
+    compiled,
+    distribution,
+    epctx,
+    model,
+    process,
+    resnet,
+    site,
+)

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from epctx_cli import command
 from epctx_cli.command_table import OWN
-from install_commands import pip_install
-from installed import install_distribution
+from support.install_commands import pip_install
+from support.installed import install_distribution
+
+pytestmark = pytest.mark.internal
 
 PLUGINS = Path(__file__).parents[2]
 WORKING = """

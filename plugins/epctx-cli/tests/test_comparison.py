@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import agreement
 import numpy as np
 import pytest
 from epctx_cli.comparison import FirstDifference, Tolerance, compare, compare_all
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support import agreement
+
+pytestmark = pytest.mark.internal
 
 STRICT = Tolerance(absolute=0.0, relative=0.0)
 USUAL = Tolerance(absolute=0.0, relative=agreement.TOLERANCE)

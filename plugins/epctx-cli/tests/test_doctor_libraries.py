@@ -6,8 +6,10 @@ import pytest
 from epctx_cli.commands.doctor import check_library
 from epctx_cli.libraries import within
 from epctx_cli.plugin_results import Library
-from install_commands import pip_install
 from packaging.specifiers import SpecifierSet
+from support.install_commands import pip_install
+
+pytestmark = pytest.mark.internal
 
 
 def test_what_is_missing_or_too_old_is_told_with_the_command_that_fixes_it():

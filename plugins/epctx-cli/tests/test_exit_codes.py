@@ -7,6 +7,8 @@ from epctx_cli import exit_codes
 
 from epctx_core import errors
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.mark.parametrize(
     ("error", "code"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from cli.fixtures import on_a_terminal
 from epctx_cli import pages
+from support.cli_fixtures import on_a_terminal
+from support.folders import ROOT
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.internal
 
 
 def test_the_list_names_each_page_for_users_with_its_title_and_more_on_request(epctx):

@@ -12,6 +12,8 @@ from contextlib import contextmanager, redirect_stdout
 import pytest
 from epctx_cli.progress_line import ProgressLine
 
+pytestmark = pytest.mark.internal
+
 FORKING = """
 import os, sys, threading
 from epctx_cli.progress_line import ProgressLine

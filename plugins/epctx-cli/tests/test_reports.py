@@ -16,6 +16,8 @@ import pytest
 from epctx_cli.console import Console
 from rich.cells import cell_len
 
+pytestmark = pytest.mark.internal
+
 PIPED = """
 import sys
 from epctx_cli.console import Console

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from epctx_cli.templates import create_plugin
 
+pytestmark = pytest.mark.internal
+
 
 def test_an_interruption_leaves_no_folder(tmp_path, monkeypatch):
     def interrupt(*_):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from epctx_cli import text
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.mark.parametrize(
     ("number", "shown"),

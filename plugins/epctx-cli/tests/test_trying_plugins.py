@@ -11,6 +11,8 @@ from epctx_cli.plugin_trial import try_all
 
 from epctx_core.registry import Registry
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.mark.parametrize(
     ("then", "timeout", "reason"),

@@ -7,6 +7,8 @@ from epctx_conformance.class_rules import find_mistakes
 
 from epctx_core.plugin import ExecutionProvider, ProviderOption, hookimpl
 
+pytestmark = pytest.mark.internal
+
 
 class Valid(ExecutionProvider):
     name = "ValidExecutionProvider"

@@ -10,6 +10,8 @@ import sys
 import epctx_conformance
 import pytest
 
+pytestmark = pytest.mark.internal
+
 COMMAND = "epctx_conformance.command"
 """Module that epctx-cli imports."""
 MISSING = ("epctx_onnxruntime", "epctx_cli")

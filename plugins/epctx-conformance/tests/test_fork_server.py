@@ -16,7 +16,10 @@ from epctx_conformance.other_process import ProcessEnded, call_in_other_process
 
 from epctx_core.testing import Requirements
 
-pytestmark = pytest.mark.skipif(not IS_SUPPORTED, reason="nothing is forked here")
+pytestmark = [
+    pytest.mark.internal,
+    pytest.mark.skipif(not IS_SUPPORTED, reason="nothing is forked here"),
+]
 SEEN: list[int] = []
 
 

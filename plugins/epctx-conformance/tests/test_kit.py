@@ -21,9 +21,9 @@ from conformance.faulty_eps.table import all_faults
 from conformance.kernel_ep import KernelProvider
 from conformance.small_ep import SmallProvider
 from conformance.thorough_ep import ThoroughProvider
-from end_to_end.small_models import chain
 from epctx_conformance.harness import disagreement
 from support.pages import read_page
+from support.small_models import chain
 
 from epctx_core.plugin import (
     Compatibility,
@@ -43,6 +43,8 @@ from epctx_core.testing import (
     check_provider,
     chosen_checks,
 )
+
+pytestmark = pytest.mark.internal
 
 FAULTS = all_faults()
 SMALL = Requirements(share_groups=False, compatibility=False)

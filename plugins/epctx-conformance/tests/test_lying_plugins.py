@@ -13,11 +13,11 @@ import warnings
 import numpy as np
 import pytest
 from conformance.fragile_ep import CarefulProvider, FragileProvider, GullibleProvider
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.describing import AnswersOnce, NumbersItsPayloads
 from conformance.lying_plugins.table import all_lies
 from conformance.lying_plugins.trusting import DiesOfItsHead
 from conformance.thorough_ep import ThoroughProvider
+from support.honest_ep import HonestProvider
 
 from epctx_core.testing import (
     GROUPS,
@@ -40,7 +40,7 @@ runs the others, too.
 """
 ENDLESS = """
 import sys, threading
-from conformance.honest_ep import HonestProvider
+from support.honest_ep import HonestProvider
 
 class EndlessProvider(HonestProvider):
     name = "EndlessExecutionProvider"
@@ -50,7 +50,7 @@ if "pytest" not in sys.modules:  # the suite itself has to come to an end
 """
 DAEMON = """
 import os, pathlib, subprocess, sys
-from conformance.honest_ep import HonestProvider
+from support.honest_ep import HonestProvider
 
 class DaemonProvider(HonestProvider):
     name = "DaemonExecutionProvider"
@@ -62,7 +62,7 @@ if "pytest" not in sys.modules:  # it inherits standard output and standard erro
 """
 UNLICENSED = """
 import sys
-from conformance.honest_ep import HonestProvider
+from support.honest_ep import HonestProvider
 
 class UnlicensedProvider(HonestProvider):
     name = "UnlicensedExecutionProvider"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from end_to_end.sim_eps import OPENVINO, QNN, VITISAI
+from support.sim_eps import OPENVINO, QNN, VITISAI
 
 from epctx_core import Registry
 from epctx_core.testing import Outcome, Requirements, check_provider

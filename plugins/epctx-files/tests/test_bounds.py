@@ -9,8 +9,8 @@ import onnx
 import pytest
 from epctx_files import diff, embed, externalize, extract, merge, seal_model
 from file_models import compiled, product
-from fuzz.test_scaling import steps_of
 from onnx import TensorProto, helper
+from support.steps import steps_of
 
 import epctx_core as epctx
 from epctx_core.errors import EpctxError, InternalError, InvalidArgument

@@ -14,6 +14,8 @@ from file_models import X, compiled, product, run, verified
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.fixture
 def folder(tmp_path):

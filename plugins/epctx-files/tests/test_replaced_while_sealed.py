@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from epctx_files import sealing
+from support.folders import REAL
 
 from epctx_core.errors import Fail
 
-REAL = Path(__file__).parents[3] / "tests" / "real"
+pytestmark = pytest.mark.internal
 
 
 def test_a_model_that_is_replaced_while_its_payloads_are_digested_is_not_sealed(

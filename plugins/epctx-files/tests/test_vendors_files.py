@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import onnx
 import pytest
 from epctx_files import diff, embed, externalize, extract, merge
+from support.folders import REAL
 
 import epctx_core as epctx
 
-REAL = Path(__file__).parents[3] / "tests" / "real"
 NAMES = ("qnn_ctx0", "qnn_ctx1", "ov_ctx0", "share1_ctx")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from cli.fixtures import epctx  # noqa: F401 - a fixture
 from epctx_genai import BuildSettings, build_folder
-from models.pipelines import write_pipeline
+from support.cli_fixtures import epctx  # noqa: F401 - a fixture
+from support.pipelines import write_pipeline
 
 import epctx_core
 

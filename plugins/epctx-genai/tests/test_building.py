@@ -16,7 +16,7 @@ import epctx_files
 import onnx
 import pytest
 from epctx_genai import BuildSettings, build_folder, verify_folder
-from models.pipelines import write_pipeline
+from support.pipelines import write_pipeline
 
 import epctx_core as epctx
 from epctx_core.errors import Fail, InvalidArgument, InvalidGraph, NoSuchFile

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 from epctx_genai import bench_folders, load_folder
-from test_folders import by_key, command, keys  # noqa: F401 - a fixture
+from support.signatures import by_key, command, keys  # noqa: F401 - a fixture
 
 from epctx_core.errors import EpctxError, InvalidArgument, InvalidGraph, PackageMissing
 

@@ -17,7 +17,7 @@ from epctx_genai import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from models.pipelines import write_pipeline
+from support.pipelines import write_pipeline
 
 from epctx_core.errors import EpctxError, InternalError, InvalidGraph
 

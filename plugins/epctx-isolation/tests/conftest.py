@@ -1,8 +1,22 @@
-"""The fixtures of `tests/api/isolation`, and shared memory."""
+"""A folder for temporary files, and shared memory."""
+
+from __future__ import annotations
+
+import tempfile
 
 import pytest
 from epctx_isolation.shared_memory import HostMemory
-from isolation.fixtures import temporary  # noqa: F401 - fixtures
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """A folder for temporary files of a test's own, so that what is left there is
+    seen.
+    """
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture

@@ -9,15 +9,17 @@ import signal
 import socket
 
 import pytest
-from end_to_end.small_models import chain, example
 from epctx_isolation import calls
 from epctx_isolation.channel import decode_error, receive_message
 from epctx_isolation.limits import Limits
 from epctx_isolation.orders import STOP, TERMINATE, WISH, keep_objects, send_order
 from epctx_isolation.service import Service
 from epctx_isolation.shared_memory import ChildMemory, HostMemory
+from support.small_models import chain, example
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 
 class Child(Service):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 
 import pytest
-from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import example
 from epctx_isolation import children, process
 from epctx_isolation.limits import Limits
 from epctx_isolation.process import ChildProcess
-from isolation.faulty_eps import Faulty
-from isolation.harness import nothing_left, options_for, registry_of, source, wait_for
+from support.engine_eps import Alpha
+from support.faulty_eps import Faulty
+from support.isolation import nothing_left, options_for, registry_of, source, wait_for
+from support.small_models import example
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 LIMITS = Limits(seconds=60, between=60, max_bytes=None)
 

@@ -12,6 +12,8 @@ from epctx_isolation.orders import keep_objects
 
 import epctx_core as epctx
 
+pytestmark = pytest.mark.internal
+
 
 class Line(io.BytesIO):
     """Line on which a child has sent some bytes."""

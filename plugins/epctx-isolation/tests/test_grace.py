@@ -8,13 +8,21 @@ import threading
 
 import numpy as np
 import pytest
-from end_to_end.small_models import example
 from epctx_isolation import process
-from isolation.faulty_eps import Faulty
-from isolation.harness import is_alive, nothing_left, options_for, registry_of, source
-from isolation.test_ending import wait_for
+from support.faulty_eps import Faulty
+from support.isolation import (
+    is_alive,
+    nothing_left,
+    options_for,
+    registry_of,
+    source,
+    wait_for,
+)
+from support.small_models import example
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 
 def test_the_wish_to_cancel_loads_ends_no_run(tmp_path, monkeypatch):

@@ -25,9 +25,11 @@ from epctx_isolation.channel import (
     send_message,
     whole_numbers,
 )
-from isolation.harness import turn_bits_over
+from support.isolation import turn_bits_over
 
 from epctx_core.errors import InvalidGraph, PluginError
+
+pytestmark = pytest.mark.internal
 
 RESULT = 1
 """First byte of a result; 0 of any other message."""

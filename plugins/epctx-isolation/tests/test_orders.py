@@ -13,8 +13,6 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
-from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import chain
 from epctx_isolation.orders import (
     CANCEL,
     FUNCTION,
@@ -26,12 +24,16 @@ from epctx_isolation.orders import (
     send_order,
 )
 from epctx_isolation.shared_memory import ChildMemory
-from isolation.made_eps import make_ep
+from support.engine_eps import Alpha
+from support.made_eps import make_ep
+from support.small_models import chain
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, PluginError
 from epctx_core.ext import Request
 from epctx_core.plugin import hookimpl
+
+pytestmark = pytest.mark.internal
 
 
 class Line(io.BytesIO):
@@ -282,10 +284,10 @@ def test_a_class_that_no_other_process_can_import_is_refused(
     ("factory", "message"),
     [
         (("no.such.module:make", {}), "no.such.module"),
-        (("isolation.made_eps:no_such", {}), "no_such"),
-        (("isolation.made_eps:make_ep", {}), "missing"),
+        (("support.made_eps:no_such", {}), "no_such"),
+        (("support.made_eps:make_ep", {}), "missing"),
         (
-            ("isolation.made_eps:make_ep", {"name": "Other", "operators": []}),
+            ("support.made_eps:make_ep", {"name": "Other", "operators": []}),
             "made 'Other'",
         ),
     ],

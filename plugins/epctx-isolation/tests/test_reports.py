@@ -15,20 +15,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from end_to_end.engine_eps import Alpha
-from end_to_end.small_models import chain, saved
 from epctx_isolation.channel import ProtocolError
 from epctx_isolation.results import decode_fields, decode_kept, encode_fields
-from isolation.harness import (
+from support.engine_eps import Alpha
+from support.isolation import (
     OPERATORS,
     options_for,
     registry_of,
     source,
     turn_bits_over,
 )
+from support.small_models import chain, saved
 
 import epctx_core as epctx
 from epctx_core.plugin import Availability, Purpose, TensorType
+
+pytestmark = pytest.mark.internal
 
 
 class Elsewhere(Alpha):

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from epctx_isolation.shared_memory import ChildMemory, HostMemory, place
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.fixture
 def child(host):

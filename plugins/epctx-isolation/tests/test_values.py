@@ -15,10 +15,12 @@ import pytest
 from epctx_isolation.channel import ProtocolError
 from epctx_isolation.results import decode_values, encode_values, make_outputs
 from epctx_isolation.shared_memory import ChildMemory, HostMemory
-from isolation.harness import turn_bits_over
 from onnx import TensorProto
+from support.isolation import turn_bits_over
 
 from epctx_core.plugin import TensorType
+
+pytestmark = pytest.mark.internal
 
 ANY = TensorType(None, None)
 """Type of an output that is no tensor."""

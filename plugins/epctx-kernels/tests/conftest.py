@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import written_models
+from support import written_models
 
 
 @pytest.fixture(autouse=True)

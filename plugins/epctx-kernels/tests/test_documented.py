@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from kernel_eps.acme import X, model_of, results_of, session_of
+from support.acme import X, model_of, results_of, session_of
 from support.pages import FILES
 
 PAGE = FILES["kernel-eps.md"]

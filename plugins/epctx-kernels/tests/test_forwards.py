@@ -6,9 +6,9 @@ import sys
 
 import epctx_kernels
 import pytest
-from end_to_end.engine_eps import Alpha
-from install_commands import pip_install
-from kernel_eps.acme import X, kernel_ep, model_of, session_of
+from support.acme import X, kernel_ep, model_of, session_of
+from support.engine_eps import Alpha
+from support.install_commands import pip_install
 
 import epctx_core as epctx
 from epctx_core import plugin

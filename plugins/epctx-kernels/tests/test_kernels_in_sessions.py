@@ -8,9 +8,8 @@ import threading
 
 import numpy as np
 import pytest
-from end_to_end.engine_eps import Alpha
 from epctx_kernels import KernelDef
-from kernel_eps.acme import (
+from support.acme import (
     DOUBLE,
     FLOAT,
     Acme,
@@ -22,6 +21,7 @@ from kernel_eps.acme import (
     session_of,
     with_eps,
 )
+from support.engine_eps import Alpha
 
 import epctx_core as epctx
 from epctx_core.plugin import ComputeCapability, hookimpl

@@ -12,10 +12,9 @@ import json
 import numpy as np
 import onnx
 import pytest
-from end_to_end.engine_eps import Alpha
 from epctx_kernels import KernelDef, OperatorTypes
 from epctx_sim_qnn import QnnProvider
-from kernel_eps.acme import (
+from support.acme import (
     FLOAT,
     SCALE,
     Acme,
@@ -29,6 +28,7 @@ from kernel_eps.acme import (
     session_of,
     with_eps,
 )
+from support.engine_eps import Alpha
 
 import epctx_core as epctx
 from epctx_core.plugin import Availability, Purpose, hookimpl

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 from epctx_kernels import KernelDef, KernelProvider, KernelRegistry, OperatorTypes
-from graph.making import FLOAT, INT64, model, node, value
 from onnx import TensorProto, helper
+from support.graph_models import FLOAT, INT64, model, node, value
 
 from epctx_core import InferenceSession, Registry
 from epctx_core.errors import NotImplementedByProvider, PluginError

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import onnx
 import pytest
+from support.folders import REAL
 
 from epctx_core import inspect_model
 
 HERE = Path(__file__).parent
-REAL = HERE.parents[2] / "tests" / "real"
 QUANTIZATION = {"scales": [0.5], "zero_points": [3]}
 GRAPH = {
     "name": "main",

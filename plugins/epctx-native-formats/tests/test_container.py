@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bson_bytes import document, element, int32, text
-from bson_bytes import nested as blob
 from epctx_native_formats.openvino import (
     ALIGNMENT,
     TABLE_VERSION,
@@ -23,10 +21,15 @@ from epctx_native_formats.openvino import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.bson_bytes import document, element, int32, text
+from support.bson_bytes import nested as blob
+from support.folders import REAL
 
 from epctx_core.errors import InvalidGraph
 
-REAL = Path(__file__).parents[3] / "tests/real/ov_ctx0_OpenVINOExecutionProvider.bin"
+pytestmark = pytest.mark.internal
+
+CONTAINER = REAL / "ov_ctx0_OpenVINOExecutionProvider.bin"
 HEAD = Path(__file__).parent / "golden/onnxruntime-ep-openvino-1.8.1.head"
 """Header and table of a binary with three blobs."""
 PRODUCER = "onnxruntime-openvino-ep-1.24.1"
@@ -58,7 +61,7 @@ def read(content):
 
 
 def test_a_file_that_intels_ep_wrote_is_read():
-    table = read(REAL.read_bytes())
+    table = read(CONTAINER.read_bytes())
 
     assert table.fields == FIELDS
     assert table.entries == {
@@ -87,10 +90,10 @@ def test_names_are_sorted_and_blobs_lie_where_they_were_written_as_in_a_file_of_
 
 
 def test_a_table_is_written_as_it_was_read():
-    table = read(REAL.read_bytes())
-    (size,) = struct.unpack_from("<Q", REAL.read_bytes(), 32)
+    table = read(CONTAINER.read_bytes())
+    (size,) = struct.unpack_from("<Q", CONTAINER.read_bytes(), 32)
 
-    assert encode_head(table)[: 40 + size] == REAL.read_bytes()[: 40 + size]
+    assert encode_head(table)[: 40 + size] == CONTAINER.read_bytes()[: 40 + size]
 
 
 def test_blobs_lie_at_multiples_of_64_kib_behind_room_for_the_largest_numbers():
@@ -280,7 +283,7 @@ def test_any_bytes_as_a_table_are_read_or_refused(table):
 @settings(deadline=None)
 @given(st.data())
 def test_changed_bytes_are_refused_or_blobs_stay_within_the_file(data):
-    content = bytearray(REAL.read_bytes())
+    content = bytearray(CONTAINER.read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, 220))] = data.draw(st.integers(0, 255))
     try:

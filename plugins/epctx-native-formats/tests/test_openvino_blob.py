@@ -10,6 +10,8 @@ from epctx_native_formats import describe_binary, openvino_blob
 
 from epctx_core.errors import NotImplementedByProvider
 
+pytestmark = pytest.mark.internal
+
 TEXT = b"meta=1.0;ov=2026.4.1;isa=Intel AVX2"
 SECTIONS = struct.pack("<6Q", 48, 8, 56, 4, 60, 4) + bytes(16)
 BLOB = struct.pack("<8sIII", b"RR_UPCVO", 1, len(TEXT), 0) + TEXT + SECTIONS

@@ -14,6 +14,8 @@ from epctx_native_formats import Quantization, qnn_system
 
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 
+pytestmark = pytest.mark.internal
+
 UNDEFINED = 0x7FFFFFFF
 
 

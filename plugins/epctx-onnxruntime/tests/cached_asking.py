@@ -9,7 +9,7 @@ import logging
 import sys
 
 import numpy as np
-from engines.cached_runtime import EP, in_place, registry, session_options
+from cached_runtime import EP, in_place, registry, session_options
 from epctx_onnxruntime.cached import load_or_compile
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)

@@ -8,7 +8,7 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
 from cached_asking import asked
-from engines.cached_runtime import in_place
+from cached_runtime import in_place
 
 if __name__ == "__main__":
     spec = spec_from_file_location("killed", sys.argv[1])

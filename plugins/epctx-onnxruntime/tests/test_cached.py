@@ -16,8 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import onnxruntime
 import pytest
-from end_to_end.small_models import chain, example, saved
-from engines.cached_runtime import (
+from cached_runtime import (
     EP,
     OptionalCpuExecutionProvider,
     in_place,
@@ -29,12 +28,16 @@ from epctx_cache.store import EntryStore
 from epctx_onnxruntime import cached
 from epctx_onnxruntime.cached import load_or_compile, translate
 from epctx_onnxruntime.providers.programs import ProgramMaker
-from registry.packages import Packages
+from support.folders import MODELS
+from support.packages import Packages
+from support.small_models import chain, example, saved
 
 import epctx_core as epctx
 from epctx_core.errors import PackageMissing
 from epctx_core.options import SESSION_OPTIONS
 from epctx_core.plugin import Compatibility
+
+pytestmark = pytest.mark.internal
 
 HERE = Path(__file__).parent
 KILLED = HERE.parents[1] / "epctx-cache" / "tests" / "killed.py"
@@ -547,7 +550,7 @@ def two(host, tmp_path, monkeypatch):
     onnxruntime's.
     """
     packages = Packages(tmp_path / "site")
-    code = f"from engines.cached_runtime import {EP} as Provider"
+    code = f"from cached_runtime import {EP} as Provider"
     packages.install("acme-ort", EP, code=code)
     packages.install("labs-own", EP)
     monkeypatch.syspath_prepend(packages.folder)
@@ -590,7 +593,7 @@ def test_the_distribution_of_an_ep_that_is_named_has_to_be_on_onnxruntime(two, m
 
 SECOND_START = """
 import json, sys
-from engines import cached_runtime
+import cached_runtime
 from epctx_onnxruntime import cached
 opened = []
 cached_runtime.in_place(setattr)
@@ -684,7 +687,7 @@ def test_an_error_of_onnxruntime_has_the_class_of_its_code(host, tmp_path):
 
 def test_the_example_starts_twice(host):
     root = HERE.parents[2]
-    network = root / "tests" / "models" / "resnet" / "model.onnx"
+    network = MODELS / "resnet" / "model.onnx"
     command = [
         sys.executable,
         root / "examples" / "keep_onnxruntime.py",

@@ -11,11 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from onnx import TensorProto, helper, numpy_helper
+from support.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose
+
+pytestmark = pytest.mark.internal
 
 
 class Recorder(onnxruntime.ModelCompiler):

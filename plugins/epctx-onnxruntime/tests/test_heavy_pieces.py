@@ -8,14 +8,16 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines.networks import WIDE, convolution_and_normalisation
 from epctx_onnxruntime import engine, optimiser
-from graph.reading import indexed, opened
+from support.graph_reading import indexed, opened
+from support.optimised_networks import WIDE, convolution_and_normalisation
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.engines.cpu_engine import CpuEngine
 from epctx_core.graph.extraction import NodeGroup
 from epctx_core.plugin import EnginePolicy
+
+pytestmark = pytest.mark.internal
 
 X = np.random.default_rng(5).standard_normal((1, 3, 16, 16), np.float32)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from epctx_onnxruntime.providers.layout import enclose
-from graph.making import model, node, value
 from onnx import TensorProto, checker, numpy_helper
+from support.graph_models import model, node, value
+
+pytestmark = pytest.mark.internal
 
 
 def test_a_barrier_reads_an_output_before_any_other_node_does():

@@ -7,8 +7,10 @@ from __future__ import annotations
 import struct
 
 import pytest
-from bson_bytes import document, element, int32, nested, text
 from epctx_onnxruntime.providers.openvino_container import join_containers
+from support.bson_bytes import document, element, int32, nested, text
+
+pytestmark = pytest.mark.internal
 
 BLOCK = 1 << 16
 

@@ -1,5 +1,5 @@
 """The OpenVINO EP's options and devices, without the package that contains it;
-`tests/vendors` has the EP itself.
+`tests/campaigns/vendors` has the EP itself.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import onnxruntime
 import pytest
 from epctx_onnxruntime.providers.openvino import OpenVINOExecutionProvider as OpenVINO
-from strange_files import STRANGE
+from support.strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose
+
+pytestmark = pytest.mark.internal
 
 FLOAT32 = '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
 

@@ -12,12 +12,12 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from engines.networks import convolution_and_normalisation, drawn, gelu
 from epctx_onnxruntime import optimiser
 from epctx_onnxruntime.optimiser import CONTRIB, Allowed, optimize
-from graph.making import model, node, value
-from graph.reading import opened
 from onnx import TensorProto, numpy_helper
+from support.graph_models import model, node, value
+from support.graph_reading import opened
+from support.optimised_networks import convolution_and_normalisation, drawn, gelu
 
 from epctx_core.context.paths import ModelFolder
 from epctx_core.engines.cpu_engine import CpuEngine
@@ -25,6 +25,8 @@ from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.graph.weights import is_detached
 from epctx_core.options import GraphOptimizationLevel
 from epctx_core.plugin import EnginePolicy
+
+pytestmark = pytest.mark.internal
 
 BASIC, EXTENDED = (
     GraphOptimizationLevel.ORT_ENABLE_BASIC,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from end_to_end.small_models import saved
-from engines.networks import convolution_and_normalisation
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
+from support.optimised_networks import convolution_and_normalisation
+from support.small_models import saved
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 LEVEL = epctx.GraphOptimizationLevel
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engines.models_for_engines import group_model
 from epctx_onnxruntime.engine import OnnxRuntimeEngine
-from graph.making import FLOAT, model, node, value
+from support.graph_models import FLOAT, model, node, value
+from support.models_for_engines import group_model
 
 from epctx_core.plugin import EnginePolicy
+
+pytestmark = pytest.mark.internal
 
 
 def session_options(policy, made, weight, *, heavy=None):

@@ -5,9 +5,11 @@ suite, all of it with `make stress`.
 from __future__ import annotations
 
 import pytest
-from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider
+from support.onnxruntime_cpu_ep import OrtCpuExecutionProvider
 
 from epctx_core.testing import ProviderConformance, Requirements
+
+pytestmark = pytest.mark.internal
 
 # It takes no subgraphs, as no EP of onnxruntime does; models in a payload have their
 # weights inside.

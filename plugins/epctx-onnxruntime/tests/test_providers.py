@@ -11,17 +11,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
 from epctx_onnxruntime.providers.library import PluginLibrary
 from epctx_onnxruntime.providers.openvino import OpenVINOExecutionProvider
 from epctx_onnxruntime.providers.programs import Binary, Program
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
 from epctx_onnxruntime.providers.sharing import SourceModel
-from networks.catalog import Catalog
+from support.networks.catalog import Catalog
+from support.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 
 import epctx_core as epctx
 from epctx_core.plugin import ProviderOption, Purpose
+
+pytestmark = pytest.mark.internal
 
 EXPORTED = ("bert", "lstm", "resnet")
 

@@ -13,11 +13,13 @@ from types import SimpleNamespace
 
 import onnx
 import pytest
-from engines.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 from epctx_onnxruntime.providers.qnn import QNNExecutionProvider
+from support.onnxruntime_cpu_ep import OrtCpuExecutionProvider as CpuProvider
 
 import epctx_core as epctx
 from epctx_core.plugin import Compatibility, Purpose, Severity
+
+pytestmark = pytest.mark.internal
 
 OPTIMAL, RECOMPILE, UNKNOWN, UNSUPPORTED = (
     Compatibility.EP_SUPPORTED_OPTIMAL,

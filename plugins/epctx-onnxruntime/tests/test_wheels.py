@@ -7,12 +7,14 @@ import sys
 import pytest
 from epctx_onnxruntime.providers import OnnxRuntimeProvider, register_plugin_ep
 from epctx_onnxruntime.providers.finding import BUILDS
-from onnxruntime_wheels import MODULE, install_wheel
+from support.onnxruntime_wheels import MODULE, install_wheel
 
 import epctx_core as epctx
 from epctx_core import PluginState, Registry
 from epctx_core.installing import EPS
 from epctx_core.plugin import ProviderOption, Purpose
+
+pytestmark = pytest.mark.internal
 
 ACME = MODULE.format(ep="AcmeExecutionProvider")
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from end_to_end.small_models import chain, saved
+from support.small_models import chain, saved
 
 BLOCKED = """
 import sys

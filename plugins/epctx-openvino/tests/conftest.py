@@ -5,9 +5,9 @@ name are simulated.
 from __future__ import annotations
 
 import pytest
-from contract_eps.harness import Harness
 from epctx_openvino import OpenVINOExecutionProvider
-from networks.catalog import Catalog
+from support.contract_eps import Harness
+from support.networks.catalog import Catalog
 
 
 @pytest.fixture

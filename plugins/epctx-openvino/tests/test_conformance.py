@@ -12,6 +12,8 @@ from epctx_openvino import OpenVINOExecutionProvider
 
 from epctx_core.testing import ProviderConformance, Requirements
 
+pytestmark = pytest.mark.internal
+
 # OpenVINO does not promise the same bytes twice, and puts all weights of a partition
 # into its program.
 ABILITIES = Requirements(deterministic=False, weight_sharing=False)

@@ -22,6 +22,8 @@ from onnx_models import FLOAT, single, two_partitions
 import epctx_core as epctx
 from epctx_core.errors import InvalidGraph
 
+pytestmark = pytest.mark.internal
+
 PAGE = 65536
 DIGEST_IN_0_1 = "2e7a674428d4ee906e19761fd4915f86351d6a4fd301c7daa598d5734e0fdcc7"
 """SHA-256 of a container as MongoDB's codec wrote its table."""

@@ -7,15 +7,17 @@ import json
 import numpy as np
 import onnx
 import pytest
-from agreement import TOLERANCE, worst_relative_error
 from epctx_openvino import OpenVINOExecutionProvider, native
 from epctx_openvino.settings import OPTIONS
 from onnx_models import FLOAT, single, two_partitions
-from plugin.typed_options import typed_options
+from support.agreement import TOLERANCE, worst_relative_error
+from support.typed_options import typed_options
 
 import epctx_core as epctx
 from epctx_core.errors import EPFail, InvalidArgument, InvalidGraph
 from epctx_core.plugin import Compatibility, Purpose
+
+pytestmark = pytest.mark.internal
 
 RELU = single("Relu", {"x": (FLOAT, [4])}, {"y": (FLOAT, [4])})
 X = {"x": np.array([-1, 2, -3, 4], np.float32)}

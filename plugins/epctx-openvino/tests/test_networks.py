@@ -12,9 +12,11 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from agreement import TOLERANCE, worst_relative_error
 from epctx_openvino.native import core
 from onnx_models import two_partitions
+from support.agreement import TOLERANCE, worst_relative_error
+
+pytestmark = pytest.mark.internal
 
 LOAD = """
 import json, sys

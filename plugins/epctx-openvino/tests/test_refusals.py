@@ -10,13 +10,15 @@ import numpy as np
 import onnx
 import pytest
 from epctx_openvino.native import core
-from extensions_library import LIBRARY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import FLOAT, INT32, INT64, model_of, single
+from support.extensions_library import LIBRARY
 
 import epctx_core as epctx
+
+pytestmark = pytest.mark.internal
 
 DOUBLE, UINT32, UINT64 = TensorProto.DOUBLE, TensorProto.UINT32, TensorProto.UINT64
 INT8, UINT8, INT16 = TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16
@@ -367,8 +369,8 @@ def integer_graphs(draw):
 @settings(max_examples=60, deadline=None)
 @given(integer_graphs())
 def test_graphs_of_integers_give_the_cpu_eps_results(example):
-    from contract_eps.harness import Harness
     from epctx_openvino import OpenVINOExecutionProvider
+    from support.contract_eps import Harness
 
     model, inputs = example
 

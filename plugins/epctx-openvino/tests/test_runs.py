@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 import pytest
-from contract_eps.harness import one_at_a_time
 from onnx import TensorProto, helper
 from onnx_models import FLOAT, INT64, model_of, single, two_partitions
+from support.contract_eps import one_at_a_time
 
 import epctx_core as epctx
 

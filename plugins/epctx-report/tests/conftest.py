@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from cli.fixtures import epctx  # noqa: F401 - a fixture
-from end_to_end.sim_eps import OPENVINO, with_eps
 from epctx_bench import Profile
+from support.cli_fixtures import epctx  # noqa: F401 - a fixture
+from support.folders import MODELS
+from support.sim_eps import OPENVINO, with_eps
 
 from epctx_core import InferenceSession, ModelCompiler
 
-BERT = Path(__file__).parents[3] / "tests" / "models" / "bert" / "model.onnx"
+BERT = MODELS / "bert" / "model.onnx"
 
 
 @pytest.fixture(scope="session")

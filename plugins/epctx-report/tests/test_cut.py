@@ -6,17 +6,19 @@ from collections import Counter
 
 import onnx
 import pytest
-from end_to_end.random_graphs import MixedScope, drawn_model, is_acyclic
-from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from epctx_report.columns import make_columns
 from epctx_report.cut import SESSION
 from epctx_report.layering import lay_out
 from epctx_report.reading import make_cut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from models_breadth.taker import Taker, options_with, registry_with
+from support.random_graphs import MixedScope, drawn_model, is_acyclic
+from support.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
+from support.taker import Taker, options_with, registry_with
 
 from epctx_core import explain_model
+
+pytestmark = pytest.mark.internal
 
 SLOW = [HealthCheck.too_slow]
 

@@ -6,9 +6,9 @@ import json
 
 import onnx
 import pytest
-from end_to_end.sim_eps import OPENVINO, with_eps
 from epctx_report import Measurements, make_report
-from faulty_ep import FAULTS, FaultyProvider, Network, find_block
+from support.faulty_ep import FAULTS, FaultyProvider, Network, find_block
+from support.sim_eps import OPENVINO, with_eps
 
 from epctx_core import temporary_execution_provider
 from epctx_core.errors import InvalidArgument, NoSuchFile

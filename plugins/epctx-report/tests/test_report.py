@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from end_to_end.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
 from epctx_bench import Profile
 from epctx_report import Measurements, make_report
-from models_breadth.taker import Taker, options_with, registry_with
-from strange_files import STRANGE
+from support.folders import REAL
+from support.sim_eps import CPU, OPENVINO, QNN, VITISAI, with_eps
+from support.strange_files import STRANGE
+from support.taker import Taker, options_with, registry_with
 
 from epctx_core import (
     GraphOptimizationLevel,
@@ -29,7 +30,6 @@ from epctx_core import (
 from epctx_core.errors import InvalidArgument, InvalidProtobuf, NoSuchFile
 
 REASON = "IsNaN is not an operator that OpenVINO takes"
-REAL = Path(__file__).parents[3] / "tests" / "real"
 
 
 def column(raw):

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import pytest
 from epctx_sim_openvino import OpenVinoProvider
-from networks.catalog import Catalog
 from onnx import TensorProto, helper, numpy_helper
-from plugin.typed_options import typed_options
+from support.networks.catalog import Catalog
+from support.typed_options import typed_options
 
 import epctx_core as epctx
 

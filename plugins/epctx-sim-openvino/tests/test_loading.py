@@ -5,19 +5,18 @@ words.
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from epctx_sim_openvino import OpenVinoProvider
+from support.folders import REAL
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidGraph, NotImplementedByProvider
 from epctx_core.plugin import Compatibility
 
 EP = "OpenVINOExecutionProvider"
-REAL = Path(__file__).parents[3] / "tests" / "real"
 X = np.random.default_rng(1).standard_normal((2, 40)).astype(np.float32)
 MODES = pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])
 

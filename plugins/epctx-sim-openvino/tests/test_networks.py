@@ -9,8 +9,8 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from agreement import TOLERANCE, worst_relative_error
-from networks.catalog import EXPORTED, FILLED, LARGE, run_onnxruntime
+from support.agreement import TOLERANCE, worst_relative_error
+from support.networks.catalog import EXPORTED, FILLED, LARGE, run_onnxruntime
 
 import epctx_core as epctx
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,12 +15,14 @@ import pytest
 from epctx_sim_openvino import OpenVinoProvider
 from epctx_sim_sdk.device import Device
 from onnx import helper
+from support.folders import REAL
 
 import epctx_core as epctx
 from epctx_core.plugin import hookimpl
 
+pytestmark = pytest.mark.internal
+
 EP = "OpenVINOExecutionProvider"
-REAL = Path(__file__).parents[3] / "tests" / "real"
 X = np.random.default_rng(1).standard_normal((2, 40)).astype(np.float32)
 
 MODES = pytest.mark.parametrize("embedded", [False, True], ids=["file", "embedded"])

@@ -12,6 +12,8 @@ from epctx_sim_openvino.operators import CONDITIONS, DEVICES, WITH_SUBGRAPHS
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
+pytestmark = pytest.mark.internal
+
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 VECTOR, IMAGE = (FLOAT, [4]), (FLOAT, [1, 2, 8, 8])
 RELU = helper.make_node("Relu", ["x"], ["y"], name="n")

@@ -13,6 +13,8 @@ from epctx_sim_openvino.load_config import parse_load_config
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument
 
+pytestmark = pytest.mark.internal
+
 X = np.random.default_rng(1).standard_normal((2, 200)).astype(np.float32)
 
 

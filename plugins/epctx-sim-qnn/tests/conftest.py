@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from epctx_sim_qnn import QnnProvider
 from onnx import TensorProto, helper, numpy_helper
-from plugin.written_payload import WrittenPayload
+from support.written_payload import WrittenPayload
 
 from epctx_core import (
     GraphOptimizationLevel,

@@ -13,6 +13,8 @@ from onnx import TensorProto, parser
 import epctx_core as epctx
 from epctx_core.plugin import Refusal
 
+pytestmark = pytest.mark.internal
+
 FLOAT = TensorProto.FLOAT
 ERF = "d = Div(x, two)\ne = Erf(d)\n"
 SCALED_ERF = "d = Mul(less, x)\ne = Erf(d)\n"

@@ -5,7 +5,6 @@ words.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +12,13 @@ from epctx_sim_qnn import QnnProvider
 from epctx_sim_qnn.rules import RULES
 from epctx_sim_sdk.versions import Relation
 from onnx import TensorProto
+from support.folders import REAL
 
 from epctx_core.errors import InvalidGraph
 from epctx_core.plugin import Compatibility, Purpose, TensorType, ValueInfo
 
-REAL = Path(__file__).parents[3] / "tests" / "real"
+pytestmark = pytest.mark.internal
+
 X = np.random.default_rng(1).standard_normal((2, 40)).astype(np.float32)
 
 OPTIMAL = Compatibility.EP_SUPPORTED_OPTIMAL

@@ -4,19 +4,19 @@ refusal.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import pytest
 from epctx_sim_qnn import operators
 from epctx_sim_qnn.operators import OPERATORS, Operator
-from networks import fill
 from onnx import TensorProto, helper
+from support.folders import MODELS
+from support.networks import fill
 
 from epctx_core.plugin import Refusal
 
-MODELS = Path(__file__).parents[3] / "tests" / "models"
+pytestmark = pytest.mark.internal
+
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 VECTOR, IMAGE = (FLOAT, [4]), (FLOAT, [1, 2, 8, 8])
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from epctx_sim_qnn import QnnProvider
-from networks import fill
-from networks.catalog import run_onnxruntime
+from support.folders import MODELS
+from support.networks import fill
+from support.networks.catalog import run_onnxruntime
 
 from epctx_core.errors import InvalidArgument, ModelLoadCanceled
 from epctx_core.plugin import Purpose
-
-MODELS = Path(__file__).parents[3] / "tests" / "models"
 
 
 def differs(found, wanted):

@@ -11,7 +11,7 @@ from epctx_sim_sdk.compiler import compile_partition
 from epctx_sim_sdk.container import open_container
 from epctx_sim_sdk.writing import write_container
 from onnx import TensorProto, helper, numpy_helper
-from plugin.written_payload import WrittenPayload
+from support.written_payload import WrittenPayload
 
 from epctx_core import InferenceSession, Registry, SessionOptions
 from epctx_core.plugin import (

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from epctx_core.errors import EPFail
 
+pytestmark = pytest.mark.internal
+
 
 def chain(length, shape):
     """As many Relu nodes, one after the other, of one shape."""

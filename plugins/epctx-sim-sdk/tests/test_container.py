@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from epctx_core.errors import EPFail, InvalidGraph
 
+pytestmark = pytest.mark.internal
+
 QUICK = settings(
     max_examples=40,
     deadline=None,

@@ -10,6 +10,8 @@ from epctx_sim_sdk.writing import write_container
 
 from epctx_core.errors import InvalidGraph
 
+pytestmark = pytest.mark.internal
+
 
 class CountingEngine:
     """The real engine, counting what was prepared and closed."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from pathlib import Path
 
 import onnx
 import pytest
 from epctx_sim_sdk.foreign import recognise
+from support.folders import REAL
 
 from epctx_core.errors import InvalidGraph
 
-REAL = Path(__file__).parents[3] / "tests" / "real"
+pytestmark = pytest.mark.internal
 
 
 def embedded(name):

@@ -13,6 +13,8 @@ from epctx_sim_sdk.versions import Claim, LoadPolicy, Relation
 from epctx_core.errors import InvalidGraph, ModelLoadCanceled
 from epctx_core.plugin import Compatibility, ContextNode
 
+pytestmark = pytest.mark.internal
+
 RULES = {
     ("sdk", Relation.OLDER): Compatibility.EP_SUPPORTED_PREFER_RECOMPILATION,
     ("sdk", Relation.NEWER): Compatibility.EP_UNSUPPORTED,

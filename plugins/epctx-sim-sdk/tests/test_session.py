@@ -12,6 +12,8 @@ from epctx_sim_sdk.session import SimSession
 from epctx_core.errors import ModelLoadCanceled
 from epctx_core.plugin import ProviderContext, Purpose, WeightlessMode
 
+pytestmark = pytest.mark.internal
+
 X = np.ones((1, 400), np.float32)
 
 

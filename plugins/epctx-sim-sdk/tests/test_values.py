@@ -15,6 +15,8 @@ from epctx_core.plugin import (
     hookimpl,
 )
 
+pytestmark = pytest.mark.internal
+
 GIVEN = {
     "value": (numpy_helper.from_array(np.array([1.5, 2.5], np.float32)), [1.5, 2.5]),
     "value_int": (7, 7),

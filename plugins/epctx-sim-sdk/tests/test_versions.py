@@ -25,6 +25,8 @@ from epctx_sim_sdk.versions import (
 from epctx_core.errors import InvalidArgument
 from epctx_core.plugin import Compatibility
 
+pytestmark = pytest.mark.internal
+
 RULES = {
     ("sdk", Relation.NEWER): Compatibility.EP_UNSUPPORTED,
     ("sdk", Relation.OLDER): Compatibility.EP_SUPPORTED_OPTIMAL,

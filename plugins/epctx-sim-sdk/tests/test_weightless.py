@@ -22,6 +22,8 @@ from epctx_sim_sdk.writing import write_container
 
 from epctx_core.errors import InvalidGraph
 
+pytestmark = pytest.mark.internal
+
 WEIGHT = np.random.default_rng(1).standard_normal((400, 4)).astype(np.float32)
 
 

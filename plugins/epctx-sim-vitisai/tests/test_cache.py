@@ -9,6 +9,8 @@ import onnx
 import pytest
 from epctx_sim_sdk.session import SimSession
 
+pytestmark = pytest.mark.internal
+
 
 @pytest.fixture
 def compiled_partitions(monkeypatch):

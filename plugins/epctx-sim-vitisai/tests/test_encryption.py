@@ -14,6 +14,8 @@ from epctx_sim_vitisai.sealing import MAGIC, Sealer, UnsealingError, is_sealed
 import epctx_core as epctx
 from epctx_core.errors import EPFail, InvalidArgument, InvalidGraph
 
+pytestmark = pytest.mark.internal
+
 OTHER = "ab" * 32
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 

@@ -21,10 +21,12 @@ from epctx_sim_vitisai.settings import COMPONENTS, compiler_facts
 from epctx_sim_vitisai.tar import END, members, padding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plugin.typed_options import typed_options
+from support.typed_options import typed_options
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, InvalidGraph
+
+pytestmark = pytest.mark.internal
 
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 

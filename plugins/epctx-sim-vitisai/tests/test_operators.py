@@ -19,6 +19,8 @@ from epctx_core.plugin import (
     supported_partitions,
 )
 
+pytestmark = pytest.mark.internal
+
 QUIET = "no operator that this EP takes"
 
 

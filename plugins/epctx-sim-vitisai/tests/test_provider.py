@@ -16,10 +16,12 @@ from epctx_sim_sdk.container import PAGE, open_container
 from epctx_sim_vitisai import VitisAIProvider
 from epctx_sim_vitisai.archive import COMPILED, CONTEXT
 from epctx_sim_vitisai.settings import model_file_name
-from strange_files import STRANGE
+from support.strange_files import STRANGE
 
 import epctx_core as epctx
 from epctx_core.errors import InvalidArgument, NoSuchFile
+
+pytestmark = pytest.mark.internal
 
 MODES = [pytest.param(False, id="file"), pytest.param(True, id="embedded")]
 

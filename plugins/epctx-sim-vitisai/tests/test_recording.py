@@ -7,12 +7,15 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+import pytest
 from epctx_sim_sdk.container import Weight
 from epctx_sim_vitisai.cache import StoredTensor
 from epctx_sim_vitisai.recording import Recording
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin.written_payload import WrittenPayload
+from support.written_payload import WrittenPayload
+
+pytestmark = pytest.mark.internal
 
 
 def tensor(content):

@@ -12,6 +12,8 @@ from epctx_sim_vitisai import tar
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.internal
+
 
 def packed(*files):
     return (

@@ -11,12 +11,19 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from agreement import worst_relative_error
 from cases import Cases
-from networks.catalog import Catalog
 from onnx import helper, numpy_helper
+from ort_sessions import (
+    FLOAT,
+    list_devices,
+    make_model,
+    make_options,
+    open_session,
+    same,
+)
 from running_cases import INNER, NUMPY, OPENVINO, QNN, VITISAI, feed_if, floats, make_if
-from sessions import FLOAT, list_devices, make_model, make_options, open_session, same
+from support.agreement import worst_relative_error
+from support.networks.catalog import Catalog
 
 import epctx_core as epctx
 

@@ -26,7 +26,7 @@ def run_program(text, *args, code=0, env=None):
         env: further environment variables.
     """
     env = {**os.environ, **(env or {})}
-    folders = [*map(str, (HERE, SUITE, SUITE / "api")), env.get("PYTHONPATH", "")]
+    folders = [*map(str, (HERE, SUITE)), env.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", text, *map(str, args)],
         capture_output=True,

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import numpy_ep
 import onnxruntime
-from agreement import worst_relative_error
 from cases import Cases
-from networks.catalog import Catalog
 from onnx import TensorProto, helper
-from sessions import (
+from ort_sessions import (
     FLOAT,
     list_devices,
     list_taken,
@@ -23,6 +21,8 @@ from sessions import (
     open_session,
     same,
 )
+from support.agreement import worst_relative_error
+from support.networks.catalog import Catalog
 
 import epctx_core as epctx
 from epctx_core.plugin import Purpose

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from agreement import TOLERANCE
 from programs import run_program
+from support.agreement import TOLERANCE
 
 PROGRAM = """
 import os

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from installed import install_distribution
 from onnx import helper
 from onnxruntime_ep_epctx import library
 from onnxruntime_ep_epctx.capi import StatusError
 from programs import run_program
+from support.installed import install_distribution
 
 FAULTY = "FaultyExecutionProvider"
 LABEL = f"{FAULTY} (registered by the host)"

@@ -6,8 +6,8 @@ import json
 from itertools import chain
 
 import pytest
-from agreement import TOLERANCE
 from programs import run_program
+from support.agreement import TOLERANCE
 
 QNN, OPENVINO, VITISAI, NUMPY, INNER = (
     f"{name}ExecutionProvider"

@@ -12,7 +12,7 @@ import json, os, sys, tracemalloc
 from pathlib import Path
 import numpy as np, onnx, onnxruntime
 from onnx import helper, numpy_helper
-import sessions
+import ort_sessions
 from epctx_core import default_registry
 from epctx_core.plugin import (
     CompiledPartition, ExecutionProvider, hookimpl, supported_partitions
@@ -46,8 +46,8 @@ random = np.random.default_rng(0)
 WEIGHTS = {f"w{i}": random.standard_normal(1 << 19).astype("f4") for i in range(4)}
 SIZE = sum(w.nbytes for w in WEIGHTS.values())
 names = ["x", *(f"t{i}" for i in range(3)), "y"]
-shape = (sessions.FLOAT, [1 << 19])
-model = onnx.load_from_string(sessions.make_model(
+shape = (ort_sessions.FLOAT, [1 << 19])
+model = onnx.load_from_string(ort_sessions.make_model(
     [helper.make_node("Add", [names[i], f"w{i}"], [names[i + 1]]) for i in range(4)],
     {"x": shape}, {"y": shape}, WEIGHTS,
 ))
@@ -69,7 +69,7 @@ if form == "in the host's folder":
         folder / "other"
     )
     path = path.read_bytes()
-options = sessions.make_options(LookingProvider.name, entries=entries)
+options = ort_sessions.make_options(LookingProvider.name, entries=entries)
 tracemalloc.start()
 session = onnxruntime.InferenceSession(
     path if isinstance(path, bytes) else str(path), options

@@ -4,8 +4,8 @@ every byte.
 
 from __future__ import annotations
 
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.trusting import Believing, Trusting
+from support.honest_ep import HonestProvider
 
 
 class FragileProvider(Believing):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from conformance.honest_ep import VERSION, HonestProvider
+from support.honest_ep import VERSION, HonestProvider
 
 from epctx_core.plugin import (
     CompiledPartition,

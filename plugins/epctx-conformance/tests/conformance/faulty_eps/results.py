@@ -7,7 +7,7 @@ import random
 import numpy as np
 from conformance.faulty_eps.bases import Running
 from conformance.faulty_eps.table import fault
-from conformance.honest_ep import HonestProvider
+from support.honest_ep import HonestProvider
 
 
 @fault("inputs_and_outputs_in_different_orders_are_not_confused")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from conformance.faulty_eps.table import fault
-from conformance.honest_ep import HonestProvider
 from conformance.small_ep import SmallProvider
+from support.honest_ep import HonestProvider
 
 from epctx_core.plugin import (
     hookimpl,

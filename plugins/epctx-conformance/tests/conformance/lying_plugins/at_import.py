@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 
-from conformance.honest_ep import HonestProvider
+from support.honest_ep import HonestProvider
 
 os.environ["ACME_HOME"] = "/opt/acme"
 logging.getLogger().setLevel(logging.DEBUG)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 from epctx_core.errors import ModelLoadCanceled
 from epctx_core.plugin import hookimpl

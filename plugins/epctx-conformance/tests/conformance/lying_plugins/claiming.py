@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from conformance.honest_ep import OPERATORS, HonestProvider
 from conformance.lying_plugins.table import lie
 from conformance.thorough_ep import ThoroughProvider
+from support.honest_ep import OPERATORS, HonestProvider
 
 from epctx_core.plugin import ComputeCapability, hookimpl
 

@@ -9,9 +9,9 @@ import json
 from dataclasses import replace
 from typing import ClassVar
 
-from conformance.honest_ep import VERSION, HonestProvider
 from conformance.lying_plugins.table import lie
 from conformance.thorough_ep import ThoroughProvider
+from support.honest_ep import VERSION, HonestProvider
 
 from epctx_core.plugin import EPContextNode, hookimpl
 

@@ -8,9 +8,9 @@ import tempfile
 import threading
 from typing import ClassVar
 
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
 from conformance.thorough_ep import ThoroughProvider
+from support.honest_ep import HonestProvider
 
 from epctx_core.plugin import CompiledPartition, hookimpl
 

@@ -8,8 +8,8 @@ import contextlib
 from pathlib import Path
 from typing import ClassVar
 
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 from epctx_core.plugin import PLUGIN_API, Availability, Purpose, hookimpl
 

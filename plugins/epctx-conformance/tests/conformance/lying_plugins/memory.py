@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.numbers import Computing
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 
 @lie("results_do_not_share_memory_with_inputs")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 
 class Computing(HonestProvider):

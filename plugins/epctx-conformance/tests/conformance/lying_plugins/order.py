@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import onnx
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 from epctx_core.plugin import hookimpl
 

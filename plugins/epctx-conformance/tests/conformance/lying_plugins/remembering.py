@@ -7,8 +7,8 @@ import time
 from typing import ClassVar
 
 import numpy as np
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 from epctx_core.plugin import CompiledPartition, hookimpl
 

@@ -16,8 +16,8 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from conformance.honest_ep import HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HonestProvider
 
 
 class Meddling(HonestProvider):

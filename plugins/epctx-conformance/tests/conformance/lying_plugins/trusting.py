@@ -7,8 +7,8 @@ import json
 import sys
 
 import numpy as np
-from conformance.honest_ep import HEAD, MAGIC, VERSION, HonestProvider
 from conformance.lying_plugins.table import lie
+from support.honest_ep import HEAD, MAGIC, VERSION, HonestProvider
 
 from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
 

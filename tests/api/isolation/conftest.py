@@ -1,3 +1,0 @@
-"""Fixtures of `tests/api/isolation`."""
-
-from isolation.fixtures import temporary  # noqa: F401 - fixtures
