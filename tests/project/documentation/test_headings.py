@@ -273,11 +273,11 @@ def indented(text):
     )
 
 
-def test_a_page_has_at_most_1500_words_unless_it_is_a_table_made_from_the_code():
-    made = {"json.md", "options.md", "command-line.md", "conformance-results.md"}
+def test_a_page_has_at_most_2500_words_unless_it_is_a_table_made_from_the_code():
+    made = {"json.md", "options.md", "command-line.md"}
     lengths = {
         page.name: len(page.read_text("utf-8").split()) for page in DOCS.rglob("*.md")
     }
 
-    assert len(lengths) > 100
-    assert {name for name, length in lengths.items() if length > 1500} == made
+    assert len(lengths) > 40
+    assert {name for name, length in lengths.items() if length > 2500} == made
