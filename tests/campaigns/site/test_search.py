@@ -63,7 +63,7 @@ def found_pages(searchable, question):
         ("Why was my node refused?", {"report", "hosts", "commands"}),
         ("How do I ship a context model?", {"serving"}),
         ("How to pin or disable a plugin?", {"plugins"}),
-        ("receipts in a container", {"serving", "receipts"}),
+        ("receipts in a container", {"serving", "load-checks"}),
         ("Where does it write?", {"hosts", "crash-safety"}),
         ("How to measure?", {"benchmarking"}),
         ("How to encrypt?", {"encrypted-context"}),
