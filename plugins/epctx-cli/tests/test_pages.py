@@ -57,7 +57,7 @@ def test_a_word_prints_the_page_that_has_it_in_its_title_or_lists_those(epctx):
 
     assert one.out.startswith("# Processes, forks and Ctrl-C\n")
     names = [page["name"] for page in several.json["pages"]]
-    assert names == ["cache", "cache-keys", "shared-cache"]
+    assert names == ["cache", "shared-cache"]
     assert "text" not in several.json
 
 

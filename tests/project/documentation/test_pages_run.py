@@ -95,7 +95,7 @@ def test_the_python_of_serving_takes_a_network_with_an_input_of_another_shape(
 @pytest.mark.parametrize(
     "page",
     [
-        "cache-keys.md",
+        "cache.md",
         "drop-in.md",
         "errors.md",
         "shared-cache.md",

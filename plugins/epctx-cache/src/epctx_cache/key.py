@@ -1,5 +1,5 @@
 """Ingredients of a compile's result, the state of installed code among them, and their
-key; listed in docs/how-to/applications/cache-keys.md.
+key; listed in docs/how-to/applications/cache.md.
 
 Two installations whose EPs may compile differently have different states. Knows no
 entries, and imports no plugin.
