@@ -20,7 +20,7 @@ MORE = {
     "batch": "batch.md",
     "bench": "benchmarking.md",
     "cache": "cache.md",
-    "convert": "ort-format.md",
+    "convert": "files.md#onnx-runtimes-own-format-ort",
     "diff": "files.md",
     "embed": "files.md",
     "explain": "look-at-models.md#looking-at-a-partitioning",
