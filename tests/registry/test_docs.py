@@ -1,6 +1,4 @@
-"""plugins.md says all that the code has; its examples and those of
-registering-eps.md run.
-"""
+"""plugins.md says all that the code has, and its examples run."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ from support.small_models import chain, saved
 import epctx_core as epctx
 
 TEXT = read_page("plugins.md")
-REGISTERING = read_page("registering-eps.md")
 
 
 def test_each_state_has_a_heading_and_nothing_else_has():
@@ -61,9 +58,7 @@ def test_each_variable_that_chooses_plugins_or_the_engine_is_in_the_table_and_no
 
 @pytest.mark.parametrize(
     "code",
-    re.findall(
-        r"^```python\n(.*?)^```$", TEXT + REGISTERING, flags=re.DOTALL | re.MULTILINE
-    ),
+    re.findall(r"^```python\n(.*?)^```$", TEXT, flags=re.DOTALL | re.MULTILINE),
 )
 def test_each_example_runs(code, tmp_path, monkeypatch):
     saved(chain(["Relu"]), tmp_path / "model.onnx")
