@@ -1,6 +1,4 @@
-"""host-plugins.md and host-plugin-examples.md: their plugins do what the
-pages say.
-"""
+"""host-plugins.md: its plugins do what the page says."""
 
 from __future__ import annotations
 
@@ -21,16 +19,13 @@ from support.small_models import chain, saved
 import epctx_core as epctx
 
 PAGE = "host-plugins.md"
-EXAMPLES = "host-plugin-examples.md"
 MODULES = ("hook_trace", "keep_off", "hook_metrics", "hook_logs")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with the files of the pages, the package installed, and the model."""
+    """A folder with the files of the page, the package installed, and the model."""
     install(PAGE, tmp_path)
-    for name, text in files(EXAMPLES).items():
-        (tmp_path / name).write_text(text)
     saved(convolution(), tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -43,26 +38,25 @@ def without_times(text):
     return re.sub(r"\d+\.\d ms", "0.0 ms", text)
 
 
-def test_every_block_of_the_pages_is_run_here():
-    assert {block["kind"] for block in blocks(PAGE, EXAMPLES)} == {
+def test_every_block_of_the_page_is_run_here():
+    assert {block["kind"] for block in blocks(PAGE)} == {
         "console",
         "python",
         "toml",
     }
-    assert set(files(PAGE, EXAMPLES)) == {
+    assert set(files(PAGE)) == {
         "pyproject.toml",
         *(f"{name}.py" for name in MODULES[:3]),
     }
 
 
-@pytest.mark.parametrize("page", [PAGE, EXAMPLES])
 @pytest.mark.usefixtures("folder")
-def test_each_example_prints_what_the_page_says(page, capsys):
-    text = read_page(page)
+def test_each_example_prints_what_the_page_says(capsys):
+    text = read_page(PAGE)
     outputs = re.findall(r"\n\n```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     names = {}
 
-    for snippet, output in zip(snippets(page), outputs, strict=True):
+    for snippet, output in zip(snippets(PAGE), outputs, strict=True):
         exec(snippet, names)  # noqa: S102 - the page's own code
 
         assert without_times(capsys.readouterr().out) == without_times(output)
@@ -72,7 +66,7 @@ def test_each_example_prints_what_the_page_says(page, capsys):
 
 @pytest.mark.usefixtures("folder")
 def test_the_trace_is_refused_where_another_process_could_not_find_it():
-    _, trace = snippets(PAGE)
+    trace = snippets(PAGE)[1]
     before, mark, work = trace.partition('print("compile")')
     isolated = f"{before}options.add_session_config_entry('ep.isolate', 'all')\n"
 

@@ -25,7 +25,6 @@ from epctx_core.plugin import Purpose
 
 RUN_BY_THEIR_OWN_TESTS = {
     "host-plugins.md",
-    "host-plugin-examples.md",
     *PAGES_OF_EPS,
 }
 # 2,024 tests of ONNX's backend interface are made.
