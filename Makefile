@@ -134,7 +134,7 @@ differential: .venv/.installed
 	.venv/bin/python tests/campaigns/differential
 
 tables: .venv/.installed
-	.venv/bin/python tests/project/documentation/tables.py
+	PYTHONPATH=$(SUITE) .venv/bin/python -m documentation.tables
 	PYTHONPATH=$(SUITE) .venv/bin/python -m documentation.command_line
 	PYTHONPATH=$(SUITE) .venv/bin/python -m documentation.schemas
 	.venv/bin/python plugins/epctx-onnxruntime/tests/drop_in/table.py

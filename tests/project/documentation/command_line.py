@@ -1,103 +1,68 @@
-"""Sections of command-line.md, a command each, from the parsers of the
-command line; `make tables` writes them anew.
-"""
+"""Table of command-line.md, a row for each command; `make tables` writes it anew."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-from collections.abc import Iterator
 
-from epctx_cli.arguments import CommandParser, add_common
 from epctx_cli.command_table import OWN, Command
 from support.pages import FILES
 
 PAGE = FILES["command-line.md"]
-BEGIN = "\n## epctx "
-COLUMNS = 88
+BEGIN = "<!-- made by `make tables` -->\n"
 MORE = {
     "batch": "batch.md",
     "bench": "benchmarking.md",
     "cache": "cache.md",
+    "compare": "look-at-models.md#comparing-a-context-model-with-its-source",
+    "compile": "first-context-model.md",
     "convert": "files.md#onnx-runtimes-own-format-ort",
     "diff": "files.md",
+    "doctor": "real-hardware.md",
     "embed": "files.md",
     "explain": "look-at-models.md#looking-at-a-partitioning",
     "externalize": "files.md",
     "extract": "files.md",
+    "gate": "serving.md#a-gate-in-ci",
     "inspect": "look-at-models.md",
     "merge": "files.md",
     "plugins": "plugins.md",
+    "plugins check": "conformance.md",
+    "plugins new": "write-an-ep.md",
     "report": "report.md",
+    "run": "first-context-model.md",
     "schema": "json.md",
     "seal": "sealing.md",
     "share": "weight-sharing.md",
     "verify": "verify.md",
+    "wrap": "native-binaries.md",
 }
 """Page about a command, or about a group of them."""
 
 
 def fill_page(page: str) -> str:
-    """Return the text of the page with the sections as the code has them."""
-    before = page.partition(BEGIN)[0]
-    return "\n".join([before, *(describe(command) for command in OWN)]).rstrip() + "\n"
+    """Return the text of the page with the table as the code has it."""
+    before, begin, _ = page.partition(BEGIN)
+    rows = ["| command | does | page | package |", "|---|---|---|---|"]
+    return "\n".join([f"{before}{begin}", *rows, *map(describe, OWN), ""])
 
 
 def describe(command: Command) -> str:
-    """Return the section of a command; of a group that of its actions follow."""
-    parser = CommandParser(prog=f"epctx {command.name}")
-    parser.formatter_class = WideFormatter
-    if command.target:
-        command.declare(parser)
-    text = parser.description or f"{command.summary[0].upper()}{command.summary[1:]}."
-    more = MORE.get(command.name)
-    lines = [f"## epctx {command.name}", "", escape(text)]
-    if more is not None:
-        name, _, heading = more.partition("#")
-        address = os.path.relpath(FILES[name], PAGE.parent)
-        link = f"{address}#{heading}" if heading else address
-        lines[-1] += f" More: [{FILES[name].stem}]({link})."
-    if command.package != "epctx-cli":
-        lines[-1] += f" In the package {command.package}."
-    if command.target:
-        # Its further lines are below the first one's arguments.
-        usage = parser.format_usage().replace(f"\n{' ' * len('usage: ')}", "\n")
-        usage = usage.removeprefix("usage: ").rstrip()
-        lines += ["", "```text", usage, "```", *make_table(parser)]
-    return "\n".join([*lines, ""])
+    """Return the row of a command or of a group of them."""
+    summary = re.sub(r"(<\w+>)", r"`\1`", " ".join(command.summary.split()))
+    cells = [f"`epctx {command.name}`", summary, find_page(command), command.package]
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-class WideFormatter(argparse.HelpFormatter):
-    """Formats usages for a page rather than for the terminal that it is made on."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24, width=COLUMNS)
-
-
-def make_table(parser: CommandParser) -> Iterator[str]:
-    """Yield a table of the arguments that not all commands have."""
-    common = CommandParser()
-    add_common(common)
-    known = {action.dest for action in common._actions}
-    actions = [action for action in parser._actions if action.dest not in known]
-    if not actions:
-        return
-    yield from ("", "| argument | meaning |", "|---|---|")
-    for action in actions:
-        names = ", ".join(f"`{name}`" for name in action.option_strings)
-        form = action.metavar or "{" + ",".join(map(str, action.choices or ())) + "}"
-        value = "" if action.nargs == 0 else f"`{form}`"
-        if "|" in form:  # ends a cell, in code too
-            value = f"<code>{form.replace('|', '&#124;')}</code>"
-        help_text = (action.help or "") % vars(action)
-        yield f"| {f'{names} {value}'.strip()} | {escape(help_text)} |"
-
-
-def escape(text: str) -> str:
-    """Return a text of a terminal as Markdown shows it."""
-    text = " ".join(text.split()).replace("|", r"\|")
-    return re.sub(r"(<\w+>)", r"`\1`", text)
+def find_page(command: Command) -> str:
+    """Return the link to the page about a command; empty if there is none."""
+    group = command.name.partition(" ")[0]
+    page = MORE.get(command.name, MORE.get(group, ""))
+    name, _, heading = page.partition("#")
+    if not name:
+        return ""
+    address = os.path.relpath(FILES[name], PAGE.parent)
+    return f"[{FILES[name].stem}]({address}{heading and f'#{heading}'})"
 
 
 if __name__ == "__main__":

@@ -286,62 +286,45 @@ def read_attributes(docstring: str) -> dict[str, str]:
 # -------------------------------------------------------------------------------------
 
 
-def make_tables() -> str:
-    """Return a section for each command: key, type and meaning."""
-    schemas = {path.name: schema for path, schema in list_schemas()}
-    return "\n".join(
-        section
-        for name, schema in sorted(schemas.items())
-        for section in _make_section(name.removesuffix(".schema.json"), schema)
-    )
-
-
-def _make_section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    yield f"## {name.replace('-', ' ')}\n"
-    yield "| key | type | meaning |\n|---|---|---|"
-    for key, kind, meaning in list_keys(schema):
-        yield f"| `{key}` | {kind} | {meaning} |"
-    yield ""
-
-
-def list_keys(
-    schema: Mapping[str, Any], *, repeat: bool = False
-) -> Iterator[tuple[str, str, str]]:
-    """Yield each key with its type and meaning, and after it those of the object below
-    it.
-
-    Args:
-        schema: of a command's result.
-        repeat: True to list the keys of an object wherever it occurs, False for the
-            first time only.
+def make_table() -> str:
+    """Return a row for each schema: the command, its package, and the keys of its
+    result.
     """
-    yield from _list_below("", schema, schema["$defs"], None if repeat else {})
+    rows = [
+        f"| `{_name_command(path)}` | {path.parents[3].name} | {_name_keys(schema)} |"
+        for path, schema in list_schemas()
+    ]
+    return "\n".join(["| command | package | keys |", "|---|---|---|", *rows, ""])
+
+
+def _name_command(path: Path) -> str:
+    return path.name.removesuffix(".schema.json").replace("-", " ")
+
+
+def _name_keys(schema: Mapping[str, Any]) -> str:
+    keys = [key for key in schema["properties"] if key != "schema"]
+    optional = set(keys) - set(schema["required"])
+    return ", ".join(f"`{key}{'?' * (key in optional)}`" for key in keys)
+
+
+def list_keys(schema: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each key of a command's result with its type and meaning, and after it
+    those of the object below it.
+    """
+    yield from _list_below("", schema, schema["$defs"])
 
 
 def _list_below(
-    prefix: str,
-    schema: Mapping[str, Any],
-    definitions: Mapping[str, Any],
-    seen: dict[str, str] | None,
+    prefix: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     required = schema.get("required", [])
     for key, part in schema.get("properties", {}).items():
         shown = f"{prefix}{key}"
         mark = "" if key in required else "?"
         path, below, name = _find_object(shown, part)
-        kind = _name_type(part)
-        is_new = True
-        if name is not None:
-            below = definitions[name]
-            first = path if seen is None else seen.setdefault(name, path)
-            is_new = first == path
-        yield (
-            f"{shown}{mark}",
-            kind if is_new else f"{kind}, as `{first}`",
-            part.get("description", ""),
-        )
-        if is_new:
-            yield from _list_below(f"{path}.", below, definitions, seen)
+
+        yield f"{shown}{mark}", _name_type(part), part.get("description", "")
+        yield from _list_below(f"{path}.", definitions.get(name, below), definitions)
 
 
 def _find_object(
@@ -385,9 +368,9 @@ def _name_type(part: Mapping[str, Any]) -> str:
 
 
 def fill_page(page: str) -> str:
-    """Return the text of json.md with the tables of the schemas."""
+    """Return the text of json.md with the table of the schemas."""
     before, begin, _ = page.partition(BEGIN)
-    return f"{before}{begin}\n{make_tables()}"
+    return f"{before}{begin}\n{make_table()}"
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ NAMES = sorted(path.name for path in FROZEN.glob("*.schema.json"))
 
 def list_changes(frozen, now):
     """Return a sentence for each frozen key that programs would miss."""
-    before = {key: kind for key, kind, _ in list_keys(frozen, repeat=True)}
-    after = {key: kind for key, kind, _ in list_keys(now, repeat=True)}
+    before = {key: kind for key, kind, _ in list_keys(frozen)}
+    after = {key: kind for key, kind, _ in list_keys(now)}
     advice = "Keep it, or raise the version of the family: see tests/data/frozen_json_1/README.md."
     changes = []
     for key, kind in before.items():

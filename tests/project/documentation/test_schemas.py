@@ -39,7 +39,7 @@ def test_each_schema_is_valid():
         jsonschema.Draft202012Validator.check_schema(schema)
 
 
-def test_the_page_has_every_key_as_the_schemas_have_it():
+def test_the_page_has_each_command_with_its_keys():
     page = PAGE.read_text("utf-8")
 
     assert fill_page(page) == page, "run: make tables"

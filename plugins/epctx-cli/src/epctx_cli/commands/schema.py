@@ -26,8 +26,8 @@ ERROR = "error"
 def add_arguments(parser: CommandParser) -> None:
     """Declare the options of `epctx schema`."""
     parser.epilog = (
-        f"`{ERROR}` is what any command prints if it fails. All keys are described in "
-        "`epctx docs json`."
+        f"`{ERROR}` is what any command prints if it fails. `epctx docs json` lists "
+        "the keys of all."
     )
     parser.add_argument(
         "words",
