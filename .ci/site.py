@@ -20,14 +20,24 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "build/pages"
-# Guides answer what a search asks for; notebooks repeat their words.
-NOTEBOOK_SEARCH = "---\nsearch:\n  boost: 0.3\n---"
+ADDRESSES = {
+    "README.md": "index.md",
+    "examples/README.md": "examples.md",
+    "tests/README.md": "contributing/tests.md",
+    "tests/contract/README.md": "contributing/contract-tests.md",
+}
+"""Addresses of pages that lie beside what they are about."""
+# Guides answer what a search asks for; notebooks repeat their words, and pages about
+# work on epctx itself are for few.
+LOWERED = "---\nsearch:\n  boost: 0.3\n---\n\n"
 SOURCES = (
     "docs/**/*",
     "plugins/*/README.md",
     "examples/*.py",
     "examples/*.yml",
     "examples/README.md",
+    "tests/README.md",
+    "tests/contract/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -38,10 +48,8 @@ _LINK = re.compile(r"(?<=\]\()[^)#:\s]+")
 def get_address(source: Path) -> Path:
     """Return the path of a file of the repository below the site's pages."""
     path = source.relative_to(ROOT)
-    if path == Path("README.md"):
-        return Path("index.md")
-    if path == Path("examples/README.md"):
-        return Path("examples.md")
+    if address := ADDRESSES.get(path.as_posix()):
+        return Path(address)
     if path.parts[0] == "plugins":
         return Path("reference/packages", f"{path.parts[1]}.md")
     if path.suffix == ".ipynb":
@@ -88,12 +96,13 @@ def adapt_links(page: Path, text: str) -> str:
 def make_page(source: Path) -> str:
     """Return a page or a notebook as MkDocs reads it."""
     if source.suffix == ".md":
-        return adapt_links(source, source.read_text("utf-8"))
+        is_about_tests = source.is_relative_to(ROOT / "tests")
+        return LOWERED * is_about_tests + adapt_links(source, source.read_text("utf-8"))
 
     title, _, text = adapt_links(source, convert_notebook(source)).partition("\n")
     # A link in the notebook's own text would lead to its page.
     download = f"This page is a notebook: [download it]({source.name})."
-    return f"{NOTEBOOK_SEARCH}\n\n{title}\n\n{download}\n{text}\n"
+    return f"{LOWERED}{title}\n\n{download}\n{text}\n"
 
 
 def copy_pages() -> None:

@@ -45,6 +45,7 @@ def test_each_page_notebook_and_readme_of_a_package_is_in_the_navigation_once():
         for p in ROOT.glob("plugins/*/README.md")
     ]
     others = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples.md"]
+    others += ["contributing/tests.md", "contributing/contract-tests.md"]
 
     assert sorted(listed_in_navigation()) == sorted([*pages, *readmes, *others])
 
