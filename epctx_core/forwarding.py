@@ -69,7 +69,7 @@ def forward(module: str, home: Mapping[str, Iterable[str]], name: str) -> Any:
 
 
 def list_installed_names(home: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the names of a table whose packages are installed."""
+    """Return the names of a table with installed packages."""
     return [
         n
         for place, names in home.items()

@@ -380,7 +380,7 @@ class ShareGroup:
         ['prefill_qnn.bin', 'prefill_ctx.onnx', 'decode_ctx.onnx']
     """
 
-    # until __init__ succeeds: a group whose arguments are wrong has nothing to discard
+    # until __init__ succeeds: a group with wrong arguments has nothing to discard
     _is_over = True
 
     def __init__(

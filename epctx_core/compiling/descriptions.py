@@ -277,7 +277,7 @@ def check_graph_names(
     `EPContextNode.graph_name`.
 
     Args:
-        model: the source, whose EPContext nodes are of an earlier compile.
+        model: the source; its EPContext nodes are of an earlier compile.
         choice: the EP.
         partitions: those of the EP.
         earlier: for each earlier model of the share group, the names of partitions

@@ -109,7 +109,7 @@ class ContextModel:
 def make_context_model(
     work: Assigned, existing: PassThrough, outputs: Outputs
 ) -> ContextModel:
-    """Return the context model of a compile whose partitions were compiled.
+    """Return the context model of a compile from its compiled partitions.
 
     Args:
         work: the partitions, compiled.
@@ -188,7 +188,7 @@ def make_context_model(
 def _make_nodes(
     work: Assigned, existing: PassThrough, parts: Sequence[ProviderPart]
 ) -> ModelFacts:
-    """Make the nodes of all EPs, whose payloads are written; return what features say
+    """Make the nodes of all EPs and write their payloads; return what features say
     about the model.
     """
     stated = existing.manifest or NO_MANIFEST

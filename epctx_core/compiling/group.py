@@ -102,7 +102,7 @@ class Group:
         self.digests: ExtentDigests = {}
         self._naming: Destination | None = None
         self._graphs: GraphsByModel = {}
-        # File of each published model whose binaries are not written yet: SHA-256
+        # File of each published model without its binaries yet: SHA-256
         # (hex), and its `ContextModel.to_read`.
         self._pending: dict[Path, tuple[str, frozenset[str]]] = {}
         self._workspaces_in_use: dict[str, SessionWorkspace] = {}
@@ -425,13 +425,13 @@ def _complete(
     payloads: Mapping[bytes, PayloadWriter],
     reader: Member,
 ) -> None:
-    """Complete a model whose binaries were pending, and have its payloads read back.
+    """Complete a model with pending binaries, and have its payloads read back.
 
     Args:
         proto: its context model; one without pending payloads stays as it is.
         to_read: see `ContextModel`.
         payloads: all of the group; see `_write_payloads`.
-        reader: the member whose EPs read.
+        reader: the member with the EPs that read.
     """
     manifest = read_manifest(proto)
     if manifest is not None and manifest.pending:
@@ -466,7 +466,7 @@ def join_group(
 ) -> Iterator[Group]:
     """Give the group of a model while it is compiled and written.
 
-    A group whose first model fails is forgotten. A new one begins where the old one is
+    A group is forgotten if its first model fails. A new one begins where the old one is
     being ended, and where it was never stopped and has the model already.
 
     Raises:

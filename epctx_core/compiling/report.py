@@ -119,7 +119,7 @@ class CompileReport:
         kept_nodes: names of EPContext nodes of the source that passed through.
         skipped_providers: optional EPs that were not available.
         providers: EPs that were asked, with the distribution and version of each.
-        folded_nodes: number of nodes of the source whose results are the same in every
+        folded_nodes: number of nodes of the source with the same results in every
             run: small initializers took their place before EPs were asked.
         contradictions: for each value whose declared shape its operators contradict,
             both shapes.

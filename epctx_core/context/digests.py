@@ -154,8 +154,8 @@ class PayloadEntry:
         segments: ranges and digests, in order, covering all bytes.
         references: names of the nodes without a payload of their own whose graphs this
             one holds; said only where the model has several payloads of one EP.
-        is_weights_file: True for the file for initializers, whose last segment is its
-            checksum and whose others are weights.
+        is_weights_file: True for the file for initializers: its last segment is the
+            checksum, all others are weights.
     """
 
     name: str

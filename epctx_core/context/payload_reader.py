@@ -317,7 +317,7 @@ class PayloadReader:
     ) -> LoadedPayload:
         """Return a binary's content.
 
-        One whose length is wrong is not copied: it may be as large as it likes.
+        One of a wrong length is not copied: it may be as large as it likes.
         """
         entry = self.find_entry(record)
         right_size = entry is None or os.fstat(descriptor).st_size == entry.size

@@ -73,7 +73,7 @@ class PayloadWriter:
         size: bytes so far.
 
     Args:
-        sink: gets the bytes; None for a payload whose bytes are asked for later.
+        sink: gets the bytes; None for a payload of bytes that are asked for later.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ def make_model_receipt(digest: str) -> str:
 
 
 def make_reading_receipt(digest: str, versions: str) -> str:
-    """Return the receipt for a model whose bytes have a digest (hex), that native code
+    """Return the receipt for a model by the digest of its bytes (hex), that native code
     of these versions could read it.
     """
     return _make_receipt(f"reading 1 {digest} {versions}")

@@ -290,7 +290,7 @@ def read_weights(
 
     Raises:
         InvalidProtobuf: it is not a model.
-        InvalidGraph: it exceeds the budget, or a tensor whose bytes do not fit its
+        InvalidGraph: it exceeds the budget, or the bytes of a tensor do not fit its
             shape, or that names no file.
     """
     try:

@@ -49,7 +49,7 @@ def inline_functions(source: SourceModel, kept: Collection[FunctionId]) -> None:
 
     Args:
         source: a model without its large weights.
-        kept: functions whose calls stay.
+        kept: functions with calls that stay.
 
     Raises:
         InvalidGraph: a function is not valid, or the calls are too many nodes.

@@ -108,7 +108,7 @@ class GraphIndex:
         results: the names of the graph's outputs.
         constants: names of initializers that cannot be overridden, and results of
             Constant nodes; also those of enclosing scopes that the graph reads.
-        node_constants: the Constant nodes whose results are among them, so that nothing
+        node_constants: the Constant nodes with results among them, so that nothing
             need run these nodes.
         weights: the constants' data, for a main graph also that of overridable
             initializers.
@@ -484,7 +484,7 @@ def decode_attribute(attribute: AttributeProto) -> Any:
     """Decode an attribute: str where UTF-8, arrays for tensors, copies of everything
     that can change.
 
-    A tensor whose bytes lie in a file stays a `TensorProto`: which file a name out of a
+    A tensor with its bytes in a file stays a `TensorProto`: which file a name out of a
     model means is not for onnx to say, which would look for it where the process
     happens to be.
 

@@ -95,7 +95,7 @@ def remove_hints(
     Args:
         model: the model.
         operators: those of its nodes.
-        trusted: names of other values whose shapes stay.
+        trusted: names of other values with shapes that stay.
         used: names that the model declares for lengths; inference makes up others.
     """
     probe: ModelProto = copy_message(model)
@@ -299,7 +299,7 @@ def infer_types(
             corrected, and those of outputs completed, in place.
         resolve: declares the types that inference left open, in place; called for
             operators that onnx does not know.
-        trusted: names of values whose declared types are not hints.
+        trusted: names of values with declared types that are no hints.
         operators: those of its nodes, if they are known.
 
     Raises:

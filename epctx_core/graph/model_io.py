@@ -1,4 +1,4 @@
-"""Reading ONNX models: bytes to a checked model whose weights are mapped.
+"""Reading ONNX models: bytes to a checked model with mapped weights.
 
 Nothing here depends on EPs, and no file but the model itself is opened: the caller
 supplies a function that opens files named by a model.
@@ -468,7 +468,7 @@ def check_opsets(proto: ModelProto, path: Path | None) -> None:
 
 
 def _find_computed_ranks(graphs: Sequence[GraphProto]) -> Iterator[tuple[str, int]]:
-    """Yield results whose shape has more elements than a tensor has dimensions, as far
+    """Yield results with a shape of more elements than a tensor has dimensions, as far
     as it is an initializer or an input.
     """
     initializers = (t for graph in graphs for t in graph.initializer)

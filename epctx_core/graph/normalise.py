@@ -109,7 +109,7 @@ def _sort(graph: GraphProto | FunctionProto, defined: set[str]) -> dict[str, Non
     possible; return the outer names read.
 
     Args:
-        graph: a graph, whose subgraphs are sorted first, or a function.
+        graph: a graph (its subgraphs are sorted first) or a function.
         defined: names that it defines without a node.
     """
     nodes = graph.node

@@ -209,7 +209,7 @@ def _walk_graph(
     versions: Mapping[str, int],
     hidden: list[NodeProto],
 ) -> set[str]:
-    """Return the names in a graph whose types may be unknown, those of the graphs
+    """Return the names in a graph of values that may have no type, those of the graphs
     around it among them, and add the nodes to hide.
     """
     values = (*graph.input, *graph.output, *graph.value_info)

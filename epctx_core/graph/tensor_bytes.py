@@ -125,7 +125,7 @@ def detach_weights(
         All initializers by name.
 
     Raises:
-        InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
+        InvalidGraph: the bytes of a tensor do not fit its shape, or it names no file.
     """
     opened: dict[str, MappedFile] = {}
     if files:
@@ -288,7 +288,7 @@ def read_initializers(
         names: of the initializers to read; None for all.
 
     Raises:
-        InvalidGraph: a tensor whose bytes do not fit its shape, or that names no file.
+        InvalidGraph: the bytes of a tensor do not fit its shape, or it names no file.
     """
     weights: Weights = {}
     for position, tensor in enumerate(graph.initializer):

@@ -66,7 +66,7 @@ class TypeTable:
         trusted: names of the values whose declared lengths are not hints; None for all.
 
     Attributes:
-        contradictions: by name a text for each value whose declaration inference
+        contradictions: by name a text for each value with a declaration that inference
             refutes.
     """
 
@@ -376,7 +376,7 @@ def make_declared_types(
     Args:
         proto: the model, without its large weights.
         infer: infers the types of all its values; see `epctx_core.graph.inference`.
-        trusted: names of values whose declared types were inferred when the model was
+        trusted: names of values with types that were inferred when the model was
             written.
         operators: those of its nodes, if they are known.
     """

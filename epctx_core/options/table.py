@@ -516,7 +516,7 @@ class SessionConfig:
 
     @property
     def compile_isolation(self) -> Isolation:
-        """`isolation` for a compile, whose time limit isolates it, too."""
+        """`isolation` for a compile: its time limit isolates it, too."""
         if self.compile_seconds and self.isolation is Isolation.NONE:
             return Isolation.COMPILE
         return self.isolation

@@ -134,7 +134,7 @@ class ModelFormat(Protocol):
     A package offers it by the entry-point group `epctx.model_formats`; the entry's name
     is the format's, as in `session.load_model_format`. It is imported only for models
     that are not ONNX, and only if the host names the format: by that option, or by a
-    path whose suffix is the name, in any case.
+    path with the name as its suffix, in any case.
     """
 
     def recognizes(self, data: bytes) -> bool:
@@ -154,7 +154,7 @@ class ModelFormat(Protocol):
                 is decoded; raises InvalidGraph for more than the host allows.
 
         Returns:
-            The model, whose large weights may be external tensors in the same file.
+            The model; its large weights may be external tensors in the same file.
 
         Raises:
             InvalidProtobuf: it is damaged, or of an unknown version.

@@ -123,7 +123,7 @@ def _can_be_followed(folder: Path, staging: Path, names: list[str]) -> bool:
 def roll_forward(folder: Path, staging: Path, journal: Journal) -> None:
     """Bring every staged file to its final name, durably.
 
-    A step whose staged file is gone is done.
+    A step is done if its staged file is gone.
 
     Raises:
         FileExistsError: something lies at a name that was free; earlier steps may have

@@ -50,7 +50,7 @@ def watch_calls(watch: Callable[..., Any]) -> None:
 
 
 def watched(record: PluginRecord, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an EP's `run`, whose calls are watched if any are."""
+    """Return an EP's `run`, with its calls watched if any are."""
     return _watches[-1](record, "run", ())(run) if _watches else run
 
 

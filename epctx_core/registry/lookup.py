@@ -192,7 +192,7 @@ def route_source(
     ordered: bool,
     accepts: Callable[[PluginRecord], bool],
 ) -> PluginRecord | None:
-    """Return the record whose EP accepts a source, or None.
+    """Return the record of the EP that accepts a source, or None.
 
     Args:
         source: the node's attribute.

@@ -56,12 +56,12 @@ class _Claimed:
 
     @property
     def partitions(self) -> list[GraphPartition]:
-        """Those whose nodes do not stay in the model."""
+        """Those with nodes that do not stay in the model."""
         return [p for p in self.claimed if not p.keeps_nodes]
 
     @property
     def kept(self) -> list[GraphPartition]:
-        """Those whose nodes stay in the model."""
+        """Those with nodes that stay in the model."""
         return [p for p in self.claimed if p.keeps_nodes]
 
 
@@ -72,7 +72,7 @@ class GraphAssignment(_Claimed):
         graph: its index.
         is_assigned: for each node, whether an EP has it.
         subgraphs: control-flow node to its subgraphs by attribute.
-        executed: the control-flow nodes whose subgraphs contain nodes of an EP: the
+        executed: the control-flow nodes with nodes of an EP in their subgraphs: the
             session runs them itself.
         claimed: the partitions of this graph, without its subgraphs.
     """
@@ -152,7 +152,7 @@ class GraphAssignment(_Claimed):
             self.is_assigned[node] = False
 
     def take_control_flow(self) -> None:
-        """Mark the control-flow nodes whose subgraphs contain nodes of an EP: no EP can
+        """Mark the control-flow nodes with nodes of an EP in their subgraphs: no EP can
         take them whole.
         """
         for node, subgraphs in self.subgraphs.items():

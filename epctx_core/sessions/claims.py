@@ -168,7 +168,7 @@ class Claims:
         return kept
 
     def drop_compiled(self) -> None:
-        """Drop all sets but those whose nodes stay in the model."""
+        """Drop all sets but those of nodes that stay in the model."""
         self.exact = [(nodes, item) for nodes, item in self.exact if item.keep_nodes]
         self.fused = {False: [], True: []}
 

@@ -3,7 +3,7 @@ initializers before EPs are asked, which take no arithmetic on shapes.
 
 onnxruntime does the same in its sessions (`ORT_ENABLE_BASIC`), of results of any size;
 here no small computation becomes large weights. Engines compute the results. As there,
-an If whose condition is a constant is replaced by the subgraph that runs.
+an If on a constant condition is replaced by the subgraph that runs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Foldable:
 def fold_once(
     model: OpenModel, engine: CpuEngine, *, decide: bool
 ) -> ModelProto | None:
-    """Return a copy of a model without the nodes whose results are the same in every
+    """Return a copy of a model without the nodes with the same results in every
     run; None where there is none.
 
     Args:
@@ -148,7 +148,7 @@ def _rewrite(model: OpenModel, found: _Found, decided: _Decided) -> ModelProto:
     }
     # Few models have an If, fewer one that is decided.
     prefix = _choose_prefix(graphs.values()) if decided else ""
-    # Subgraphs come before the graphs around them, whose nodes are copied.
+    # Subgraphs come before the graphs around them: the nodes of these are copied.
     for number, index in enumerate(model.graph.walk()):
         path = index.path
         if path not in read:

@@ -115,7 +115,7 @@ def load_session(
 ) -> SessionState:
     """Read a model and make it ready to run; see `InferenceSession`.
 
-    A context model whose files are being replaced while it is read is read again, so
+    A context model is read again if its files are replaced while it is read, so
     that a load gives the old model or the new one.
 
     Args:
@@ -217,7 +217,7 @@ def _build(
             level = GraphOptimizationLevel(work.session.graph_optimization_level)
             with span("optimise"):
                 started = started.optimise(level)
-        # EPs whose nodes are in the model decided what to compile when it was compiled.
+        # EPs with nodes in the model decided what to compile when it was compiled.
         settled: Collection[str] = () if exporter else started.settled
         if is_compiled:
             settled = started.providers.choices

@@ -265,7 +265,7 @@ def add_checks(
     is_loaded: bool = False,
 ) -> StepSpec:
     """Return an EP's step with a `run` that gets read-only views of its inputs, and
-    whose results are checked: number, types, proven lengths, and memory.
+    with its results checked: number, types, proven lengths, and memory.
 
     Args:
         spec: the step, with the EP's own `run`.

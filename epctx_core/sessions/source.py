@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 _SHOWN = 3
 """Number of wrong declarations in one line of the log."""
 READ_ATTEMPTS = 5
-"""Attempts to read a model whose files are replaced while they are read."""
+"""Attempts to read a model while its files are replaced."""
 
 
 @dataclass(kw_only=True)
@@ -206,7 +206,7 @@ def read_source(
 
     Args:
         path_or_bytes: the model.
-        config: the folder of the weights, for a model whose folder is not known, and
+        config: the folder of the weights, for a model from no known folder, and
             overrides of the model.
         kept_functions: returns the functions that EPs keep as calls; called only if the
             model has functions.

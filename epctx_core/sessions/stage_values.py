@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chosen(Request):
-    """Request whose EPs were looked up.
+    """Request with its EPs looked up.
 
     Attributes:
         providers: gets the instances of the EPs.
@@ -235,7 +235,7 @@ def _admit(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Opened(Chosen):
-    """Request whose model was read.
+    """Request with its model read.
 
     Attributes:
         model: the model; once it is optimised, as EPs see it.
@@ -357,7 +357,7 @@ def _find_taker(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routed(Opened):
-    """Request whose model's EPContext nodes have their EPs.
+    """Request with an EP for each EPContext node of its model.
 
     Attributes:
         manifest: what the model says about its payloads, if it does.
@@ -416,7 +416,7 @@ def find_contained(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Started(Routed):
-    """Request whose EPs have instances.
+    """Request with instances of its EPs.
 
     Attributes:
         engine: the engine that EPs are lent, and that runs what no EP takes.
@@ -485,7 +485,7 @@ class Started(Routed):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Assigned(Started):
-    """Request whose model's nodes are assigned to EPs.
+    """Request with the nodes of its model assigned to EPs.
 
     Attributes:
         assignment: the nodes that each EP takes; gets the compiled partitions.
@@ -515,7 +515,7 @@ class Assigned(Started):
     def compile(self, check: Callable[[], object]) -> Assignment:
         """Have each EP compile its partitions; `Assignment.compiled` gets the results.
 
-        An export compiles none whose nodes stay in the model.
+        An export compiles none of nodes that stay in the model.
 
         Args:
             check: called where nodes went to other EPs because one failed.

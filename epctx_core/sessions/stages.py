@@ -308,8 +308,8 @@ class Stages:
         earlier: Manifest,  # noqa: ARG002
         left: Mapping[str, Mapping[str, TensorView]],  # noqa: ARG002
     ) -> ModelFacts:
-        """Return facts about a context model whose payloads are written, and whose
-        nodes are made after that.
+        """Return facts about a context model with written payloads; its nodes are
+        made after that.
 
         Args:
             request: the host's.

@@ -172,7 +172,7 @@ class SubgraphPlan:
 def observe_step(
     spec: StepSpec, graph: GraphIndex, instances: ProviderInstances
 ) -> StepSpec:
-    """Return a step of a graph whose runs host plugins observe."""
+    """Return a step of a graph with runs that host plugins observe."""
     run = spec.run
     facts = {"ep": spec.ep, "graph": graph.path, "nodes": spec.nodes}
 

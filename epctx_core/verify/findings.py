@@ -77,7 +77,7 @@ LISTED = 1000
 """Findings of one code that are listed one by one."""
 
 UNJUDGED = frozenset({"not-checked", "file-not-sought"})
-"""Codes of payloads whose bytes nobody checked."""
+"""Codes of payloads with unchecked bytes."""
 
 _OF_FILES = (InvalidGraph, InvalidProtobuf)
 _ORDER = (_ERROR, _WARNING, _INFO)
