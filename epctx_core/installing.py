@@ -242,15 +242,15 @@ def _find_projects(name: str, extras: str, origin: Path) -> list[str]:
     """Return the projects below a repository's folder that a requirement names, with
     those that they need; empty if one of them is not there.
     """
-    named = [f"{name}[{extras}]" if extras else name]
+    requirements = [f"{name}[{extras}]" if extras else name]
     if name == _CORE:
-        named = [
+        requirements = [
             _EXTRAS.get(extra.strip(), f"epctx-{extra.strip()}")
             for extra in extras.split(",")
         ]
     projects = [
         origin / "plugins" / each
-        for one in named
+        for one in requirements
         for each in (*_list_missing(one), one)
     ]
     # An extra is no part of a folder's name.

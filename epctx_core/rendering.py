@@ -21,13 +21,13 @@ def render(
     """
     blocks: list[list[Any]] = [[[title]]]
     for key, columns in tables.items():
-        found = facts[key]
+        value = facts[key]
         names = columns.split()
-        if found:
+        if value:
             rows = (
-                found.items()
-                if isinstance(found, Mapping)
-                else (map(row.get, names) for row in found)
+                value.items()
+                if isinstance(value, Mapping)
+                else (map(row.get, names) for row in value)
             )
             blocks.append([names, *rows])
 

@@ -241,8 +241,8 @@ class Compile:
 
     def name_binaries(self, choices: Sequence[ProviderChoice]) -> Mapping[str, str]:
         """Return the binary that this compile writes for each EP, by the EP's name."""
-        named = choices if self.writes_binaries else ()
-        return {c.name: self.destination.binary_name(c.binary_suffix) for c in named}
+        writers = choices if self.writes_binaries else ()
+        return {c.name: self.destination.binary_name(c.binary_suffix) for c in writers}
 
     def compile(self, work: Opened, workspace_of: WorkspaceOf) -> Assigned:
         """Make the EPs, optimise the model, assign its nodes, and have the partitions

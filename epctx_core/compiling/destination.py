@@ -380,17 +380,17 @@ def make_destination(
             ),
         )
 
-    named = path if output is None else output
+    target = path if output is None else output
 
     # A name without an extension is mostly a folder that somebody forgot to make.
     if (
         path is not None
-        and named is not None
-        and (not path.suffix or is_folder_name(named))
+        and target is not None
+        and (not path.suffix or is_folder_name(target))
     ):
         raise InvalidArgument(
-            f"the context model's path {str(named)!r} should not point to a folder.",
-            path=named,
+            f"the context model's path {str(target)!r} should not point to a folder.",
+            path=target,
             hint="Give the path of the file, such as folder/model_ctx.onnx.",
         )
 

@@ -112,14 +112,14 @@ def _compile(request: Request, folder: Path) -> Request:
     compiled = replace(request, source=output or request.source, resources=ExitStack())
     if report.outputs:
         # Options about the source were for the compile.
-        kept = {
+        entries = {
             key: value
             for key, value in request.config.entries.items()
             if key not in SESSION_OPTIONS
             or SESSION_OPTIONS[key].cache is not CachePart.SOURCE
         }
         overrides = ModelOverrides()
-        config = replace(request.config, entries=kept, overrides=overrides)
+        config = replace(request.config, entries=entries, overrides=overrides)
         compiled = replace(compiled, config=config, stages=make_stages(config))
     return compiled
 

@@ -365,7 +365,11 @@ def _rewrite(node: NodeProto, **values: int | bytes | None) -> NodeProto:
     copy = NodeProto(
         **{f.name: value for f, value in node.ListFields() if f.name != "attribute"}
     )
-    made = {n: make_attribute(n, v) for n, v in values.items() if v is not None}
-    kept = {a.name: a for a in node.attribute if a.name in made or a.name not in values}
-    copy.attribute.extend((kept | made).values())
+    attributes = {n: make_attribute(n, v) for n, v in values.items() if v is not None}
+    others = {
+        a.name: a
+        for a in node.attribute
+        if a.name in attributes or a.name not in values
+    }
+    copy.attribute.extend((others | attributes).values())
     return copy

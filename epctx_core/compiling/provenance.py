@@ -54,10 +54,10 @@ def check_mix(work: Assigned, existing: PassThrough) -> None:
     if not model.context_nodes:
         return
     infos = read_compatibility_info(model.source.proto)
-    made = (manifest or NO_MANIFEST).providers
+    providers = (manifest or NO_MANIFEST).providers
     for ep in dict.fromkeys(partition.ep for partition in work.assignment.partitions):
         choice = work.providers.choices[ep]
-        if maker := find_other_maker(made, choice.record):
+        if maker := find_other_maker(providers, choice.record):
             faults = [f"{ep} of {maker} made them, and one would have to load all"]
         else:
             faults = [
@@ -138,8 +138,8 @@ def add_manifest(
     if not any(opset.domain == DOMAIN for opset in proto.opset_import):
         proto.opset_import.add(domain=DOMAIN, version=OPSET_VERSION)
     old = existing.manifest or Manifest(source_digest="", providers={}, payloads=())
-    kept = {partition.ep for partition in work.assignment.kept}
-    keepers = [ep for ep in work.providers.choices if ep in kept]
+    kept_eps = {partition.ep for partition in work.assignment.kept}
+    keepers = [ep for ep in work.providers.choices if ep in kept_eps]
     payloads = new.payloads
     if len(payloads) == 1:
         payloads = [replace(payloads[0], references=())]

@@ -123,10 +123,10 @@ def scan_metadata(
 
     def read(offset: int, length: int) -> bytes:
         file.seek(offset)
-        found = file.read(length)
-        if len(found) < length:
+        data = file.read(length)
+        if len(data) < length:
             raise ValueError("it was cut while it was read")
-        return found
+        return data
 
     entries: dict[str, str] = {}
     has_graph = False

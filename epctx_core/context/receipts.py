@@ -112,14 +112,14 @@ def _remove_old_ones(folder: Path) -> None:
     """Remove the older half of a folder's receipts, where there are more than
     `LIMIT`.
     """
-    kept = list(folder.glob("[0-9a-f]" * 64))
-    if len(kept) <= LIMIT:
+    receipts = list(folder.glob("[0-9a-f]" * 64))
+    if len(receipts) <= LIMIT:
         return
 
     # One that is missed is removed by another process, which goes on with the rest.
     with suppress(FileNotFoundError):
-        by_age = sorted(kept, key=lambda path: path.lstat().st_mtime_ns)
-        for path in by_age[: len(kept) // 2]:
+        by_age = sorted(receipts, key=lambda path: path.lstat().st_mtime_ns)
+        for path in by_age[: len(receipts) // 2]:
             path.unlink()
 
 
@@ -182,8 +182,8 @@ def _get_folder() -> Path:
         OSError: the user's folders are unknown.
     """
     try:
-        if named := os.environ.get(FOLDER_VARIABLE, ""):
-            return Path(named).expanduser().absolute()
+        if folder_name := os.environ.get(FOLDER_VARIABLE, ""):
+            return Path(folder_name).expanduser().absolute()
         return get_user_folder(sys.platform, os.environ) / "receipts"
     except RuntimeError as error:
         raise OSError(str(error)) from error

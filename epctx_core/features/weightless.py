@@ -172,7 +172,7 @@ class Weightless(Stages):
         _check_same_source(old, used)
 
         path = source.path
-        named = {} if path is None else {FILE_ATTRIBUTE: path.name}
+        attributes = {} if path is None else {FILE_ATTRIBUTE: path.name}
         mode = request.config.weightless
         facts = replace(
             facts,
@@ -183,10 +183,10 @@ class Weightless(Stages):
             },
             attributes={
                 **facts.attributes,
-                **{ep: named for ep, weights in left.items() if weights},
+                **{ep: attributes for ep, weights in left.items() if weights},
             },
         )
-        return _add_source(facts, used.values(), named.values())
+        return _add_source(facts, used.values(), attributes.values())
 
     def read_facts(
         self, manifest: Manifest, nodes: Sequence[ContextNodeRecord]
@@ -490,8 +490,8 @@ def _open_named(path: str) -> OpenedFile:
 def _check(weight: Weight, reference: SourceReference, where: str) -> None:
     """Raise InvalidGraph unless a weight is what it was when the model was compiled."""
     file = weight.mapping[0] if weight.mapping is not None else None
-    found = weight.digest, weight.elem_type, weight.shape
-    if found != reference[:3]:
+    facts = weight.digest, weight.elem_type, weight.shape
+    if facts != reference[:3]:
         raise InvalidGraph(
             f"the weight {weight.name!r} of the source model is not the one that was "
             f"compiled: in {repr(Path(file.path).name) if file else where} it has "

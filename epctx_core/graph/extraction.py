@@ -332,7 +332,7 @@ def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
 
     Results of Constant nodes are available in every group that reads them.
     """
-    made = graph.outputs
+    outputs = graph.outputs
     consumers = graph.consumers
     results = graph.results
     constants = graph.constants
@@ -340,13 +340,13 @@ def _find_outputs(graph: GraphIndex, nodes: Sequence[int]) -> tuple[str, ...]:
     leaving = [
         name
         for i in nodes
-        for name in made[i]
+        for name in outputs[i]
         if name in results
         or not (name in constants or inside.issuperset(consumers.get(name, ())))
     ]
     if not leaving and nodes:
         # Dead code: a node needs an output, so the last results become outputs.
-        leaving = [name for name in made[nodes[-1]] if name]
+        leaving = [name for name in outputs[nodes[-1]] if name]
     return tuple(leaving)
 
 

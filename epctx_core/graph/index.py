@@ -209,10 +209,10 @@ class GraphIndex:
         for name, tensor in find_constants(self.nodes):
             graph.initializer.add().CopyFrom(tensor)
             graph.initializer[-1].name = name
-        made = read_initializers(graph, {})
-        self.constants |= made.keys()
-        self.weights = {**self.weights, **made}
-        self.node_constants = frozenset(self.producer[name] for name in made)
+        initializers = read_initializers(graph, {})
+        self.constants |= initializers.keys()
+        self.weights = {**self.weights, **initializers}
+        self.node_constants = frozenset(self.producer[name] for name in initializers)
 
     def _find_special_tensors(self, outer: GraphIndex | None) -> dict[str, TensorProto]:
         """Return the constants that are no weights by name, the graph's own before

@@ -118,8 +118,8 @@ def splice_graph(
     """Fill an empty graph with a copy of one, main graph or subgraph, in which groups
     of nodes are replaced; see `splice`.
     """
-    kept = {f.name: v for f, v in graph.graph.ListFields() if f.name not in _REBUILT}
-    target.MergeFrom(GraphProto(**kept))
+    fields = {f.name: v for f, v in graph.graph.ListFields() if f.name not in _REBUILT}
+    target.MergeFrom(GraphProto(**fields))
     add = target.node.add
     for group in order:
         node = replacements.get(group[0]) or graph.nodes[group[0]]
@@ -193,12 +193,12 @@ def _splice_values(
     names = {name: None for name in around if name in graph.producer}
     if graph.graph.value_info:
         present = {name for node in target.node for name in (*node.input, *node.output)}
-        kept = (
+        declared = (
             v
             for v in graph.graph.value_info
             if v.name in present and v.type.WhichOneof("value")
         )
-        target.value_info.extend(kept)
+        target.value_info.extend(declared)
 
     types = graph.types
     for value in target.value_info:

@@ -90,8 +90,8 @@ class TypeTable:
         self._subgraphs: dict[int, dict[str, TypeTable]] = {}
         if outer is not None:
             # A value of unknown type hides one of the same name outside.
-            made = chain.from_iterable(node.output for node in self._graph.node)
-            for name in chain(list_given_names(self._graph), made):
+            outputs = chain.from_iterable(node.output for node in self._graph.node)
+            for name in chain(list_given_names(self._graph), outputs):
                 self._values.setdefault(name, ValueInfoProto(name=name))
 
         # The name of an input that is left out needs no inference.
@@ -203,23 +203,25 @@ class TypeTable:
         if proto is None:
             return UNKNOWN_TYPE
         key = proto.SerializeToString()
-        made = self._interned.get(key)
-        if made is None:
-            made = self._interned[key] = make_tensor_type(proto)
-        self._types[name] = made
+        tensor_type = self._interned.get(key)
+        if tensor_type is None:
+            tensor_type = self._interned[key] = make_tensor_type(proto)
+        self._types[name] = tensor_type
 
         # A context model may have very many values, nearly all of them trusted.
         may_be_hint = self._proven is not None or not (
             self._trusted is None or name in self._trusted
         )
-        if may_be_hint and list_lengths(self.get_proven(name)) != list_lengths(made):
+        if may_be_hint and list_lengths(self.get_proven(name)) != list_lengths(
+            tensor_type
+        ):
             # No type of ONNX is serialised so: such types are made once, too.
             key += b"?"
-            made = self._types[name] = self._interned.setdefault(
-                key, replace(made, is_proven=False)
+            tensor_type = self._types[name] = self._interned.setdefault(
+                key, replace(tensor_type, is_proven=False)
             )
 
-        return made
+        return tensor_type
 
 
 def list_lengths(type_: TensorType) -> list[int | None] | None:

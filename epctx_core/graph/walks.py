@@ -290,10 +290,10 @@ def list_shaped_types(type_: TypeProto) -> list[Any]:
 
 def keep_messages(messages: Any, is_kept: Callable[[Any], bool]) -> None:
     """Remove all other messages from a repeated field, in place."""
-    kept = [message for message in messages if is_kept(message)]
-    if len(kept) < len(messages):
+    remaining = [message for message in messages if is_kept(message)]
+    if len(remaining) < len(messages):
         del messages[:]
-        messages.extend(kept)
+        messages.extend(remaining)
 
 
 def copy_message(message: Any) -> Any:

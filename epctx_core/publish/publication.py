@@ -163,15 +163,15 @@ def roll_back(folder: Path, staging: Path, journal: Journal) -> None:
     """
     for name, existed in reversed(journal.items()):
         staged = staging / NEW / name
-        kept = staging / OLD / name
+        old_file = staging / OLD / name
         final = folder / name
         if get_mode(staged) is not None:  # never renamed, or taken back already
             if not existed and files.is_same_file(staged, final):
                 final.unlink()
         elif not existed and get_mode(final) is not None:
             final.replace(staged)
-        elif get_mode(kept) is not None:
-            kept.replace(final)
+        elif get_mode(old_file) is not None:
+            old_file.replace(final)
     for sub in sorted(
         {sub for name in journal for sub in list_parents(name)}, reverse=True
     ):

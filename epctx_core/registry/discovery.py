@@ -86,14 +86,14 @@ def discover(paths: Sequence[str] | None = None) -> list[PluginRecord]:
     Args:
         paths: folders and wheels to search; None for `sys.path`.
     """
-    found = list(list_distributions(paths))
-    installed = {dist.key for dist in found}
+    distributions = list(list_distributions(paths))
+    installed = {dist.key for dist in distributions}
     if paths is not None:
         installed |= {dist.key for dist in list_distributions()}
     where = [*sys.path, *(paths or ())]
     records = [
         record
-        for dist in found
+        for dist in distributions
         if dist.is_ours
         for record in _read_records(dist, where, installed)
     ]
@@ -167,8 +167,8 @@ def _list_needed(value: str) -> set[str]:
     """Return the keys of the distributions that an entry point's value names as
     extras.
     """
-    named = value.partition("[")[2].rstrip("] ").split(",")
-    return {normalise_name(name.strip()) for name in named} - {""}
+    extras = value.partition("[")[2].rstrip("] ").split(",")
+    return {normalise_name(name.strip()) for name in extras} - {""}
 
 
 def _make_record(

@@ -71,9 +71,9 @@ class HostPlugin:
             InvalidArgument: it raised something else than an error of epctx.
         """
         assert self.transform is not None  # noqa: S101 - asked before
-        taken = [arguments[name] for name in self.transform.argnames]
+        values = [arguments[name] for name in self.transform.argnames]
         try:
-            return self.transform.function(*taken)
+            return self.transform.function(*values)
         except (EpctxError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -249,9 +249,9 @@ def find_entry(
         )
         if (group, name) == ENGINE:
             hint = install_engine_command()
-        named = f", named by {named_by}," if named_by else ""
+        naming = f", named by {named_by}," if named_by else ""
         raise PackageMissing(
-            f"the {kind} {name!r}{named} is not installed.{suggestion(name, names)}",
+            f"the {kind} {name!r}{naming} is not installed.{suggestion(name, names)}",
             hint=hint,
         )
 

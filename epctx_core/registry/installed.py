@@ -58,8 +58,8 @@ def parse_place(value: str) -> str:
 def load_object(place: str) -> Any:
     """Import and return the object in a place, as `parse_place` returns it."""
     module, _, attribute = place.partition(":")
-    found = import_module(module)
-    return attrgetter(attribute)(found) if attribute else found
+    imported = import_module(module)
+    return attrgetter(attribute)(imported) if attribute else imported
 
 
 @dataclass(frozen=True)

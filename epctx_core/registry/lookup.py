@@ -259,19 +259,19 @@ def pick_by_name(name: str, records: Sequence[PluginRecord]) -> PluginRecord:
     _, colon, short = name.rpartition(":")
     # A record without an entry point is a complaint about metadata; it must not hide an
     # EP of a like name.
-    named = [r for r in near if r.entry_point] or near
-    named = [r for r in named if r.name == short] or named
-    eps = list(dict.fromkeys(r.name for r in named))
+    candidates = [r for r in near if r.entry_point] or near
+    candidates = [r for r in candidates if r.name == short] or candidates
+    eps = list(dict.fromkeys(r.name for r in candidates))
     if len(eps) > 1:
         raise InvalidArgument(
             f"{name!r} can mean {' or '.join(eps)}.",
             hint="Give the exact EP name; its case is significant here.",
         )
-    for record in named:
+    for record in candidates:
         if record.usable or (colon and record.state is PluginState.DUPLICATE):
             return record
-    if named:
-        raise unusable_error(named)
+    if candidates:
+        raise unusable_error(candidates)
     if is_name_of(short, CPU_EP):
         raise InvalidArgument(
             f"{CPU_EP} is built in: no plugin provides it.", ep=CPU_EP

@@ -215,12 +215,12 @@ class Registry:
             InvalidArgument: it is not registered.
         """
         with self._lock():
-            kept = tuple(h for h in self._host_plugins if h.plugin is not plugin)
-            if kept == self._host_plugins:
+            remaining = tuple(h for h in self._host_plugins if h.plugin is not plugin)
+            if remaining == self._host_plugins:
                 raise InvalidArgument(
                     f"no host plugin {type(plugin).__qualname__} is registered."
                 )
-            self._host_plugins = kept
+            self._host_plugins = remaining
 
     @contextmanager
     def host_plugin(self, plugin: object) -> Iterator[None]:

@@ -112,11 +112,11 @@ class GraphAssignment(_Claimed):
 
     def written_order(self) -> NodeGroups:
         """Return the same with nodes that stay in the model on their own."""
-        kept = {partition.node_indices[0] for partition in self.kept}
+        kept_nodes = {partition.node_indices[0] for partition in self.kept}
         return [
             piece
             for group in self.execution_order()
-            for piece in ([[i] for i in group] if group[0] in kept else [group])
+            for piece in ([[i] for i in group] if group[0] in kept_nodes else [group])
         ]
 
     def take(self, groups: NodeGroups) -> None:
@@ -219,7 +219,7 @@ class Assignment(_Claimed):
         """
         if not any(refusal.graph.path for refusal in self.refusals):
             return self.refusals
-        taken = {
+        taken_nodes = {
             (partition.ep, partition.graph.path, node)
             for partition in self.claimed
             for node in partition.node_indices
@@ -228,7 +228,7 @@ class Assignment(_Claimed):
             refusal
             for refusal in self.refusals
             if not any(
-                (refusal.ep, refusal.graph.path[:depth], node) in taken
+                (refusal.ep, refusal.graph.path[:depth], node) in taken_nodes
                 for depth, (node, _) in enumerate(refusal.graph.path)
             )
         ]

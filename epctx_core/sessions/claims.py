@@ -158,14 +158,14 @@ class Claims:
         of_group: bool = False,
     ) -> NodeGroups:
         """Return the sets without a bad node; refuse the others, with the reasons."""
-        kept = []
+        sets = []
         for unit in units:
             reasons = dict.fromkeys(bad[node] for node in unit if node in bad)
             for reason in reasons:
                 self.refuse(reason, unit, of_group=of_group)
             if not reasons:
-                kept.append(unit)
-        return kept
+                sets.append(unit)
+        return sets
 
     def drop_compiled(self) -> None:
         """Drop all sets but those of nodes that stay in the model."""
@@ -359,8 +359,8 @@ def ask_ep(
         part.hold(exact := _exact_partitions(part, claims))
         fused: list[GraphPartition] = []
         for keep in (False, True):
-            part.hold(made := _partitions(part, claims, view, keep))
-            fused += made
+            part.hold(partitions := _partitions(part, claims, view, keep))
+            fused += partitions
         if not providers.config.keeps_idle:
             _release_idle(part, claims, fused, [p for p in exact if not p.keeps_nodes])
 

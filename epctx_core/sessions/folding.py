@@ -90,8 +90,8 @@ class _Foldable:
             weights = {name: view.array() for name, view in group.weights.items()}
             with blame_engine(engine.policy.engine):
                 prepared = engine.prepare(group.model(), weights)
-                found = prepared.run([values[name] for name in group.input_names])
-            values |= zip(group.output_names, found, strict=True)
+                results = prepared.run([values[name] for name in group.input_names])
+            values |= zip(group.output_names, results, strict=True)
         return values
 
     def remove_from(self, graph: GraphProto) -> None:
@@ -256,11 +256,11 @@ def _rename_branch(
     its nodes, and those that give the results of the If their names.
     """
     new_names = {name: prefix + name for name in _list_names(branch) - {""}}
-    made = {name for node in branch.node for name in node.output}
+    outputs = {name for node in branch.node for name in node.output}
     copied = []
     for output, result in zip(branch.output, results, strict=True):
-        if output.name in made and result:
-            made.remove(output.name)  # It may be two results.
+        if output.name in outputs and result:
+            outputs.remove(output.name)  # It may be two results.
             new_names[output.name] = result
         elif result:
             copied.append((output.name, result))
@@ -383,16 +383,16 @@ def _measure(
     """Return the bytes that a node reads of large weights, and makes; None where it
     makes too many, or as many as it reads, or nobody knows.
     """
-    made = 0
+    result_bytes = 0
     for name in filter(None, outputs):
         type_ = graph.types.get_proven(name)
         lengths = [n for n in type_.shape or () if isinstance(n, int)]
         if not type_.is_static or type_.dtype is None or type_.dtype.kind not in "biuf":
             return None
-        made += math.prod(lengths) * type_.dtype.itemsize
+        result_bytes += math.prod(lengths) * type_.dtype.itemsize
     sizes = [graph.weights[name].nbytes for name in inputs if name in graph.weights]
     large = [size for size in sizes if size > INLINE_LIMIT]
     # A weight that is rearranged is still a weight: it stays where it lies.
-    if made > LARGEST_RESULT or any(2 * made > size for size in large):
+    if result_bytes > LARGEST_RESULT or any(2 * result_bytes > size for size in large):
         return None
-    return made + sum(large)
+    return result_bytes + sum(large)

@@ -189,7 +189,7 @@ def inspect_model(
     graphs = dict(walk_graphs(model.graph))
     folder = ModelFolder(path.parent, path) if path is not None else None
     model_name = "" if path is None else path.name
-    named = (
+    locations = (
         *(record.file_name for record in records),
         *map(decode_name, list_external_locations(model)),
     )
@@ -212,7 +212,7 @@ def inspect_model(
         other_nodes=len(model.graph.node) + inside - len(records),
         inside_nodes=inside,
         required_files=list(
-            dict.fromkeys(name for name in named if name and name != model_name)
+            dict.fromkeys(name for name in locations if name and name != model_name)
         ),
         inputs=_describe_values(
             model.graph.input, {t.name for t in model.graph.initializer}

@@ -499,9 +499,9 @@ def load_context_nodes(
         views = make_plugin_nodes(records, model.types, ep, manifest)
         loaded = work.load_nodes(ep, views, readers[ep])
         readers[ep].check_unchanged()
-        named = {record.name: record for record in records}
+        by_name = {record.name: record for record in records}
         for view, runnable in zip(views, loaded, strict=True):
-            record = named[view.name]
+            record = by_name[view.name]
             graph = graphs[record.path]
             step = StepSpec(
                 record.name,

@@ -279,11 +279,11 @@ def _accept(
     source = replace(model.source, proto=proto)
     try:
         check_opsets(proto, source.path)
-        kept = {(f.domain, f.name) for f in original.functions}
-        if any((f.domain, f.name) not in kept for f in proto.functions):
+        functions = {(f.domain, f.name) for f in original.functions}
+        if any((f.domain, f.name) not in functions for f in proto.functions):
             from epctx_core.graph.functions import inline_functions
 
-            inline_functions(source, kept)
+            inline_functions(source, functions)
         source.weights = _collect_weights(source.proto.graph, weights, refusal)
         check_model(source)
         changed = _index_again(source, model)

@@ -153,11 +153,11 @@ def describe_placement(
         if own := nodes - each.follows.keys():
             operator = each.graph.op_types[each.nodes[0]]
             reason = each.reason.removeprefix(f"{operator}: ")
-            found = refused.setdefault((each.ep, reason), {})
-            found.setdefault(each.graph, set()).update(own)
+            nodes_by_graph = refused.setdefault((each.ep, reason), {})
+            nodes_by_graph.setdefault(each.graph, set()).update(own)
     left = [
-        {"ep": ep, "reason": reason, **count_nodes(found)}
-        for (ep, reason), found in refused.items()
+        {"ep": ep, "reason": reason, **count_nodes(nodes_by_graph)}
+        for (ep, reason), nodes_by_graph in refused.items()
     ]
     number = itemgetter("nodes")
     nodes = sum(map(number, eps))
@@ -195,7 +195,7 @@ def count_nodes(
 
     Of nodes with subgraphs that have an index those inside are nodes of their own.
     """
-    found = Counter({("com.microsoft", "EPContext"): compiled})
+    counts = Counter({("com.microsoft", "EPContext"): compiled})
     weights: dict[int, int] = {}
     inside = 0
     for graph, nodes in pieces.items():
@@ -204,13 +204,13 @@ def count_nodes(
         # Calls are inlined unless an EP keeps them.
         inside += graph.count_called(holders)
         domains = map(graph.domains.__getitem__, nodes)
-        found.update(zip(domains, map(graph.op_types.__getitem__, nodes), strict=True))
-        found.update((n.domain, n.op_type) for n in walk_nodes(holders))
-        found.subtract((n.domain, n.op_type) for n in holders)
+        counts.update(zip(domains, map(graph.op_types.__getitem__, nodes), strict=True))
+        counts.update((n.domain, n.op_type) for n in walk_nodes(holders))
+        counts.subtract((n.domain, n.op_type) for n in holders)
         read = map(graph.explicit_inputs.__getitem__, nodes if graph.weights else ())
         for name in graph.weights.keys() & {*chain.from_iterable(read)}:
             weights[id(graph.weights[name])] = graph.weights[name].nbytes
-    return describe_counts(+found, sum(weights.values()), inside)
+    return describe_counts(+counts, sum(weights.values()), inside)
 
 
 def describe_counts(

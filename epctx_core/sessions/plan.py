@@ -145,7 +145,7 @@ class Plan:
         """
         if self._only is not None and options is None and not memory:
             return _run_only(self._only, feeds)
-        given = memory and dict(zip(self._outputs, memory, strict=True))
+        memory_by_name = memory and dict(zip(self._outputs, memory, strict=True))
         values = self._template.copy()
         values[1 : 1 + self._input_count] = feeds
         result: Any
@@ -158,8 +158,8 @@ class Plan:
                     [values[slot] for slot in inputs],
                     options
                     if spec.nested
-                    else _take(given, spec, outputs)
-                    if given and spec.in_place
+                    else _take(memory_by_name, spec, outputs)
+                    if memory_by_name and spec.in_place
                     else None,
                 )
                 for slot, result in zip(outputs, results, strict=True):
@@ -297,8 +297,8 @@ def add_checks(
         try:
             results = run(views, buffers)
         except Exception as error:
-            given = zip(spec.inputs, declared, inputs, strict=True)
-            _blame_declarations(given, owner, error)
+            triples = zip(spec.inputs, declared, inputs, strict=True)
+            _blame_declarations(triples, owner, error)
             raise
         # Most partitions give one array of a static shape; the whole check would be
         # most of what a tiny run costs.
@@ -472,15 +472,15 @@ def drop_omitted_outputs(step: StepSpec) -> StepSpec:
     if all(step.outputs):
         return step
     run = step.run
-    kept = [index for index, output in enumerate(step.outputs) if output]
+    used = [index for index, output in enumerate(step.outputs) if output]
 
     def run_and_drop(values: Sequence[Any], options: Any) -> Sequence[Any]:
         results = run(values, options)
-        return [results[index] for index in kept]
+        return [results[index] for index in used]
 
     return step._replace(
         run=run_and_drop,
-        outputs=[step.outputs[index] for index in kept],
+        outputs=[step.outputs[index] for index in used],
         in_place=False,
     )
 

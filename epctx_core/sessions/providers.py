@@ -93,9 +93,9 @@ class ProviderSession:
             # A host that names classes of its own may pass None.
             registered = registry.host_plugins if registry else ()
             plugins = session.host_plugins
-            named = map(os.environ.get, (NAMES_VARIABLE, TRACE_VARIABLE))
+            names = map(os.environ.get, (NAMES_VARIABLE, TRACE_VARIABLE))
             host_plugins = ()
-            if registered or plugins or any(named):
+            if registered or plugins or any(names):
                 # Few processes have any.
                 from epctx_core.registry.entries import list_host_plugins
 

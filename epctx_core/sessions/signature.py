@@ -294,11 +294,11 @@ def check_memory(output: NodeArg, array: Any) -> None:
     expected = output.tensor_type
     if fits(array, expected) and array.flags.c_contiguous and array.flags.writeable:
         return
-    found = type(array).__name__
+    described = type(array).__name__
     if isinstance(array, np.ndarray):
-        found = describe_array(array.dtype, array.shape)
+        described = describe_array(array.dtype, array.shape)
     raise InvalidArgument(
-        f"the memory given for the output {output.name!r}, {found}, is not a "
+        f"the memory given for the output {output.name!r}, {described}, is not a "
         f"C-contiguous, writable array of {expected}.",
         hint="Make it by np.empty(shape, dtype).",
     )

@@ -124,12 +124,12 @@ class Request:
         for name, options in self.requested or ():
             if is_name_of(name, CPU_EP):
                 continue
-            found = self.stages.find(self, name)
-            if isinstance(found, SkippedProvider):
-                outcomes.append(found)
+            record = self.stages.find(self, name)
+            if isinstance(record, SkippedProvider):
+                outcomes.append(record)
                 continue
             choice = choose_provider(
-                found, options, self.session, self.registry, requested=name
+                record, options, self.session, self.registry, requested=name
             )
             if choice.name in [outcome.name for outcome in outcomes]:
                 raise InvalidArgument(
