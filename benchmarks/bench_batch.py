@@ -2,7 +2,8 @@
 Dask cluster, beside a bare task of Dask's.
 
 The tasks are copies of one network for twenty targets that the cache has compiled, so
-that nothing but the batch's own work is left: docs/explanation/scale.md counts from it.
+that nothing but the batch's own work is left: docs/how-to/models/batch.md counts from
+it.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def missing_attribute_error(
     except PackageMissing as missing:
         hint = f"epctx-onnxruntime has all names of onnxruntime: {missing.hint}"
     else:
-        hint = "More: `epctx docs differences-names`."
+        hint = "More: `epctx docs differences-from-onnxruntime`."
         if reason := names.explain(name):
             # Many are a little like a name of ours that does something else.
             return UnsupportedNameError(

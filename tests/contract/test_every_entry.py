@@ -65,7 +65,7 @@ def test_the_table_of_differences_names_entries_that_there_are():
 
 
 def test_where_the_two_design_documents_differ_each_difference_says_what_holds_here():
-    text = read_page("differences-design-documents.md")
+    text = read_page("differences-loading.md")
     table = text[
         text.index("| matter | older document | newer document | epctx |") :
     ].split("\n\n")[0]

@@ -30,7 +30,7 @@ from epctx_core import (
 )
 from epctx_core.plugin import CompiledPartition, ProviderOption, hookimpl
 
-DIFFERENCES = FILES["differences-names.md"]
+DIFFERENCES = FILES["differences-from-onnxruntime.md"]
 CPU = "CPUExecutionProvider"
 UNSUPPORTED = {
     owner: re.findall(

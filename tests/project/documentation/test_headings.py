@@ -24,9 +24,9 @@ from epctx_core.testing import GROUPS
 
 pytestmark = pytest.mark.internal
 
-PAGES_OF_HOOKS = ("hooks.md", "context-hooks.md", "optional-hooks.md")
-PAGES_OF_CLASSES = ("ep-class-methods.md", "ep-class-attributes.md")
-PAGES_OF_OBJECTS = ("graph-objects.md", "context-objects.md", "provider-context.md")
+PAGES_OF_HOOKS = ("hooks.md", "context-hooks.md")
+PAGES_OF_CLASSES = ("ep-class-methods.md",)
+PAGES_OF_OBJECTS = ("graph-objects.md", "context-objects.md")
 REFERENCE = {
     heading: text
     for page in (*PAGES_OF_HOOKS, *PAGES_OF_CLASSES, *PAGES_OF_OBJECTS)

@@ -58,7 +58,7 @@ def test_each_page_that_the_code_points_to_is_there_and_none_to_a_heading():
             lambda options: options.add_session_config_entry("session.nothing", "1"),
             "options",
         ),
-        (lambda options: options.nothing, "differences-names"),
+        (lambda options: options.nothing, "differences-from-onnxruntime"),
     ],
 )
 def test_an_error_names_the_page_with_more(use, page):

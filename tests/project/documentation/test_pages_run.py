@@ -28,7 +28,7 @@ RUN_BY_THEIR_OWN_TESTS = {
     *PAGES_OF_EPS,
 }
 # 2,024 tests of ONNX's backend interface are made.
-SLOW = {"onnx-backend.md"}
+SLOW = {"conformance.md"}
 WITH_VENDORS = {"needs onnxruntime-genai", "needs onnxruntime-qnn"}
 """Reasons of blocks that `tests/campaigns/vendors/test_pages_with_vendors.py` runs."""
 NOT_RUN = 20

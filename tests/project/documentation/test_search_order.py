@@ -1,5 +1,5 @@
-"""Pages for contributors and pages of results come after how-to pages in the search of
-the site: their front matter lowers them.
+"""Pages for contributors come after how-to pages in the search of the site: their front
+matter lowers them.
 """
 
 from __future__ import annotations
@@ -9,19 +9,15 @@ import re
 import pytest
 from support.pages import DOCS, read_page
 
-LOWERED = sorted(
-    page.name
-    for pattern in ("contributing/**/*.md", "**/vendor-results-*.md")
-    for page in DOCS.glob(pattern)
-)
+LOWERED = sorted(page.name for page in DOCS.glob("contributing/**/*.md"))
 
 
-def test_there_are_pages_of_results():
-    assert {"benchmarks.md", "vendor-results-qnn.md"} < set(LOWERED)
+def test_there_are_pages_for_contributors():
+    assert {"benchmarks.md", "stress.md"} < set(LOWERED)
 
 
 @pytest.mark.parametrize("name", LOWERED)
-def test_a_page_of_results_or_for_contributors_is_lowered_in_the_search(name):
+def test_a_page_for_contributors_is_lowered_in_the_search(name):
     text = read_page(name)
 
     (boost,) = re.findall(r"\A---\nsearch:\n  boost: (.+)\n---\n", text)

@@ -36,7 +36,7 @@ def find_mistakes(cls: type[ExecutionProvider]) -> Iterator[tuple[str, str]]:
         default = getattr(ExecutionProvider, attribute, "")
         value = getattr(cls, attribute, None)
         if isinstance(default, str | int) and not isinstance(value, type(default)):
-            hint = f"See {attribute} in `epctx docs ep-class-attributes`."
+            hint = f"See {attribute} in `epctx docs ep-class-methods`."
             kind = type(default).__name__
             yield f"{attribute} is {value!r:.80}, not of type {kind}", hint
 
