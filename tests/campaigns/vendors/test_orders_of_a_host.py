@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from support.folders import TESTS
+from support.folders import IMPORTED
 from support.vendor_routes import route
 from support.vendors_onnxruntime import QNN
 from vendors.vendor_networks import network
@@ -63,7 +64,7 @@ def take(kind, subject, orders):
         capture_output=True,
         text=True,
         check=True,
-        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, IMPORTED))},
         timeout=280,
     )
     return json.loads(done.stdout)
