@@ -33,7 +33,8 @@ def test_the_list_has_the_parts_and_the_order_of_the_site(epctx):
         for block in blocks
     }
 
-    assert parts["Start"] == ["install", "first-context-model", "from-onnxruntime"]
+    assert parts["Start"][:2] == ["install", "first-context-model"]
+    assert parts["Start"][2:] == ["from-onnxruntime", "questions"]
     assert [*parts][1:8] == [
         "Start",
         "How-to: Applications",
