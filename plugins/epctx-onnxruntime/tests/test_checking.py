@@ -133,11 +133,12 @@ def test_a_crash_is_an_outcome_and_the_next_case_runs():
 
 
 def test_a_hang_is_an_outcome():
-    report = check_library(CPU, only=["hang"], ways=["onnxruntime"], seconds=1)
+    # The limit is that of the other work, too, which takes long on a busy machine.
+    report = check_library(CPU, only=["hang"], ways=["onnxruntime"], seconds=20)
 
     (hang,) = report.faults
     assert judge(hang).name == "CRASH"
-    assert report.explain(hang) == "a hang: no end within 1 s"
+    assert report.explain(hang) == "a hang: no end within 20 s"
 
 
 def test_results_that_are_kept_are_not_computed_again_but_for_another_subject(
