@@ -48,8 +48,10 @@ BUILD := 'onnxruntime-openvino>=1.24'
 TESTERS := 'hypothesis>=6.100' 'ml_dtypes' 'psutil' 'pytest>=9.0' 'pytest-timeout>=2.3.1' 'pytest-xdist>=3.6.1'
 PLATFORM := $(shell uname -sm)
 
+# Folders from which tests import each other, as in pyproject.toml.
+SUITE := tests:tests/campaigns:tests/project
+
 .DELETE_ON_ERROR:
-SUITE = tests:tests/campaigns:tests/project
 
 .PHONY: install demo test test-quick bytecode bridge test-browser test-docs test-vendors conformance conformance-vendors zoo hosts lint stress stress-vendors fuzz bench differential minimums release tables docs notebooks size clean
 
